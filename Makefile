@@ -38,7 +38,7 @@ browser: setup
 # Everything that is to hold after every change, with real processes, git and both databases.
 # What fails among the others is tried once more, alone: a test that passes then is unsteady and to be mended.
 test: setup browser
-	$(BIN)/pytest $(PARALLEL) $(ARGS) || { echo "UNSTEADY, unless it fails again:"; \
+	$(BIN)/pytest $(PARALLEL) --durations=30 $(ARGS) || { echo "UNSTEADY, unless it fails again:"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none -x -p no:xdist $(ARGS); }
 
 # The real agents, at pinned versions, against a scripted model; one that cannot be had is skipped.

@@ -34,6 +34,14 @@ PLAN = {
         },
     ]
 }
+RELEASE = [
+    {"id": "freeze", "title": "Freeze the API", "task": "PART-NAMES"},
+    {"id": "notes", "title": "Release notes", "task": "PART-N", "depends_on": ["freeze"]},
+    {"id": "fuzz", "title": "Fuzz the importer", "task": "PART-F", "depends_on": ["freeze"],
+     "kind": "loop", "checks": ["true"]},
+    {"id": "load", "title": "Load test", "task": "PART-L", "depends_on": ["notes", "fuzz"]},
+    {"id": "tag", "title": "Tag it", "task": "PART-G", "depends_on": ["freeze", "load"]},
+]  # fmt: skip
 SERIES = (
     'f=$(git rev-parse --git-common-dir)/turn; n=$(cat "$f" 2>/dev/null || echo 0);'
     ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
@@ -65,6 +73,7 @@ PARTS = (
     + rule("Document", {"write": "errors.md", "content": "# Errors\n"},
            {"say": "Every error has a code, a sentence and a hint."}, {"run": "sleep 600"})
     + rule("You prepare", answer({"success_criteria": ["No colour literal outside tokens.css"]}))
+    + rule("You conduct", answer({"parts": RELEASE}))
     + rule("You plan the work", answer(PLAN)) + rule("You review", answer(YES))
     + rule("PART-NAMES", {"write": "names.css", "content": ":root {}\n"}, {"result": "Named."})
     + rule("PART-", {"say": "Replacing 41 literal colours."}, {"run": "sleep 600"})
@@ -110,11 +119,13 @@ def stage(kapelle: Instance, root: Path) -> dict[str, str]:
     for key in ("loop", "pipeline", "best"):
         rest(kapelle, ids[key])
     run("team", "team", "Dark mode for the storefront", shop, goal="Dark mode", verify=["true"])
+    run("release", "orchestrate", "Release 2.0", shop, goal="Release 2.0", until=["true"])
     task("partition", "Partition the invoices table", budget_usd=5, max_turns=1000)
     task("errors", "Document the REST errors")
     for key in ("partition", "errors"):
         kapelle.wait_for_status(ids[key], "running")
     await_running_task(kapelle, ids["team"], 4)
+    await_running_task(kapelle, ids["release"], 3)
     nightly = {"prompt": "Sketch", "directory": str(shop), "agent": "rehearsal"}
     schedule = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly update", "spec": nightly}
     kapelle.post("/schedules", schedule)

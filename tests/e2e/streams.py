@@ -51,7 +51,7 @@ class Stream:
                 name, _, value = text.partition(": ")
                 fields[name] = value
             elif "data" in fields:
-                yield Sent(fields["id"], fields["event"], fields["data"])
+                yield Sent(fields.get("id", ""), fields["event"], fields["data"])
                 fields = {}
 
 

@@ -57,6 +57,35 @@ def test_a_reader_that_reconnects_50_times_misses_and_repeats_nothing(
     assert [int(event.id) for event in whole] == sorted({int(event.id) for event in whole})
 
 
+def test_what_agents_do_is_told_while_they_do_it_and_kept_nowhere(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    wait = f"until test -e {gate}; do sleep 0.05; done"
+    used = "[[do]]\nusage = { input = 10, output = 7, turns = 3 }\n"
+    said = '[[do]]\nsay = "I begin.\\nI wait."\n'
+    then = '[[do]]\ntool = "Read"\ninput = { path = "a.txt", long = "' + "x" * 500 + '" }\n'
+    waits = f'[[do]]\nrun = "{wait}"\n'
+    task = kapelle.play(used + said + waits + then + '[[do]]\nrun = "sleep 60"\n', tmp_path)
+    page = kapelle.get("/work?light=true")
+    assert page["work"][0]["id"] == task
+    assert len(page["work"][0]["prompt"]) <= 300 < len(kapelle.task(task)["prompt"])
+    # Behind the number of a list comes all that the list does not tell; activity has no number.
+    with Stream(kapelle, f"/events?after={page['last_event']}&activity=true") as stream:
+        doing = (json.loads(e.data) for e in stream if e.kind == "attempt.activity")
+        first = next(told for told in doing if told["text"] == "I wait.")
+        assert (first["task_id"], first["kind"], first["usage"]["turns"]) == (task, "text", 3)
+        gate.touch()
+        called = next(told for told in doing if told["name"] == "Read")
+        assert called["data"]["path"] == "a.txt"
+        assert len(called["data"]["long"]) == 200
+    with Stream(kapelle, "/events?activity=true") as late:
+        assert json.loads(next(iter(late)).data)["name"] == "Read"
+    kapelle.post(f"/tasks/{task}/cancel")
+    kapelle.wait(task)
+    assert "attempt.activity" not in {event.kind for event in everything(kapelle, HISTORY)}
+
+
 def test_a_reader_misses_and_repeats_nothing_while_the_daemon_is_killed(
     kapelle: Instance, tmp_path: Path
 ) -> None:

@@ -108,3 +108,21 @@ def test_colours_only_where_they_are_wanted(shared: Instance, terminals: list[Te
     assert plain.finish() == 0
     assert "\x1b" not in plain.shown
     del shared.env["NO_COLOR"]
+
+
+def test_what_a_task_asks_is_answered_where_it_is_followed(
+    shared: Instance, terminals: list[Terminal]
+) -> None:
+    asks = 'Play.\n```rehearsal\n[[do]]\nask = "Which?"\n```'
+    terminal = opened(terminals, shared, "run", "-f", "--in-place", "-a", "rehearsal", asks)
+    terminal.read_until("? Which?")
+    terminal.read_until("Your answer: ")
+    terminal.type("the left one\n")
+    terminal.read_until("? Which?")
+    terminal.read_until("Your answer: ")
+    terminal.type("\x04")
+    assert terminal.finish() != 0
+    [task] = [one for one in shared.get("/tasks")["tasks"] if one["waiting_for"] == "input"]
+    task = shared.get(f"/tasks/{task['id']}")
+    assert len(task["attempts"]) == 2
+    shared.post(f"/tasks/{task['id']}/cancel", {})

@@ -49,6 +49,39 @@ def test_a_task_from_its_prompt_to_the_merge(
     assert git(repository, "show", "main:a.txt") == "a"
 
 
+def test_what_agents_and_people_share(
+    kapelle: Instance, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    with connect(kapelle) as client:
+        note = client.notes.put("plan/one", "first", "project:x")
+        assert client.notes.put("plan/one", "second", "project:x", expected_version=note.version)
+        with pytest.raises(api.Conflict):
+            client.notes.put("plan/one", "late", "project:x", expected_version=note.version)
+        assert client.notes.get("plan/one", "project:x").value == "second"
+        assert client.notes.watch("plan/one", scope="project:x", equals="second").met
+        assert not client.notes.watch("none", scope="project:x", timeout_s=0).met
+        assert [one.key for one in client.notes.list("plan/", "project:x")] == ["plan/one"]
+        assert client.notes.delete("plan/one", "project:x").deleted
+
+        assert client.locks.take(["src"], reason="by hand").held
+        assert [one.path for one in client.locks.list(".")] == ["src"]
+        assert [one.status for one in client.locks.release(["src"])] == ["released"]
+
+        learning = client.learnings.add("Ports", "The tests need port 7070.", tags=["ci"])
+        assert client.learnings.edit(learning.id, title="A port").title == "A port"
+        assert client.learnings.get(learning.id).project == str(repository)
+        assert [one.id for one in client.learnings.list("port", directory=".")] == [learning.id]
+        assert [hit.kind for hit in client.search("7070").hits] == ["learning"]
+        assert client.learnings.delete(learning.id).id == learning.id
+
+        asks = 'Play.\n```rehearsal\n[[do]]\nask = "Which?"\n```'
+        task = client.tasks.wait(client.tasks.run(asks, agent="rehearsal").id)
+        [question] = [one for one in client.questions() if one.task_id == task.id]
+        assert client.answer(question.token, "the left one").answer == "the left one"
+        assert client.tasks.say(task.id, "and mind the gap").told in {"now", "next_attempt"}
+
+
 async def test_the_same_without_blocking(kapelle: Instance, repository: Path) -> None:
     async with connect_async(kapelle) as client:
         started = [

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.ensembles import play
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 
@@ -244,3 +245,40 @@ def test_a_patch_survives_any_encoding(kapelle: Instance, repository: Path) -> N
     response, patch = kapelle.request("GET", f"/tasks/{task_id}/patch")
     assert response.status == 200
     assert b"+caf\xe9\n" in patch
+
+
+def test_who_only_reports_reaches_nothing(kapelle: Instance, repository: Path) -> None:
+    """It edits, deletes, commits, pushes, moves and makes branches; only its answer is left."""
+    (repository / "kept").write_text("as it was\n", encoding="utf-8")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "before")
+    git(repository, "branch", "other", "HEAD~1")
+    git(repository, "remote", "add", "origin", str(repository))
+    before = git(repository, "for-each-ref"), git(repository, "status", "--porcelain")
+    vandal = (
+        "set -e; echo mine > README.md; rm kept; echo new > more; git add -A; "
+        "git -c user.name=v -c user.email=v@v commit -qm mine; git branch made; git tag forged; "
+        "git update-ref refs/heads/main HEAD; git update-ref -d refs/heads/other; "
+        "! git push -q origin HEAD:refs/heads/pushed; echo left > uncommitted"
+    )
+    prompt = play({"run": vandal}, {"result": "all is well"})
+    ended = kapelle.wait(kapelle.submit(prompt, repository, read_only=True))
+    assert (ended["status"], ended["result"]) == ("completed", "all is well"), ended["reason"]
+    assert ended["workspace"]["commit"] is None
+    [warning] = [found["text"] for found in ended["attempts"][-1]["warnings"]]
+    assert "cannot be kept from writing" in warning
+    worktree = Path(ended["workspace"]["path"])
+    assert (worktree / "kept").read_text(encoding="utf-8") == "as it was\n"
+    assert not any(path.name.startswith("task.") for path in worktree.parent.iterdir())
+    git(repository, "update-ref", "-d", f"refs/heads/{ended['workspace']['branch']}")
+    after = git(repository, "for-each-ref"), git(repository, "status", "--porcelain")
+    assert after == before
+
+
+def test_in_place_nobody_can_be_trusted_to_only_report(kapelle: Instance, tmp_path: Path) -> None:
+    with pytest.raises(ApiError) as caught:
+        kapelle.submit("look", tmp_path, read_only=True)
+    assert "cannot be kept from writing" in caught.value.body["error"]["message"]
+    with pytest.raises(ApiError) as caught:
+        kapelle.submit("look", tmp_path, tools=["Read"])
+    assert "cannot be given a list of tools" in caught.value.body["error"]["message"]

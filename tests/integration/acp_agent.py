@@ -172,8 +172,9 @@ class SmallAgent:
             told["cost"] = {"amount": cost, "currency": "USD"}
         await self.client.session_update(session_id, UsageUpdate.model_validate(told))
 
-    async def ask(self, session_id: str, title: str) -> None:
-        call = ToolCallUpdate(tool_call_id=title, title=title, raw_input={"command": "rm -r /"})
+    async def ask(self, session_id: str, title: str, kind: Any = None) -> None:
+        given = {"command": "rm -r /"}
+        call = ToolCallUpdate(tool_call_id=title, title=title, raw_input=given, kind=kind)
         kinds = ("allow_once", "allow_always", "reject_once")
         options = [PermissionOption(option_id=f"id_{kind}", name=kind, kind=kind) for kind in kinds]
         response = await self.client.request_permission(session_id, call, options)

@@ -229,6 +229,14 @@ def test_permissions_are_answered_by_the_policy(
     assert run.verdict.success
 
 
+def test_who_only_reports_gets_no_permission_to_change_files(stage: Parts) -> None:
+    run = stage.run(["ask", "Delete all", "delete"], ["say", "x"], read_only=True)
+    assert run.got("outcome")["option_id"] == "id_reject_once"
+    stage.log.unlink()
+    run = stage.run(["ask", "Run tests", "execute"], ["say", "x"], read_only=True)
+    assert run.got("outcome")["option_id"] == "id_allow_once"
+
+
 def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Parts) -> None:
     run = stage.run(["say", "I will"], ["ask", "Delete all"], permissions="deny")
     assert (run.code, run.failure) == (1, "task")

@@ -14,7 +14,7 @@ const view = <Path extends string>(path: Path, load: () => Promise<{ View: () =>
 const now = createRoute({ getParentRoute: () => inside, path: '/', component: Now });
 
 interface WorkSearch {
-  view?: 'list' | 'timeline';
+  view?: 'list' | 'graph' | 'timeline';
   q?: string;
 }
 
@@ -22,7 +22,7 @@ const work = createRoute({
   getParentRoute: () => inside,
   path: '/work',
   validateSearch: (search: Record<string, unknown>): WorkSearch => ({
-    view: search.view === 'timeline' ? 'timeline' : undefined,
+    view: search.view === 'graph' || search.view === 'timeline' ? search.view : undefined,
     q: typeof search.q === 'string' && search.q ? search.q : undefined,
   }),
   component: lazyRouteComponent(() => import('./views/work/work'), 'View'),
@@ -30,6 +30,7 @@ const work = createRoute({
 
 interface NewSearch {
   pattern?: string;
+  template?: string;
 }
 
 const fresh = createRoute({
@@ -37,6 +38,7 @@ const fresh = createRoute({
   path: '/new',
   validateSearch: (search: Record<string, unknown>): NewSearch => ({
     pattern: typeof search.pattern === 'string' ? search.pattern : undefined,
+    template: typeof search.template === 'string' ? search.template : undefined,
   }),
   component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
 });
@@ -51,6 +53,8 @@ const tree = root.addChildren([
     view('/runs/$id/{-$tab}', () => import('./views/run/run')),
     view('/schedules', () => import('./views/schedules/schedules')),
     view('/schedules/$id', () => import('./views/schedules/schedule')),
+    view('/knowledge/{-$tab}', () => import('./views/knowledge/knowledge')),
+    view('/projects', () => import('./views/knowledge/projects')),
     view('/usage', () => import('./views/usage/usage')),
     view('/system/{-$tab}', () => import('./views/system/system')),
   ]),

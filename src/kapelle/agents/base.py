@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -49,6 +49,8 @@ class Capabilities:
     acp: bool = False  # whether its program also speaks the Agent Client Protocol
     usage: bool = False
     cost: bool = False  # whether it reports money itself; else the price table tells
+    tools: bool = False  # whether it can be given a list of the only tools it may use
+    read_only: bool = False  # whether it can be kept from changing files
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class AgentRequest:
     attempt_number: int = 1
     max_turns: int | None = None
     budget_usd: float | None = None  # what is left of it
+    tools: Sequence[str] = ()  # the only ones that it may use, by its own names
+    read_only: bool = False  # it changes nothing
     mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
     credential: str | None = None  # a stored API key, when the environment has none

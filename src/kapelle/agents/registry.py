@@ -222,6 +222,10 @@ def _in_terminal(agent: Agent) -> Agent:
     # Nothing in its output says what it uses, nor which conversation it was.
     made.reads_whole_output = False
     made.capabilities = Capabilities(
-        model=can.model, system_prompt=can.system_prompt, mcp=can.mcp, terminal=True
+        model=can.model,
+        system_prompt=can.system_prompt,
+        mcp=can.mcp,
+        terminal=True,
+        read_only=can.read_only,
     )
     return made

@@ -123,6 +123,11 @@ class Fold:
         self._in_pieces = is_piece
 
     @property
+    def last_text(self) -> str:
+        """What was said last, its pieces together."""
+        return self._last_text
+
+    @property
     def session_id(self) -> str | None:
         return self._summary.session_id
 

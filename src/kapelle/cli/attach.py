@@ -17,10 +17,11 @@ from kapelle.cli.command import option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
-from kapelle.cli.outcome import FINAL, exit_code
+from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import say
 from kapelle.client.http import Connection, ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.states import FINAL
 
 _LEAVE, _LEAVE_KEY = b"\x1d", "Ctrl-]"
 # What a program may leave behind: another screen, a hidden cursor, reports of mouse, focus, paste

@@ -24,12 +24,10 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import path_of, run_path, task_path
 from kapelle.cli.outcome import (
-    FINAL,
     Run,
     Task,
     doing_words,
     exit_code,
-    next_commands,
     settled,
     waiting_words,
 )
@@ -37,6 +35,7 @@ from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.transcript import Passage, Whole, passage, show, show_json
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
+from kapelle.domain.report import FINAL, next_commands
 from kapelle.domain.text import counted
 
 if TYPE_CHECKING:
@@ -99,8 +98,13 @@ def follow(
         display = nullcontext(json_line) if as_json else _run_display(client, item)
         ended, _ = follow_run(client, item, display, tail=tail, raw=as_json)
     else:
-        with _interruptible(item), _task_display(client, item, as_json) as show_event:
-            ended = _until_settled(client, item["id"], show_event, tail, after)
+        last_id = f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
+        while True:
+            with _interruptible(item), _task_display(client, item, as_json) as show_event:
+                ended, last_id = _until_settled(client, item["id"], show_event, tail, last_id)
+            asks = ended["questions"] and not as_json and can_ask()
+            if not asks or not _ask_all(client, ended):
+                break
     if as_json:
         more = {"run" if "spent" in item else "task": ended} if whole else {}
         json_line({"event": "end", "status": ended["status"], **more})
@@ -114,11 +118,11 @@ def _until_settled(
     task_id: str,
     show_event: Callable[[ServerEvent], None],
     tail: int | None,
-    after: int | None,
-) -> Task:
+    last_id: str | None,
+) -> tuple[Task, str | None]:
+    """The task once it rests, and the id of the last event that was shown."""
     path = task_path(task_id, "transcript")
     query = {"follow": "true", "tail": tail}
-    last_id = f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
     while True:
         for event in client.stream(path, query, endless=True, last_id=last_id):
             last_id = event.id or last_id
@@ -131,7 +135,7 @@ def _until_settled(
             time.sleep(RATE_LIMIT_PAUSE_S)
             task = client.get(task_path(task["id"]))
         if settled(task):
-            return task
+            return task, last_id
 
 
 @contextmanager
@@ -370,29 +374,33 @@ def _tell(run_id: str, **facts: Any) -> None:
     complain(json.dumps({"run_id": run_id, **facts}))
 
 
-def _ask_all(client: Connection, run: Run) -> bool:
+def _ask_all(client: Connection, item: Task | Run) -> bool:
     """Ask the person every open question; False when the input ended before the last."""
-    path = run_path(run["id"], "answer")
     try:
-        for question in run["questions"]:
+        for question in item["questions"]:
             answer = _ask(question)
             if answer is None:
                 return False
             try:
-                client.post(path, {"answer": answer, "token": question["token"]})
+                client.post(f"/questions/{question['token']}/answer", {"answer": answer})
             except Conflict as error:
                 say(error.message)  # somebody else was faster
     except KeyboardInterrupt:
         say("")
-        _explain_resume(client.get(run_path(run["id"])), as_json=False)
+        if "spent" in item:
+            _explain_resume(client.get(run_path(item["id"])), as_json=False)
+        else:
+            conclude(item)
         raise typer.Exit(INTERRUPTED) from None
     return True
 
 
 def _ask(question: dict[str, Any]) -> str | None:
-    """A person's answer to a run's question; an empty line is the default, if there is one."""
+    """A person's answer to a question; an empty line is the default, if there is one."""
     default = question["default"]
     say(f"? {clean(question['text'])}")
+    for number, choice in enumerate(question["choices"], 1):
+        say(f"  {number}. {one_line(choice)}")
     known = f" [{one_line(default, 60)}]" if default is not None else ""
     while (typed := read_line(f"Your answer{known}: ")) is not None:
         if typed.strip():

@@ -192,7 +192,9 @@ def _described(found: dict[str, Any]) -> Iterator[str]:
 
 def search_all(
     words: Annotated[list[str], argument("WORDS...", "What to look for, all of it.")],
-    kind: Annotated[str | None, option("KIND", "prompt, result, output, learning or note.")] = None,
+    kind: Annotated[
+        str | None, option("KIND", "prompt, result, output, commit, learning or note.")
+    ] = None,
     task: Annotated[str | None, option("ID", "Only of this task or run.")] = None,
     project: Annotated[str | None, option("NAME", "Only of this project.")] = None,
     limit: Annotated[int, option(None, "How many at most.", min=1, max=200)] = 20,

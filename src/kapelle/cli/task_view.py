@@ -22,8 +22,9 @@ from kapelle.cli.format import (
     usd_limit,
     workspace_fields,
 )
-from kapelle.cli.outcome import Task, next_commands, waiting_words
+from kapelle.cli.outcome import Task, waiting_words
 from kapelle.cli.questions import asked_lines
+from kapelle.domain.report import next_commands
 from kapelle.domain.text import counted
 
 DIAGNOSIS_TAIL = 15
@@ -58,6 +59,10 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield field("limits", ", ".join(limits))
     if task["mcp"]:
         yield field("mcp", one_line(", ".join(task["mcp"])))
+    if task.get("tools"):
+        yield field("tools", one_line(", ".join(task["tools"])))
+    if task.get("read_only"):
+        yield field("workspace", "it only reports: what it changed is thrown away")
     took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
     ran = f", ran {short(sum(took))}" if took else ""
     yield field("time", f"created {between(task['created_at'], None)} ago{ran}")

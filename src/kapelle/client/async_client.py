@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kapelle.client.address import Address
 from kapelle.client.client import Client
+from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.http import Cancellation, cancellation
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks
 
@@ -121,6 +122,7 @@ class AsyncTasks(_Wrapper):
     cancel = _method(Tasks.cancel)
     retry = _method(Tasks.retry)
     resume = _method(Tasks.resume)
+    say = _method(Tasks.say)
     requeue = _method(Tasks.requeue)
     archive = _method(Tasks.archive)
     depend = _method(Tasks.depend)
@@ -169,6 +171,34 @@ class AsyncSchedules(_Wrapper):
     run = _method(Schedules.run)
 
 
+class AsyncNotes(_Wrapper):
+    """Every note of a daemon."""
+
+    put = _method(Notes.put)
+    get = _method(Notes.get)
+    list = _method(Notes.list)
+    delete = _method(Notes.delete)
+    watch = _method(Notes.watch)
+
+
+class AsyncLocks(_Wrapper):
+    """Every lock of a daemon."""
+
+    take = _method(Locks.take)
+    list = _method(Locks.list)
+    release = _method(Locks.release)
+
+
+class AsyncLearnings(_Wrapper):
+    """Every learning of a daemon."""
+
+    add = _method(Learnings.add)
+    get = _method(Learnings.get)
+    list = _method(Learnings.list)
+    edit = _method(Learnings.edit)
+    delete = _method(Learnings.delete)
+
+
 class AsyncClient(_Wrapper):
     """A daemon, as asynchronous programs use it; close it, or use it in a with statement."""
 
@@ -178,9 +208,15 @@ class AsyncClient(_Wrapper):
         self.tasks = AsyncTasks(client.tasks)
         self.runs = AsyncRuns(client.runs)
         self.schedules = AsyncSchedules(client.schedules)
+        self.notes = AsyncNotes(client.notes)
+        self.locks = AsyncLocks(client.locks)
+        self.learnings = AsyncLearnings(client.learnings)
 
     close = _method(Client.close)
     events = _stream(Client.events)
+    questions = _method(Client.questions)
+    answer = _method(Client.answer)
+    search = _method(Client.search)
     patterns = _method(Client.patterns)
     agents = _method(Client.agents)
     trusted = _method(Client.trusted)

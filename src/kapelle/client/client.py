@@ -3,10 +3,13 @@
 from contextlib import closing
 from datetime import date
 from typing import Self
+from urllib.parse import quote
 
 from kapelle.client.address import Address
+from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.http import Connection
 from kapelle.client.work import Directory, Runs, Schedules, Stream, T, Tasks, absolute, read
+from kapelle.domain.question import Question
 from kapelle.domain.task import Event
 from kapelle.domain.views import (
     AgentView,
@@ -14,6 +17,7 @@ from kapelle.domain.views import (
     DaemonView,
     PatternView,
     PruneView,
+    SearchView,
     TrustView,
     UsageReport,
 )
@@ -42,6 +46,9 @@ class Client:
         self.tasks = Tasks(self._connection)
         self.runs = Runs(self._connection)
         self.schedules = Schedules(self._connection)
+        self.notes = Notes(self._connection)
+        self.locks = Locks(self._connection)
+        self.learnings = Learnings(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +77,31 @@ class Client:
         with closing(self._connection.stream("/events", query, endless=follow)) as events:
             for event in events:
                 yield read(Event, event.data, "/events")
+
+    def questions(self) -> list[Question]:
+        """All that tasks and runs ask of people, the oldest first."""
+        answer = self._connection.get("/questions")["questions"]
+        return read(list[Question], answer, "/questions")
+
+    def answer(self, token: str, answer: str) -> Question:
+        """Answer a question by its token, or the only one of a task or run by its id."""
+        path = f"/questions/{quote(token, safe='')}/answer"
+        return read(Question, self._connection.post(path, {"answer": answer}), "/questions")
+
+    def search(
+        self,
+        query: str,
+        *,
+        kind: str | None = None,
+        task: str | None = None,
+        project: str | None = None,
+        limit: int = 20,
+    ) -> SearchView:
+        """Words in all that was asked, said and done, learnt and noted."""
+        only = {"kind": kind, "task": task, "project": project, "limit": limit}
+        return read(
+            SearchView, self._connection.get("/search", {"query": query, **only}), "/search"
+        )
 
     def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""

@@ -20,7 +20,7 @@ from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStat
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergePreview, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, SayView
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
@@ -190,6 +190,11 @@ class Tasks(Work[Task]):
         has it resolve what conflicts between its branch and the base."""
         limits = {"budget_usd": budget_usd, "max_turns": max_turns}
         return self._change(id, "resume", message=message, merge=merge, **limits)
+
+    def say(self, id: str, message: str) -> SayView:
+        """Tell a running agent something, now or at its next attempt."""
+        path = self._path(id, "say")
+        return read(SayView, self._connection.post(path, {"message": message}), path)
 
     def requeue(self, id: str) -> Task:
         """From the start, as if newly submitted; a running attempt is ended first."""

@@ -39,6 +39,7 @@ class RunFilter(Record):
     parent_task_id: TaskCursor | None = None
     nested: bool = False
     archived: bool = False
+    light: bool = False  # as rows: long texts are cut
     limit: Limit = 50
     cursor: RunCursor | None = None
 

@@ -91,6 +91,9 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
+# What becomes of completed work: it stays on its branch, is merged, or becomes a pull request.
+Deliver = Literal["branch", "merge", "pr"]
+
 # When a check is proved to look at the work: made again, it must fail where that holds nonsense.
 Prove = Literal["never", "once", "always", "required"]
 
@@ -188,6 +191,10 @@ class WorkSpec(Spec):
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    template: Name | None = field(
+        None, "guidelines of yours by their name, with the agent and the model that go with them",
+        metavar="NAME", complete="templates",
+    )  # fmt: skip
     fallback_agents: list[Name] = field(
         [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
         metavar="AGENT", kind="names", complete="agents", max_length=20,
@@ -224,6 +231,11 @@ class WorkSpec(Spec):
     )
     budget_usd: Money | None = field(
         None, "what all its attempts together may cost", "--budget", kind="usd"
+    )
+    deliver: Deliver = field(
+        "branch",
+        "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
+        "pushed and made a pull request",
     )
 
     prove: Prove | None = field(
@@ -274,6 +286,16 @@ class TaskSpec(WorkSpec):
         help="with --continue-from: go on in a copy of that task's conversation",
     )  # fmt: skip
     max_turns: Turns | None = field(None, "stop an attempt after so many")
+    tools: list[Name] = field(
+        [], "the only tools that the agent may use, by its own names for them, besides those of "
+        "MCP servers", "--tool", metavar="NAME", kind="list", max_length=100,
+        help="a tool that the agent may use, by its own name for it; then it has no others",
+    )  # fmt: skip
+    read_only: bool = field(
+        False,
+        "it is to report and to change nothing: the agent has no tools that write, if it can be "
+        "kept from them, and whatever it changes, commits or deletes is thrown away",
+    )
     timeout_s: Seconds | None = field(
         None, "stop an attempt after 90, 90s, 10m or 2h", "--timeout", kind="duration"
     )
@@ -316,6 +338,13 @@ class TaskSpec(WorkSpec):
     @property
     def display_title(self) -> str:
         return super().display_title or "untitled"
+
+
+class PullRequestSpec(Spec):
+    """How the work of a task or a run is made a pull request, or its pull request updated."""
+
+    draft: bool = field(False, "not to be merged yet; what failed can be nothing else")
+    force: bool = field(False, "even with a secret that Kapelle knows in it")
 
 
 class MergeSpec(Spec):

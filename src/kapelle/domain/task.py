@@ -1,7 +1,7 @@
 """A task, its attempts and checks, as every front end shows them."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -9,6 +9,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.text import cut
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -137,6 +138,27 @@ class MergeRefusal(Record):
     output: str
 
 
+class Delivery(Record):
+    """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
+    with what its forge said of it last."""
+
+    mode: Literal["branch", "merge", "pr"]
+    status: Literal["pending", "delivered", "failed", "nothing"]
+    reason: str | None = None  # why it is not delivered, or waits
+    commit: str | None = None
+    forge: str | None = None
+    branch: str | None = None
+    number: int | None = None
+    url: str | None = None
+    state: Literal["draft", "open", "merged", "closed"] | None = None
+    ci: Literal["none", "pending", "passed", "failed"] | None = None
+    updated_at: datetime | None = None
+
+
+_LONG = 300
+_LONG_FIELDS = ("prompt", "context", "report", "reason", "result", "spec")
+
+
 class Work(Record):
     """What tasks and runs have in common."""
 
@@ -157,6 +179,14 @@ class Work(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    delivery: Delivery | None = None  # where it is to be delivered, or was
+
+    def as_row(self) -> Self:
+        """As a row of a list tells it: every long text in it is cut."""
+        values = {name: cut(getattr(self, name, None), _LONG) for name in _LONG_FIELDS}
+        checks = [one.model_copy(update={"output": ""}) for one in getattr(self, "checks", ())]
+        values |= {"checks": checks}
+        return self.model_copy(update={k: v for k, v in values.items() if k in vars(self)})
 
 
 class Task(Work):
@@ -187,6 +217,10 @@ class Task(Work):
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
     interactive: bool = False  # whether a person talks to its agent in a terminal
+    template: str | None = None
+    guidelines: str | None = None  # what the template said when the task was asked for
+    tools: list[str] = []
+    read_only: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
@@ -202,8 +236,24 @@ class TaskFilter(Record):
     parent_task_id: TaskCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
+    light: bool = False  # as rows: long texts are cut, and no output of checks is told
     limit: Limit = 50
     cursor: TaskCursor | None = None
+
+
+class Activity(Record):
+    """What the agent of a running attempt said or did last; it is told and not kept."""
+
+    at: datetime
+    task_id: str
+    attempt_id: str
+    run_id: str | None
+    kind: Literal["text", "tool_call"] | None
+    name: str
+    text: str
+    data: dict[str, Any]
+    usage: Usage | None
+    output_bytes: int
 
 
 class Event(Record):

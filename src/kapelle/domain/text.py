@@ -30,6 +30,15 @@ def excerpt(text: str, longest: int = 500) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def cut(value: Any, longest: int) -> Any:
+    """A value of JSON with every text in it cut to an excerpt."""
+    if isinstance(value, dict):
+        return {key: cut(item, longest) for key, item in value.items()}
+    if isinstance(value, list):
+        return [cut(item, longest) for item in value]
+    return excerpt(value, longest) if isinstance(value, str) else value
+
+
 def counted(number: int, noun: str) -> str:
     """The noun with its number: 1 iteration, 2 iterations."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

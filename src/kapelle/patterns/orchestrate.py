@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import field
-from kapelle.domain.text import counted
+from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
@@ -239,14 +239,15 @@ async def _delegate(
     ctx: Context, spec: OrchestrateSpec, part: PlannedPart, prompt: str
 ) -> TaskResult | RunResult:
     who = {"agent": spec.worker} if spec.worker else {}
+    named = {"title": first_line(part.title)}
     if part.kind == "orchestrate":
         if spec.max_depth == 1:
             raise InvalidInput("No conductor may be below this one (--max-depth).")
         below = spec.model_dump(include={"max_workers", "max_iterations", "patience", "judge"})
         below |= {"goal": prompt, "until": part.checks, "max_depth": spec.max_depth - 1}
-        return await ctx.run("orchestrate", {**below, "worker": spec.worker})
+        return await ctx.run("orchestrate", {**below, **named, "worker": spec.worker})
     if part.kind == "loop" and part.checks:
-        return await ctx.run("loop", {"prompt": prompt, "until": part.checks, **who})
+        return await ctx.run("loop", {"prompt": prompt, "until": part.checks, **named, **who})
     # Whoever says it is done and has changed nothing is not done.
     changes = ["diff_not_empty"] if ctx.is_git and not part.text_only else []
     return await ctx.task(
@@ -292,7 +293,7 @@ def _lack(result: OrchestrateResult) -> str:
 
 async def _show(ctx: Context, result: OrchestrateResult, phase: str, lack: str = "") -> None:
     """Tell what it is at, or how an iteration has ended and what it lacks then."""
-    shown = {"id", "title", "kind", "status", "reason"}
+    shown = {"id", "title", "kind", "depends_on", "status", "reason", "work"}
     plan = [part.model_dump(include=shown) for part in result.plan]
     await ctx.progress(iteration=result.iterations, phase=phase, plan=plan, lack=lack or None)
 

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from kapelle.domain.task import Event
+from kapelle.domain.task import Activity, Event
+from kapelle.engine.tasks.activity import Activities
 from kapelle.store import events
 from kapelle.store.database import Database
 
@@ -25,6 +26,7 @@ class _Subscriber:
     def __init__(self, task_id: str | None, run_id: str | None) -> None:
         self._task_id, self._run_id = task_id, run_id
         self._pending: tuple[Event, ...] = ()
+        self._activity: dict[str, Activity] = {}
         self._woken = asyncio.Event()
         self.behind = True  # whether the database has events that it was not handed
 
@@ -40,25 +42,32 @@ class _Subscriber:
             self._pending += wanted
             self._woken.set()
 
+    def tell(self, activity: Activity) -> None:
+        """What an agent does now; of one that is not told in time only the last counts."""
+        if self._wants(activity):
+            self._activity[activity.attempt_id] = activity
+            self._woken.set()
+
     def fall_behind(self) -> None:
         self.behind = True
         self._pending = ()
         self._woken.set()
 
-    async def take(self) -> tuple[Event, ...]:
+    async def take(self) -> tuple[tuple[Event, ...], tuple[Activity, ...]]:
         """What it was handed since the last time, once there is something or it is behind."""
         await self._woken.wait()
         self._woken.clear()
         taken, self._pending = self._pending, ()
-        return taken
+        activity, self._activity = self._activity, {}
+        return taken, tuple(activity.values())
 
-    def _wants(self, event: Event) -> bool:
+    def _wants(self, event: Event | Activity) -> bool:
         return self._task_id in {None, event.task_id} and self._run_id in {None, event.run_id}
 
 
 class Events:
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, activities: Activities) -> None:
+        self._db, self._activities = db, activities
         self._subscribers: set[_Subscriber] = set()
         self._somebody = asyncio.Event()
 
@@ -66,15 +75,23 @@ class Events:
         return await self._db.read(events.last_seq)
 
     async def stream(
-        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
-    ) -> AsyncIterator[tuple[Event, ...]]:
+        self,
+        after: int,
+        task_id: str | None,
+        follow: bool,
+        run_id: str | None = None,
+        activity: bool = False,
+    ) -> AsyncIterator[tuple[Event, ...] | tuple[Activity, ...]]:
         """Every event behind a number, exactly once and in order, some at a time; with follow, for
-        ever."""
+        ever, with activity what agents do meanwhile as well."""
         if not follow:
             async for found in self._stored(after, task_id, run_id):
                 yield found
             return
-        with self._subscribed(_Subscriber(task_id, run_id)) as subscriber:
+        with (
+            self._subscribed(_Subscriber(task_id, run_id)) as subscriber,
+            self._activities.telling(subscriber.tell) if activity else nullcontext(),
+        ):
             while True:
                 if subscriber.behind:
                     # From here on events are handed to it again, also some that it reads itself.
@@ -82,12 +99,14 @@ class Events:
                     async for found in self._stored(after, task_id, run_id):
                         after = found[-1].seq
                         yield found
-                found = await subscriber.take()
+                found, doing = await subscriber.take()
                 if found and found[0].seq <= after:
                     found = tuple(event for event in found if event.seq > after)
                 if found:
                     after = found[-1].seq
                     yield found
+                if doing:
+                    yield doing
 
     async def run(self) -> None:
         """Hand new events to the subscribers, until cancelled; what fails is begun again."""

@@ -71,7 +71,7 @@ class Runs:
         those below its task, the parent."""
         among = await below(self._db, parent, "run")
         found, cursor = await self._db.read(self._page, of_repository(wanted), among)
-        return found, cursor
+        return [run.as_row() for run in found] if wanted.light else found, cursor
 
     def _page(
         self, connection: Connection, wanted: RunFilter, among: list[str] | None

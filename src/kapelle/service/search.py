@@ -6,12 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel
+from typing import Any
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.text import search_terms
+from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
 from kapelle.runner.output import read
@@ -20,7 +19,6 @@ from kapelle.store.query import Row
 from kapelle.store.search import Damaged, Document, SearchIndex
 
 _log = logging.getLogger("kapelle.search")
-Kind = Literal["prompt", "result", "output", "learning", "note"]
 _ROUND_S = 10.0
 # A search waits so long for work that has just ended to be indexed.
 _FRESH_S = 2.0
@@ -28,34 +26,12 @@ _AT_A_TIME = 20
 _PART, _READ = 1 << 14, 4 << 20
 # Of a stream so much is indexed and no more; others have the machine meanwhile.
 _MOST_PARTS, _PAUSE_S = 1_000, 0.05
+_MOST_COMMITS = 100
 _AROUND = 120
 _MOST_LOOKED_AT = 2_000
 _TIDY_ROUNDS = 360
 _STREAMS = ("out", "err")
 _PAST = 10**12  # behind all output that there can be
-
-
-class Hit(BaseModel):
-    """Some text in its context, and where it stands: in an attempt's output the byte at which its
-    line begins, and the Last-Event-ID behind which its transcript goes on with that line."""
-
-    kind: Kind
-    id: str
-    title: str
-    project: str | None
-    text: str
-    attempt: int | None = None
-    stream: Literal["out", "err"] | None = None
-    offset: int | None = None
-    position: str | None = None
-
-
-class SearchView(BaseModel):
-    """What was found: learnings, notes, then work, the newest first; complete is false while some
-    ended work is not indexed."""
-
-    hits: list[Hit]
-    complete: bool
 
 
 class Search:
@@ -74,7 +50,7 @@ class Search:
             await asyncio.wait([self._begin()])
 
     async def find(
-        self, text: str, kind: Kind | None, task: str | None, project: str | None, limit: int
+        self, text: str, kind: SearchKind | None, task: str | None, project: str | None, limit: int
     ) -> SearchView:
         """All that has every word of a text; words between quotation marks stand together."""
         terms = search_terms(text)
@@ -89,7 +65,7 @@ class Search:
                 _learned(one, terms) for one in found if _has(f"{one.title} {one.content}", terms)
             ]
         if kind in {None, "note"} and task is None:
-            for note in await self._parts.db.read(notes.containing, terms, limit):
+            for note in await self._parts.db.read(notes.containing, terms, project, limit):
                 shown = excerpt(note["value"], terms)
                 hits.append(Hit(kind="note", id=note["key"], title=note["key"],
                                 project=note["scope"], text=shown))  # fmt: skip
@@ -110,13 +86,20 @@ class Search:
             before, looked_at = found[-1].id, looked_at + len(found)
             owners = {document.owner for document in found}
             rows = {one: await self._parts.db.glance(search.work, one) for one in owners}
-            hits += await asyncio.to_thread(self._shown, found, rows, terms, limit - len(hits))
+            committed = {document.owner for document in found if document.kind == "commit"}
+            messages = {
+                id_: text for one in committed for id_, text in await self._messages(rows[one])
+            }
+            hits += await asyncio.to_thread(
+                self._shown, found, rows, messages, terms, limit - len(hits)
+            )
         return hits
 
     def _shown(
         self,
         found: Sequence[Document],
         rows: Mapping[str, Row | None],
+        messages: Mapping[str, str],
         terms: list[list[str]],
         limit: int,
     ) -> list[Hit]:
@@ -124,17 +107,20 @@ class Search:
         for document in found:
             row = rows[document.owner]
             if row is not None and len(shown) < limit:
-                shown += self._hits(document, row, terms)
+                text = messages.get(document.source, "")
+                shown += self._hits(document, row, text, terms)
         return shown
 
-    def _hits(self, document: Document, row: Row, terms: list[list[str]]) -> list[Hit]:
+    def _hits(
+        self, document: Document, row: Row, message: str, terms: list[list[str]]
+    ) -> list[Hit]:
         """A document as a hit; none where its text is gone, or has the words apart."""
         known: dict[str, Any] = {
             "kind": document.kind, "id": document.owner, "title": row["title"],
             "project": document.project,
         }  # fmt: skip
         if document.kind != "output":
-            text = _field(row, document.kind)
+            text = message if document.kind == "commit" else _field(row, document.kind)
             # The title stands beside it, and is most often how the prompt begins.
             without = text.removeprefix(f"{row['title']}\n")
             about = excerpt(without if _has(without, terms) else text, terms)
@@ -195,8 +181,25 @@ class Search:
                     await asyncio.sleep(_PAUSE_S)
         fields = [(kind, _field(row, kind)) for kind in ("prompt", "result")]
         told = [(Document(kind, owner, project, owner), text) for kind, text in fields if text]
-        await self._use(self._open().forget, owner, ["prompt", "result"])
+        told += [
+            (Document("commit", owner, project, id_), text)
+            for id_, text in await self._messages(row)
+        ]
+        await self._use(self._open().forget, owner, ["prompt", "result", "commit"])
         await self._use(self._open().add, told, **{noun: f"{row['ended_at'].isoformat()} {owner}"})
+
+    async def _messages(self, row: Row | None) -> list[tuple[str, str]]:
+        """The commits of a task's or run's own branch that do not just repeat its title."""
+        if row is None or row["workspace_branch"] is None or row["workspace_owner"] is not None:
+            return []
+        with suppress(KapelleError):
+            found = await self._parts.workspaces.log(row["id"], _MOST_COMMITS)
+            return [
+                (one.id, f"{one.subject}\n{one.body}")
+                for one in found
+                if one.subject != row["title"]
+            ]
+        return []
 
     def _read_part(self, about: Document) -> bool:
         """Index the next few megabytes of a stream; whether there may be more."""
@@ -241,6 +244,10 @@ class Search:
         # What SQLite left beside a file that is gone does not belong to the next one.
         for end in () if keep else ("", "-wal", "-shm"):
             Path(f"{self._path}{end}").unlink(missing_ok=True)
+
+    async def rename(self, project: str, to: str) -> None:
+        with suppress(Damaged):
+            await self._use(self._open().rename, project, to)
 
     async def _use(self, work: Any, *args: Any, **kwargs: Any) -> Any:
         """Call something of the index in a thread, one at a time."""

@@ -62,7 +62,8 @@ class Tasks:
         attempt those below its task, the parent."""
         among = await below(self._db, parent, "task")
         found, cursor = await self._db.read(tasks.page, of_repository(wanted), among)
-        return [self._shown(task) for task in found], cursor
+        shown = [self._shown(task) for task in found]
+        return [task.as_row() for task in shown] if wanted.light else shown, cursor
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""

@@ -102,6 +102,12 @@ def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str 
     return found[0]
 
 
+def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
+    """What stands there in the family of a task or run, unless an agent wrote it."""
+    found = some(connection, family(connection, id_), [key])
+    return found[0].value if found and found[0].author == _PERSON else None
+
+
 def page(
     connection: sa.Connection, wanted: NoteFilter, attempt_id: str | None
 ) -> tuple[list[Note], str | None]:
@@ -182,10 +188,13 @@ def _missing(scope: str, key: str) -> NotFound:
     return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")
 
 
-def containing(connection: sa.Connection, terms: Sequence[Sequence[str]], limit: int) -> list[Row]:
-    """The newest notes that have every term."""
+def containing(
+    connection: sa.Connection, terms: Sequence[Sequence[str]], project: str | None, limit: int
+) -> list[Row]:
+    """The newest notes that have every term, of one project if it is given."""
     text = notes.c.key + " " + notes.c.value
     has = [text.icontains(" ".join(words), autoescape=True) for words in terms]
     query = sa.select(notes).where(notes.c.value.is_not(None), *has)
+    query = query if project is None else query.where(notes.c.scope == _PROJECT + project)
     query = query.order_by(notes.c.updated_at.desc()).limit(limit)
     return list(connection.execute(query).mappings())

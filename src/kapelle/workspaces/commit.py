@@ -131,10 +131,11 @@ async def _is_equal(objects: Objects, one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: its full id, and the first paragraph of its message in one line."""
+    """One commit: its full id, the first paragraph of its message in one line, and the rest."""
 
     id: str
     subject: str
+    body: str = ""
 
 
 async def tip_of(marker: Marker) -> str:
@@ -158,8 +159,9 @@ async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
         return []
     bound = () if limit is None else (f"--max-count={max(limit, 0)}",)
     output = await marker.objects.run(
-        *("rev-list", "--first-parent", "--no-commit-header", "--format=%H %s", *bound),
-        *(tip, f"^{marker.base_commit}", "--"),
+        *("rev-list", "--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"),
+        *(*bound, tip, f"^{marker.base_commit}", "--"),
     )
-    lines = output.stdout.decode("utf-8", "replace").split("\n")
-    return [Commit(*line.split(" ", 1)) for line in lines if line]
+    parts = iter(output.stdout.decode("utf-8", "replace").split("\0"))
+    found = zip(parts, parts, parts, strict=False)
+    return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in found]

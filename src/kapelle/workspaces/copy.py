@@ -8,6 +8,7 @@ own that borrows the objects, so nothing of it is ever to be seen in the user's.
 
 import asyncio
 import os
+import re
 import shutil
 import stat
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from kapelle.workspaces.worktree import Marker
 MAX_BYTES = 2_000_000_000
 # Larger files are data: they are copied as they are.
 _MOST_READ = 50_000_000
+_ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNORECASE)
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
@@ -88,6 +90,17 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
     for source in (marker.index, marker.common_dir / "config", marker.common_dir / "shallow"):
         if source.is_file():
             shutil.copyfile(source, target / source.name)
+
+
+def forget_remotes(copy: Path) -> None:
+    """Take out of its configuration where it came from and what it could be pushed to."""
+    config = copy / ".git" / "config"
+    kept, keeps = list[str](), True
+    for line in config.read_text("utf-8", "surrogateescape").splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            keeps = not _ELSEWHERE.match(line)
+        kept += [line] if keeps else []
+    config.write_text("".join(kept), "utf-8", "surrogateescape")
 
 
 def garble(copy: Path, paths: Sequence[str]) -> None:

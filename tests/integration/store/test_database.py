@@ -44,8 +44,12 @@ _ADDED_SINCE = (
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
     ("tasks", "interactive"),
+    ("tasks", "tools"),
+    ("tasks", "read_only"),
     ("attempts", "repository"),
     ("attempts", "memory"),
+    ("tasks", "template"),
+    ("tasks", "guidelines"),
     ("checks", "proved"),
     ("checks", "proof"),
     ("attempts", "performer"),
@@ -71,6 +75,7 @@ _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
     *(f"ix_{table}_repository_id" for table in ("tasks", "runs")),
     *(f"ix_{table}_parent_task_id" for table in ("tasks", "runs")),
+    "ix_tasks_template",
 )
 
 
@@ -91,7 +96,8 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
         for table in (
-            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index"
+            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
+            "templates", "projects", "deliveries",
         ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:

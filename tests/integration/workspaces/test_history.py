@@ -35,7 +35,7 @@ async def test_the_log_begins_at_the_base_and_is_bounded(box: Sandbox) -> None:
         box.write("a.txt", f"{number}\n", path)
         subject = f"step {number} \N{BLACK STAR}"
         commit = await box.workspaces.commit("run_1", f"{subject}\n\nbody\n")
-        expected.insert(0, Commit(commit or "", subject))
+        expected.insert(0, Commit(commit or "", subject, "body"))
     assert await box.workspaces.log("run_1") == expected[:20]
     assert await box.workspaces.log("run_1", 2) == expected[:2]
     assert await box.workspaces.log("run_1", 0) == []

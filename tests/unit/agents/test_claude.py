@@ -170,6 +170,21 @@ class TestCommand:
         forked = build(tmp_path, session_id=SESSION, fork=True, model="opus").argv
         assert forked[6:] == ["--model", "opus", "--resume", SESSION, "--fork-session"]
 
+    def test_few_tools_or_none_that_write(self, tmp_path: Path) -> None:
+        reports = build(tmp_path, read_only=True).argv[5:]
+        assert reports == [
+            "--dangerously-skip-permissions",
+            "--disallowedTools=Edit,MultiEdit,Write,NotebookEdit",
+        ]
+        servers = {"web": McpServer(command=["w"])}
+        named = build(tmp_path, tools=["Read", "Bash(git log:*)"], mcp_servers=servers).argv
+        assert named[5:9] == [
+            "--permission-mode",
+            "dontAsk",
+            "--tools=Read,Bash",
+            "--allowedTools=Read,Bash(git log:*),mcp__web",
+        ]
+
     def test_a_budget_that_is_nearly_spent_is_still_one(self, tmp_path: Path) -> None:
         assert build(tmp_path, budget_usd=0.00001).argv[-1] == "0.0001"
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 import kapelle
-from kapelle.client.async_client import AsyncRuns, AsyncSchedules, AsyncTasks
+from kapelle.client.async_client import (
+    AsyncLearnings,
+    AsyncLocks,
+    AsyncNotes,
+    AsyncRuns,
+    AsyncSchedules,
+    AsyncTasks,
+)
+from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.work import Runs, Schedules, Tasks
 from kapelle.home import Home
 
@@ -19,6 +27,9 @@ PAIRS: list[tuple[type, type]] = [
     (AsyncTasks, Tasks),
     (AsyncRuns, Runs),
     (AsyncSchedules, Schedules),
+    (AsyncNotes, Notes),
+    (AsyncLocks, Locks),
+    (AsyncLearnings, Learnings),
     (kapelle.AsyncClient, kapelle.Client),
 ]
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import kapelle
+from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.work import Runs, Schedules, Tasks
 
 PAGE = Path(__file__).parents[3] / "docs" / "python.md"
@@ -13,6 +14,9 @@ PARTS: dict[str, type] = {
     "client.tasks.": Tasks,
     "client.runs.": Runs,
     "client.schedules.": Schedules,
+    "client.notes.": Notes,
+    "client.locks.": Locks,
+    "client.learnings.": Learnings,
 }
 
 

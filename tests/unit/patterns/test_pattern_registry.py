@@ -163,7 +163,7 @@ def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None
     for item in shipped:
         assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"
         assert get(item.name, home, tmp_path, trusted=True) == item
-    with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
+    with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: batch, best-of,"):
         get("spec", home, tmp_path, trusted=True)
 
 

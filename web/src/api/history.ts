@@ -1,3 +1,4 @@
+import { type Activity, activities } from './activity';
 import { follow } from './sse';
 
 /** One event of the daemon's history. */
@@ -19,8 +20,14 @@ export interface Link {
 
 type Message =
   | { type: 'events'; events: HistoryEvent[] }
+  | { type: 'activity'; told: Activity[] }
   | { type: 'link'; link: Link; fresh: boolean }
   | { type: 'hello' };
+
+const MOST_RECENT = 2000;
+const ENDS = new Set(['completed', 'failed', 'cancelled', 'lost'].map((status) => `attempt.${status}`));
+const FRAME_MS = 16;
+const PATIENCE_MS = 1000;
 
 type Listener = (events: HistoryEvent[]) => void;
 
@@ -36,6 +43,14 @@ class History {
   private channel: BroadcastChannel | null = null;
   private leads = false;
   private batch: HistoryEvent[] = [];
+  private doing = new Map<string, Activity>();
+  private recent: HistoryEvent[] = [];
+  /** The number behind which nothing is known yet. */
+  private last: number | null = null;
+  private begun: () => void = () => undefined;
+  private beginning = new Promise<void>((resolve) => {
+    this.begun = resolve;
+  });
 
   /** Begin to listen; the returned function ends it. */
   start(): () => void {
@@ -51,6 +66,14 @@ class History {
       this.leads = false;
       this.link = { state: 'connecting', since: Date.now() };
     };
+  }
+
+  /** A list was read as of this number: the stream begins there, and what came since is told again. */
+  joins(number: number): void {
+    if (this.last === null) this.last = number;
+    this.begun();
+    const later = this.recent.filter((event) => event.seq > number);
+    if (later.length > 0) setTimeout(() => this.hear(later));
   }
 
   onEvents(listener: Listener): () => void {
@@ -77,16 +100,32 @@ class History {
       if (state === 'away' && this.link.state === 'away') return;
       this.tell({ type: 'link', link: { state, since: Date.now() }, fresh });
     };
-    const wakes = { signal, opened: () => told('live', true), lost: () => told('away', false) };
-    for await (const event of follow('/api/v1/events', wakes)) {
-      if (this.batch.push(event.data as HistoryEvent) === 1) setTimeout(() => this.flush(), 16);
+    const wakes = {
+      signal,
+      opened: (again: boolean) => told('live', again),
+      lost: () => told('away', false),
+    };
+    // A list tells where to begin; without one from now on, for what is read later is newer.
+    await Promise.race([this.beginning, new Promise((resolve) => setTimeout(resolve, PATIENCE_MS))]);
+    for await (const event of follow('/api/v1/events?activity=true', wakes, this.last)) {
+      const first = this.batch.length + this.doing.size === 0;
+      if (event.kind === 'attempt.activity') {
+        const activity = event.data as Activity;
+        this.doing.set(activity.attempt_id, activity);
+      } else this.batch.push(event.data as HistoryEvent);
+      // The timers of a hidden tab are slow, and others may be seen that it tells.
+      if (document.hidden) this.flush();
+      else if (first) setTimeout(() => this.flush(), FRAME_MS);
     }
   }
 
   private flush(): void {
     const events = this.batch;
+    const doing = [...this.doing.values()];
     this.batch = [];
-    this.tell({ type: 'events', events });
+    this.doing.clear();
+    if (events.length > 0) this.tell({ type: 'events', events });
+    if (doing.length > 0) this.tell({ type: 'activity', told: doing });
   }
 
   private tell(message: Message): void {
@@ -96,14 +135,26 @@ class History {
 
   private take(message: Message): void {
     if (message.type === 'events') {
-      for (const listener of this.listeners) listener(message.events);
+      this.hear(message.events);
+      this.recent = [...this.recent, ...message.events].slice(-MOST_RECENT);
+      this.last = Math.max(this.last ?? 0, message.events.at(-1)?.seq ?? 0);
+    } else if (message.type === 'activity') {
+      activities.take(message.told);
     } else if (message.type === 'link') {
       this.link = message.link;
       for (const watcher of this.watchers) watcher();
       if (message.fresh) for (const renew of this.renewals) renew();
     } else if (this.leads) {
       this.channel?.postMessage({ type: 'link', link: this.link, fresh: false } satisfies Message);
+      this.channel?.postMessage({ type: 'activity', told: activities.all() } satisfies Message);
     }
+  }
+
+  private hear(events: HistoryEvent[]): void {
+    for (const event of events) {
+      if (event.attempt_id && ENDS.has(event.kind)) activities.forget(event.attempt_id);
+    }
+    for (const listener of this.listeners) listener(events);
   }
 }
 

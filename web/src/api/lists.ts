@@ -1,5 +1,6 @@
 import type { InfiniteData } from '@tanstack/react-query';
 import { api, ask, isRun, type Work } from './client';
+import { history } from './history';
 import type { paths } from './schema';
 
 type Query = NonNullable<paths['/api/v1/work']['get']['parameters']['query']>;
@@ -9,26 +10,33 @@ export interface Filter {
   status?: Query['status'];
   nested?: boolean;
   project?: string;
+  /** What was put away, too. */
+  archived?: boolean;
   limit?: number;
 }
 
 export interface Page {
   work: Work[];
   next_cursor: string | null;
+  last_event: number;
 }
 export type Pages = InfiniteData<Page, string | null>;
 
 export const ACTIVE: Query['status'] = ['running', 'waiting', 'paused', 'queued', 'blocked'];
 export const ENDED: Query['status'] = ['completed', 'failed', 'cancelled'];
 
-export function readPage(filter: Filter, cursor: string | null): Promise<Page> {
-  return ask(api.GET('/api/v1/work', { params: { query: { ...filter, cursor } } }));
+/** Rows of work with their long texts cut, as of an event from which on changes are told. */
+export async function readPage(filter: Filter, cursor: string | null): Promise<Page> {
+  const query = { ...filter, cursor, light: true };
+  const page = await ask(api.GET('/api/v1/work', { params: { query } }));
+  history.joins(page.last_event);
+  return page;
 }
 
 function belongs(filter: Filter, work: Work): boolean {
   const inside = isRun(work) ? work.parent_id : work.run_id;
   return (
-    !work.archived_at &&
+    (filter.archived || !work.archived_at) &&
     (!filter.status || filter.status.includes(work.status)) &&
     (filter.nested || !inside) &&
     (!filter.project || work.project === filter.project)

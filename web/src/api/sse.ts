@@ -63,9 +63,13 @@ interface Wakes {
 }
 
 /** Events without gap or repetition over all connections, until the signal; ends when the daemon refuses. */
-export async function* follow(url: string, wakes: Wakes): AsyncGenerator<StreamEvent> {
+export async function* follow(
+  url: string,
+  wakes: Wakes,
+  after: number | null = null,
+): AsyncGenerator<StreamEvent> {
   const { signal, opened, lost } = wakes;
-  let lastId: string | undefined;
+  let lastId = after === null ? undefined : String(after);
   let failures = 0;
   let again = false;
   while (!signal.aborted) {

@@ -1,6 +1,5 @@
-import { useQuery } from '@tanstack/react-query';
 import { useEffect, useReducer, useState } from 'react';
-import { events, follow } from './sse';
+import { follow } from './sse';
 
 /** One thing that an agent said or did, or that was done about it. */
 export interface Line {
@@ -15,30 +14,12 @@ export interface Line {
   after?: string | null;
 }
 
-const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
+const address = (id: string) => `/api/v1/tasks/${id}/transcript?follow=true`;
 const lineOf = (event: { id: string; kind: string; data: unknown }): Line => ({
   ...(event.data as object),
   place: event.id,
   kind: event.kind,
 });
-
-const SEEN_MS = 3000;
-
-/** The last thing that a running agent said or did. */
-export function useLastLine(id: string, wanted: boolean) {
-  return useQuery({
-    queryKey: ['line', id],
-    enabled: wanted,
-    refetchInterval: SEEN_MS,
-    queryFn: async ({ signal }) => {
-      let last: Line | null = null;
-      for await (const event of events(address(id, 'tail=6'), signal)) {
-        if (event && (event.kind === 'text' || event.kind === 'tool_call')) last = lineOf(event);
-      }
-      return last;
-    },
-  });
-}
 
 interface Transcript {
   lines: Line[];
@@ -72,7 +53,7 @@ export function useTranscript(id: string, active: boolean): Transcript {
     };
     const begin = async () => {
       const wakes = { signal: ending.signal, opened: () => undefined, lost: () => undefined };
-      for await (const event of follow(address(id, 'follow=true'), wakes)) {
+      for await (const event of follow(address(id), wakes)) {
         if (batch.push(lineOf(event)) === 1) requestAnimationFrame(flush);
       }
       flush();

@@ -3,8 +3,8 @@ const WORDS = 'No One Two Three Four Five Six Seven Eight Nine Ten Eleven Twelve
 /** A number as the first word of a sentence. */
 export const inWords = (count: number): string => WORDS[count] ?? String(count);
 
-export const counted = (count: number, noun: string): string =>
-  `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
+export const counted = (count: number, noun: string, nouns = `${noun}s`): string =>
+  `${count.toLocaleString('en')} ${count === 1 ? noun : nouns}`;
 
 export function money(usd: number | null | undefined, unknown = 'unknown'): string {
   if (usd === null || usd === undefined) return unknown;

@@ -62,7 +62,7 @@ export function verdict(work: Work, now: number): [string, string] {
       const since = work.started_at
         ? `Running for ${clock(secondsBetween(work.started_at, now))}.`
         : 'Running.';
-      return [since, isRun(work) ? reason : atWorkOn(work)];
+      return isRun(work) ? ofRun(work, since, reason) : [since, atWorkOn(work)];
     }
     case 'waiting':
       return asksYou(work) ? ['Waits for you.', reason] : ['Waits.', reason];
@@ -78,6 +78,24 @@ export function verdict(work: Work, now: number): [string, string] {
   }
 }
 
+/** What a run is at, then for how long, how well, and with what. */
+function ofRun(run: Run, since: string, reason: string): [string, string] {
+  const { iteration, step, steps, phase, best } = run.progress as Progress;
+  const most = run.spec.max_iterations;
+  const at =
+    typeof iteration === 'number'
+      ? `Iteration ${iteration}${typeof most === 'number' && most > 0 ? ` of ${most}` : ''}`
+      : typeof step === 'number'
+        ? `Step ${step} of ${String(steps)}`
+        : '';
+  const target = typeof run.spec.target === 'number' ? `, target ${run.spec.target}` : '';
+  const parts = reason.split(' is running').length - 1;
+  const doing = parts > 2 ? `${parts} of its tasks are running.` : reason;
+  const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', doing];
+  if (!at) return [since, doing];
+  return [typeof phase === 'string' ? `${at}, ${phase}.` : `${at}.`, facts.filter(Boolean).join(' ')];
+}
+
 function atWorkOn(task: Task): string {
   if (task.checking) return `Checks: ${task.checking.name}.`;
   const attempt = latest(task);
@@ -87,9 +105,11 @@ function atWorkOn(task: Task): string {
 export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
 
 /** What it costs so far; null when a part of it has no price. */
-export function costOf(work: Work): number | null | undefined {
+export function costOf(work: Work, now?: Attempt['usage']): number | null | undefined {
   if (isRun(work)) return work.spent.cost_usd;
-  const known = work.attempts.map((attempt) => attempt.usage).filter((usage) => usage !== null);
+  const before = now ? work.attempts.slice(0, -1) : work.attempts;
+  const used = [...before.map((attempt) => attempt.usage), now ?? null];
+  const known = used.filter((usage) => usage !== null);
   if (known.length === 0) return undefined;
   return known.some((usage) => usage.cost_usd === null)
     ? null

@@ -136,3 +136,14 @@ export function Glyph({ state, label }: { state: State; label?: string }) {
     </svg>
   );
 }
+
+/** What the signs of a picture mean. */
+export const Legend = ({ of }: { of: Partial<Record<State, string>> }) => (
+  <span className="legend end">
+    {(Object.entries(of) as [State, string][]).map(([state, words]) => (
+      <span key={state}>
+        <Glyph state={state} label="" /> {words}
+      </span>
+    ))}
+  </span>
+);

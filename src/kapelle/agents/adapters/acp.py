@@ -111,6 +111,7 @@ class AcpAgent(Agent):
         own = self._own.over_acp(request)
         job = Job(
             permissions=settings.permissions,
+            read_only=request.read_only,
             answer=request.answer,
             mode=settings.mode,
             model=request.chosen_model,

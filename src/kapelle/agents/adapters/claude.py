@@ -18,13 +18,11 @@ from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
-_UNATTENDED = (
-    "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
-)  # fmt: skip
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
 _HOOKS = "claude-hooks.json"
 _WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
+_WRITING_TOOLS = "Edit,MultiEdit,Write,NotebookEdit"
 _LEAST_USD = 0.0001
 _DEFAULTS = {
     "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself tries again, and knows when
@@ -80,7 +78,7 @@ class ClaudeAgent(Agent):
     restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
-        mcp=True, usage=True, cost=True, terminal=True,
+        mcp=True, usage=True, cost=True, tools=True, read_only=True, terminal=True,
     )  # fmt: skip
     access = Access(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -114,7 +112,10 @@ class ClaudeAgent(Agent):
         return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
 
     def command(self, request: AgentRequest) -> Command:
-        argv = [self.executable(), *(() if request.interactive else _UNATTENDED)]
+        argv = [self.executable()]
+        if not request.interactive:
+            argv += ["-p", "--output-format", "stream-json", "--verbose"]
+        argv += _permissions(request)
         files: dict[str, str] = {}
         env = {name: value for name, value in _DEFAULTS.items() if name not in request.environ}
         if os.geteuid() == 0:
@@ -164,6 +165,19 @@ class ClaudeAgent(Agent):
         if verdict.success and error and error.data.get("type") == _COMMAND:
             return Verdict(False, error.text, summary.result, "failure")
         return verdict
+
+
+def _permissions(request: AgentRequest) -> list[str]:
+    """Its options for what it may do: everything, or with certain tools, or without writing."""
+    argv = [f"--disallowedTools={_WRITING_TOOLS}"] if request.read_only else []
+    if not request.tools:
+        # In a terminal it asks.
+        return [*([] if request.interactive else ["--dangerously-skip-permissions"]), *argv]
+    # The first says which of its own there are, the others what may be done with them.
+    own = dict.fromkeys(tool.partition("(")[0] for tool in request.tools)
+    allowed = [*request.tools, *(f"mcp__{name}" for name in request.mcp_servers)]
+    named = [f"--tools={','.join(own)}", f"--allowedTools={','.join(allowed)}"]
+    return ["--permission-mode", "dontAsk", *named, *argv]
 
 
 def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:

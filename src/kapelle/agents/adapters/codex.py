@@ -73,7 +73,7 @@ class CodexAgent(Agent):
     restraint = (["--dangerously-bypass-approvals-and-sandbox"], ["--sandbox", "workspace-write"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True,
-        terminal=True,
+        read_only=True, terminal=True,
     )  # fmt: skip
     # Its own provider takes no key from OPENAI_API_KEY.
     access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))
@@ -106,8 +106,8 @@ class CodexAgent(Agent):
         extra = request.settings.extra_args
         if not request.interactive:
             argv += ["exec", "--json", "--skip-git-repo-check"]
-            if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
-                argv.append("--dangerously-bypass-approvals-and-sandbox")
+        if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
+            argv += _sandbox(request)
         argv += self.options({"-m": request.chosen_model})
         servers, scripts, variables = _mcp_servers(request)
         # The variable that holds the key for a server of the user's own, if it wants one.
@@ -237,6 +237,15 @@ def _again_at(text: str) -> datetime | None:
     except ValueError:
         return None
     return at.astimezone(UTC)
+
+
+def _sandbox(request: AgentRequest) -> list[str]:
+    """Its options for where it may write; what it only reports on is a copy, where tests may."""
+    if not request.read_only:
+        return [] if request.interactive else ["--dangerously-bypass-approvals-and-sandbox"]
+    if request.workspace == request.checkout:
+        return ["-s", "read-only"]
+    return ["-s", "workspace-write", "-c", "sandbox_workspace_write.network_access=true"]
 
 
 def _has_hooks(workspace: Path) -> bool:

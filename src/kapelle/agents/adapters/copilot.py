@@ -38,8 +38,9 @@ class CopilotAgent(Agent):
     tested = "1.0.102"
     restraint = (["--allow-all"], ["--allow-tool=write"])
     capabilities = Capabilities(
-        resume=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True
-    )
+        resume=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True,
+        read_only=True,
+    )  # fmt: skip
     access = Access(
         ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"),
         ("~/.copilot/config.json", "~/.config/gh/hosts.yml"),
@@ -63,6 +64,7 @@ class CopilotAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "--output-format", "json", "--allow-all"]
         argv += ["--no-ask-user", "--no-auto-update", "--no-color"]
+        argv += ["--deny-tool=write"] if request.read_only else []
         with_url = request.settings.base_url
         model = self.require_model(request) if with_url else request.chosen_model
         argv += self.options({"--model": model})

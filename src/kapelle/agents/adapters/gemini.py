@@ -76,7 +76,7 @@ class GeminiAgent(Agent):
     restraint = (["--approval-mode", "yolo"], ["--approval-mode", "auto_edit"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True,
-        terminal=True,
+        tools=True, terminal=True,
     )  # fmt: skip
     access = Access(
         variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -165,9 +165,10 @@ class GeminiAgent(Agent):
     def _settings(self, request: AgentRequest, env: dict[str, str]) -> dict[str, str]:
         if are_read_in(request.prompt_file.parent):
             return {_SETTINGS: settings_of(request, env), **request.daemon_file}
-        if request.mcp_servers:
+        if request.mcp_servers or request.tools:
+            what = "MCP servers" if request.mcp_servers else "a list of tools"
             raise AgentMisconfigured(
-                f"The agent {self.name} takes MCP servers only from files that nobody but root can"
+                f"The agent {self.name} takes {what} only from files that nobody but root can"
                 f" change, which {request.prompt_file.parent} is not.",
                 hint="""Over ACP it takes them: kapelle config set agents.gemini-acp.type acp, and \
 kapelle config set agents.gemini-acp.command '["gemini", "--acp"]'""",
@@ -317,6 +318,10 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
     }
     if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
         settings["hooks"] = hooks
+    if request.tools or request.read_only:
+        core = {"core": list(request.tools)} if request.tools else {}
+        exclude = {"exclude": ["write_file", "replace"]} if request.read_only else {}
+        settings["tools"] = core | exclude
     if request.max_turns is not None:
         settings["model"] = {"maxSessionTurns": request.max_turns}
     # With an address and no login of the user's choice it takes a way to log in that it refuses.

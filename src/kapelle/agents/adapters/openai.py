@@ -16,7 +16,7 @@ class PlainModel(Agent):
 
     program = sys.executable
     bridge: ClassVar[str]  # the module
-    capabilities = Capabilities(model=True, system_prompt=True, usage=True)
+    capabilities = Capabilities(model=True, system_prompt=True, usage=True, read_only=True)
     restraint = None  # it only answers
 
     def installed(self) -> str | None:

@@ -44,7 +44,8 @@ class OpencodeAgent(Agent):
         resume=True,
         # It can, but then hangs in any directory other than that of the session.
         fork=False,
-        model=True, system_prompt=True, mcp=True, acp=True, usage=True, cost=True, terminal=True,
+        model=True, system_prompt=True, mcp=True, acp=True, usage=True, cost=True,
+        tools=True, read_only=True, terminal=True,
     )  # fmt: skip
     access = Access(
         variables=(
@@ -156,7 +157,7 @@ def _cause(line: str, marks: tuple[str, ...]) -> str:
 def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
     """What goes over the user's own configuration; a key is named in it, never given."""
     config: dict[str, Any] = {
-        "permission": "allow",
+        "permission": _permissions(request),
         "autoupdate": False,
         "share": "disabled",
         "mcp": {name: _server(server) for name, server in request.mcp_servers.items()},
@@ -177,6 +178,14 @@ def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
     elif request.credential and name:
         config["provider"] = {provider: {"options": options}}
     return config
+
+
+def _permissions(request: AgentRequest) -> str | dict[str, str]:
+    if not (request.tools or request.read_only):
+        return "allow"
+    named = [*request.tools, *(f"{name}_*" for name in request.mcp_servers)]
+    rules = {"*": "deny", **dict.fromkeys(named, "allow")} if request.tools else {"*": "allow"}
+    return rules | ({"edit": "deny"} if request.read_only else {})
 
 
 def _server(server: McpServer) -> dict[str, Any]:

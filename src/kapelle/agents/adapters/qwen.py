@@ -39,7 +39,7 @@ class QwenAgent(Agent):
     restraint = (["--yolo"], ["--approval-mode", "auto-edit"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, system_prompt=True, mcp=True, acp=True,
-        usage=True,
+        usage=True, tools=True, read_only=True,
     )  # fmt: skip
     access = Access(
         variables=("OPENAI_API_KEY", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY"),
@@ -93,6 +93,9 @@ class QwenAgent(Agent):
                 "--max-session-turns": request.max_turns,
             }
         )
+        argv += [f"--core-tools={name}" for name in request.tools]
+        if request.read_only:
+            argv += [f"--exclude-tools={name}" for name in ("edit", "write_file", "notebook_edit")]
         if request.system_prompt:
             hint = "Put what is long into the prompt, or into a QWEN.md in the repository."
             text = self.require_argument(request.system_prompt, "a system prompt", hint)

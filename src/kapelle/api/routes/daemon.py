@@ -11,7 +11,7 @@ from kapelle.api.errors import ErrorView
 from kapelle.api.security import AskingAttempt, Parent, UseCases, owner_only
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
-from kapelle.domain.task import Event
+from kapelle.domain.task import Activity, Event
 from kapelle.domain.views import DaemonView, PruneView
 from kapelle.service.daemon import BackupView
 
@@ -81,11 +81,13 @@ async def events(
     task_id: Annotated[str | None, Query(max_length=100)] = None,
     run_id: Annotated[str | None, Query(max_length=100)] = None,
     follow: bool = True,
+    activity: bool = False,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
     """Every event behind a number; without one, those that come from now on.
 
-    Those of a run include the events of its tasks.
+    Those of a run include the events of its tasks. With activity, `attempt.activity` tells what the
+    agents at work do, at most four times a second of each; that has no number and no history.
     """
     # Of an attempt those of its own task, where it names nothing.
     task_id = task_id or (None if run_id else parent)
@@ -98,20 +100,25 @@ async def events(
         start = await service.events.last_seq() if follow else 0
     task = (await service.tasks.get(task_id)).id if task_id else None
     run = (await service.runs.get(run_id)).id if run_id else None
-    found = service.events.stream(start, task, follow, run)
+    found = service.events.stream(start, task, follow, run, activity)
     # Whoever loses the connection before the first event can take it up here.
     is_allowed = partial(service.work.is_allowed, caller)
     return EventStream(found, _rendered, is_allowed, **{"X-Last-Event-ID": str(start)})
 
 
-def _rendered(found: tuple[Event, ...]) -> bytes:
+def _rendered(found: tuple[Event, ...] | tuple[Activity, ...]) -> bytes:
     """Events as they are sent. All who follow the history, of whom there may be many, are handed
     the same tuple one after another: it is rendered once."""
     if _last["events"] is not found:
-        rendered = (sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)
-        _last.update(events=found, text=b"".join(rendered))
+        _last.update(events=found, text=b"".join(map(_sent, found)))
     text: bytes = _last["text"]
     return text
+
+
+def _sent(event: Event | Activity) -> bytes:
+    if isinstance(event, Activity):
+        return f"event: attempt.activity\ndata: {event.model_dump_json()}\n\n".encode()
+    return sent_event(str(event.seq), event.kind, event.model_dump_json())
 
 
 _last: dict[str, Any] = {"events": None}

@@ -21,6 +21,7 @@ _below = [Depends(below_only)]
 class RunPage(BaseModel):
     runs: list[Run]
     next_cursor: str | None
+    last_event: int  # whoever follows the events behind it misses no change of these
 
 
 class StartBody(Spec):
@@ -55,8 +56,9 @@ async def start(
 @router.get("")
 async def page(service: UseCases, parent: Parent, wanted: Annotated[RunFilter, Query()]) -> RunPage:
     """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
+    last = await service.events.last_seq()
     found, cursor = await service.runs.page(wanted, parent)
-    return RunPage(runs=found, next_cursor=cursor)
+    return RunPage(runs=found, next_cursor=cursor, last_event=last)
 
 
 @router.get("/{run_id}", dependencies=_own)
@@ -118,14 +120,16 @@ work_router = APIRouter(prefix="/work", tags=["work"])
 class WorkPage(BaseModel):
     work: list[Task | Run]
     next_cursor: str | None
+    last_event: int
 
 
 @work_router.get("", name="page", dependencies=_owner)
 async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -> WorkPage:
     """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
     are parts of runs."""
+    last = await service.events.last_seq()
     found, cursor = await service.work.page(wanted)
-    return WorkPage(work=found, next_cursor=cursor)
+    return WorkPage(work=found, next_cursor=cursor, last_event=last)
 
 
 @work_router.get("/{work_id}", name="get", dependencies=_own)

@@ -31,6 +31,7 @@ Into = Annotated[str | None, Query(min_length=1, max_length=200)]
 class TaskPage(BaseModel):
     tasks: list[Task]
     next_cursor: str | None
+    last_event: int  # whoever follows the events behind it misses no change of these
 
 
 class CancelTask(Spec):
@@ -66,8 +67,9 @@ async def page(
     service: UseCases, parent: Parent, wanted: Annotated[TaskFilter, Query()]
 ) -> TaskPage:
     """Tasks, newest first; next_cursor leads to the next page."""
+    last = await service.events.last_seq()
     found, cursor = await service.tasks.page(wanted, parent)
-    return TaskPage(tasks=found, next_cursor=cursor)
+    return TaskPage(tasks=found, next_cursor=cursor, last_event=last)
 
 
 @router.get("/{task_id}", dependencies=_own)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
@@ -31,16 +32,16 @@ from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, questions, runs, steps, tasks
+from kapelle.store import events, notes, questions, runs, steps, tasks
 from kapelle.store.database import Connection
 
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
 _INHERITED = (
-    "directory", "agent", "project", "priority", "fallback_agents", "system_prompt", "env", "shell",
-    "prove",
+    "directory", "agent", "template", "priority", "fallback_agents", "system_prompt", "env",
+    "shell", "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
-_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
+_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
 
 _LOOK_S = 1.0
 
@@ -62,7 +63,7 @@ class DurableContext(GitContext):
         owner = run["workspace_owner"] or run["id"]
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
-        self._parts = parts
+        self._parts, self._project = parts, run["project"]
         self._journal, self._control, self._budget = journal, control, budget
         self._wait = Wait(parts, self.run_id, budget, control)
         self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
@@ -76,6 +77,7 @@ class DurableContext(GitContext):
         max_attempts: int = 1,
         afresh: bool = False,
         disposable: bool = False,
+        patient: bool = True,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         is_own = workspace == "own"
@@ -89,13 +91,14 @@ class DurableContext(GitContext):
                 "workspace": kind,
                 "base": base,
                 "fork_session": keep_session and fields.get("continue_from") is not None,
-                "budget_usd": left.usd,
+                "budget_usd": min(filter(None, (left.usd, fields.get("budget_usd"))), default=None),
                 "retry": _retry(max_attempts, left.agent_calls),
             }
             await self._submit(step, self._task_spec(prompt, fields, own), is_own=is_own)
 
         async def perform(step: Step) -> str:
-            task_id = await self._child(step, may_ask=not self.spec.never_blocks)
+            may_ask = not self.spec.never_blocks
+            task_id = await self._child(step, may_ask=may_ask, patient=patient)
             if disposable and is_own:
                 await self._put_away(task_id)
             return task_id
@@ -104,10 +107,10 @@ class DurableContext(GitContext):
         result = await self._journal.step("task", label, perform, begin=begin, end=self._task_ended)
         return TaskResult.model_validate(result)
 
-    async def _child(self, step: Step, *, may_ask: bool = True) -> str:
+    async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
-        await self._wait.for_child(child_id, may_ask=may_ask)
+        await self._wait.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
     async def _place(
@@ -130,7 +133,7 @@ class DurableContext(GitContext):
         run, asked = self.spec, {name: value for name, value in fields.items() if value}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
-        inherited = {name: getattr(run, name) for name in _INHERITED}
+        inherited = {name: getattr(run, name) for name in _INHERITED} | {"project": self._project}
         # A model belongs to the agent that it was named with.
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
@@ -215,6 +218,7 @@ class DurableContext(GitContext):
         """What a run inside this one takes over; its own worktree begins where this one is."""
         fields = set(PatternSpec.model_fields) - _NOT_INHERITED
         inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
+        inherited |= {"project": self._project} if self._project else {}
         if own and self._is_git:
             inherited["base"] = await self._branch()
         return inherited
@@ -314,6 +318,23 @@ class DurableContext(GitContext):
 
         await self._journal.step("progress", "progress", no_work, end=end, data=facts, at_once=True)
 
+    async def note(self, key: str, value: str) -> None:
+        try:
+            spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
+        except ValidationError as error:
+            raise InvalidInput(f"ctx.note: {sentence(error)}") from None
+
+        def end(connection: Connection, _made: None) -> None:
+            notes.put(connection, spec, None)
+
+        await self._journal.step("note", key, no_work, end=end, at_once=True)
+
+    async def read_note(self, key: str) -> str | None:
+        async def perform(_step: Step) -> str | None:
+            return await self._parts.db.read(notes.of_people, self.run_id, key)
+
+        return await self._journal.step("read_note", key, perform, at_once=True)
+
     async def commit(self, message: str) -> str | None:
         async def perform(_step: Step) -> Any:
             if not self._is_git:
@@ -391,7 +412,9 @@ def _run_ended(connection: Connection, run_id: str) -> Any:
     run = runs.row(connection, run_id)
     same = {name: run[name] for name in ("id", "status", "reason", "result", "title", "directory")}
     commits = {"base_commit": run["workspace_base_commit"], "commit": run["workspace_commit"]}
-    return RunResult.model_validate({**same, **commits}).model_dump(mode="json")
+    cost = runs.spent(connection, runs.family(connection, run_id))[1]
+    result = RunResult.model_validate({**same, **commits, "cost_usd": cost})
+    return result.model_dump(mode="json")
 
 
 def _retry(max_attempts: int, calls: int | None) -> RetrySpec:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
+from kapelle.domain.text import titled
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
@@ -18,10 +19,11 @@ from kapelle.engine.tasks.submit import (
     require_abilities,
     require_agent,
     require_directory,
+    with_template,
     workspace_kind,
 )
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, runs
+from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import repository_of
@@ -44,6 +46,7 @@ async def start(
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
+    checked, _ = await with_template(parts, checked)
     run_id = await parts.db.glance(unused_id, "run")
     directory = os.path.normpath(checked.directory)
     values: dict[str, Any] = {
@@ -53,7 +56,7 @@ async def start(
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "repository": repository_of(directory),
-        "project": checked.project or parts.settings(checked.directory).project,
+        "project": checked.project or _project(parts, checked, run_id, parent_id),
         "parent_id": parent_id,
         "schedule_id": schedule_id,
         "parent_task_id": parent_task_id,
@@ -79,7 +82,8 @@ async def examine(
     """The specification, and where its run would work; raises what would keep it from that."""
     checked = await validated(parts, pattern, spec)
     settings = parts.work_settings(checked.directory)
-    for role in dict.fromkeys(checked.roles):
+    by_template, _ = await with_template(parts, checked)
+    for role in dict.fromkeys(by_template.roles):
         agent = require_agent(role.agent, settings)
         require_abilities(
             agent, settings, model=role.model, system_prompt=role.system_prompt,
@@ -121,6 +125,13 @@ def _title(spec: PatternSpec) -> str:
         ) from error
 
 
+def _project(parts: Parts, spec: PatternSpec, run_id: str, parent_id: str | None) -> str | None:
+    """The project of a run that names none; some have one of their own, unless inside another."""
+    if spec.own_project and parent_id is None:
+        return f"{titled(_title(spec), 60)} ({run_id[-6:]})"
+    return parts.settings(spec.directory).project
+
+
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:
     key = values["idempotency_key"]
     known = runs.by_idempotency_key(connection, key) if key else None
@@ -137,6 +148,8 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
     events.append(
         connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
     )
+    if (deliver := values["spec"].get("deliver", "branch")) != "branch":
+        deliveries.ask(connection, run_id, deliver)
     if also is not None:
         also(connection, run_id)
     return run_id

@@ -5,7 +5,7 @@ performer that has lost the attempt to another one writes nothing any more.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -125,6 +125,22 @@ class Attempt:
         return directory
 
     @property
+    def is_read_only(self) -> bool:
+        return bool(self.task["read_only"])
+
+    @property
+    def _copy(self) -> Path | None:
+        """The throwaway copy of its worktree, in which an agent works that only reports."""
+        return self.parts.workspaces.copy_of(self.owner) if self.is_read_only else None
+
+    @property
+    def place(self) -> Path:
+        """Where its agent works."""
+        if self._copy is None or not self.is_worktree:
+            return self.directory
+        return self._copy / self.directory.relative_to(self.workspace.path)
+
+    @property
     def workspace(self) -> Workspace:
         return workspace_of(self.task)
 
@@ -136,6 +152,15 @@ class Attempt:
         return Origin.of(
             self.shell, Path(self.task["directory"]), worktree, self.settings.workspace
         )
+
+    @property
+    def agent_origin(self) -> Origin:
+        """The same for its agent: what leads into the worktree leads into the copy of it."""
+        origin = self.origin
+        if self._copy is None or origin.worktree is None:
+            return origin
+        checkouts = (*origin.checkouts, origin.worktree)
+        return replace(origin, checkouts=checkouts, worktree=self._copy)
 
     @property
     def variables(self) -> Variables:

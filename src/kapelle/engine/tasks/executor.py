@@ -107,7 +107,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
-        origin=attempt.origin,
+        origin=attempt.agent_origin,
         terminal=_TERMINAL if attempt.task["interactive"] else None,
     )
 
@@ -125,7 +125,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt,
-        workspace=attempt.directory,
+        workspace=attempt.place,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
         system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
@@ -136,6 +136,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         # A person in a terminal ends it; nobody can count there.
         max_turns=None if task["interactive"] else limits.max_turns,
         budget_usd=None if task["interactive"] else limits.budget_left_usd,
+        tools=task["tools"] if attempt.agent_name == task["agent"] else (),
+        read_only=attempt.is_read_only,
         mcp_servers={
             **settings.mcp,
             **own.mcp,
@@ -168,7 +170,7 @@ def _relaunch(attempt: Attempt) -> Launch:
         process_dir=attempt.process_dir,
         secret=attempt.processes[AGENT].secret,
         argv=[],
-        cwd=attempt.directory,
+        cwd=attempt.place,
         env={},
         timeout_s=attempt.timeout_s,
         grace_s=attempt.settings.tasks.grace_s,

@@ -25,6 +25,8 @@ async def prepare(attempt: Attempt) -> None:
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
     await _prepare_content(attempt)
+    if attempt.is_read_only:
+        await attempt.parts.workspaces.copy(attempt.owner, alone=True)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
     directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
@@ -42,6 +44,11 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
             )
     if said := left_out(attempt.variables.omitted):
         found["environment"] = said
+    name, able = attempt.agent_name, attempt.agent().capabilities
+    if attempt.is_read_only and not able.read_only:
+        found["read_only"] = f"{name} cannot be kept from writing: what it writes is thrown away."
+    if attempt.task["tools"] and name != attempt.task["agent"]:
+        found["tools"] = f"The list of tools is {attempt.task['agent']}'s: {name} has all of its."
     return found
 
 

@@ -62,6 +62,8 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
     await _look_around(attempt)
+    if attempt.is_read_only:
+        await attempt.parts.workspaces.remove_copy(attempt.owner)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
@@ -193,7 +195,8 @@ async def _commit(attempt: Attempt) -> str | None:
     if attempt.row["checked_commit"] is None:
         title, agent = attempt.task["title"], attempt.agent_name
         message = f"{title}\n\nTask: {attempt.task_id}\nAgent: {agent}"
-        commit = await attempt.parts.workspaces.commit(attempt.owner, message)
+        writes = not attempt.is_read_only
+        commit = await attempt.parts.workspaces.commit(attempt.owner, message) if writes else None
         tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
         await attempt.write(_record_commit, attempt, commit, tip)
         attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit

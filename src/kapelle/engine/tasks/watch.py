@@ -8,12 +8,13 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
@@ -23,12 +24,13 @@ from kapelle.agents.summary import Fold
 from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import TaskStatus
-from kapelle.domain.task import Usage
+from kapelle.domain.task import Activity, Usage
+from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
 from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
-from kapelle.runner.output import LogReader
+from kapelle.runner.output import LogReader, tail_text
 from kapelle.runner.shim import files
 from kapelle.store import attempts, children, tasks
 
@@ -206,6 +208,15 @@ _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _STORED_S = 5.0
+# So often what it does is told to whoever looks on, and so much of it.
+_TOLD_S = 0.25
+_TOLD, _SHOWN = 200, 20
+
+
+def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool is called with, as far as a line can say it."""
+    plain = [(key, value) for key, value in given.items() if isinstance(value, str | int | float)]
+    return {key: excerpt(v, _TOLD) if isinstance(v, str) else v for key, v in plain[:_SHOWN]}
 
 
 @asynccontextmanager
@@ -215,14 +226,15 @@ async def watched(attempt: Attempt, agent: Agent | None, limits: Limits) -> Asyn
         yield
         return
     watch = Watch(attempt, agent, limits, await usage_before(attempt))
-    watching = asyncio.create_task(watch.keep())
-    try:
-        yield
-        watch.end()
-        await watching
-        await watch.look_back()
-    finally:
-        watching.cancel()
+    with attempt.parts.activities.showing(watch):
+        watching = asyncio.create_task(watch.keep())
+        try:
+            yield
+            watch.end()
+            await watching
+            await watch.look_back()
+        finally:
+            watching.cancel()
 
 
 class Watch:
@@ -244,7 +256,11 @@ class Watch:
         self._refusal = Refusal()
         self._stall = Stall(process_dir, attempt.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in attempt.row["warnings"]}
-        self._over = asyncio.Event()
+        self._is_over = False
+        self._woken = asyncio.Event()
+        self._last: AgentEvent | None = None
+        self._usage: Usage | None = None
+        self._told = (0.0, -1)  # when its activity was, and how much it had printed then
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
         self._past = Counter[str]()  # calls on what somebody else held, by its path
@@ -256,8 +272,13 @@ class Watch:
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
         pause = _STRICT_S if self._limits.strict and watched else _CALM_S
-        while not await self._ended_within(pause):
+        due = time.monotonic() + pause
+        while not await self._ended_within(due - time.monotonic()):
             try:
+                if time.monotonic() < due:
+                    await self._read_on()
+                    continue
+                due = time.monotonic() + pause
                 if await self._look():
                     return
             except ClaimLost:
@@ -268,12 +289,52 @@ class Watch:
 
     async def _ended_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), seconds)
-        return self._over.is_set()
+            await asyncio.wait_for(self._woken.wait(), max(0, seconds))
+        self._woken.clear()
+        return self._is_over
 
     def end(self) -> None:
         """The agent has ended; keep() returns when it has looked for the last time."""
-        self._over.set()
+        self._is_over = True
+        self._woken.set()
+
+    def glance(self) -> None:
+        """Read on, if something was printed since and enough time is over."""
+        if time.monotonic() - self._told[0] >= _TOLD_S and self._printed() != self._told[1]:
+            self._woken.set()
+
+    def _printed(self) -> int:
+        try:
+            return os.stat(self._attempt.process_dir / "out.log").st_size
+        except FileNotFoundError:
+            return 0
+
+    async def _read_on(self) -> None:
+        """Read what was printed since, and tell what it does."""
+        self._told = (time.monotonic(), self._printed())
+        if self._agent.reads_whole_output:
+            await asyncio.to_thread(self._count)
+        self._attempt.parts.activities.tell(self)
+
+    def activity(self) -> Activity:
+        """What it does at this moment."""
+        attempt, last = self._attempt, self._last
+        kind, text = last.kind if last else None, self._fold.last_text
+        if not self._agent.reads_whole_output:
+            kind, text = "text", tail_text(attempt.process_dir / "out.log", _TOLD)
+        line = text.rstrip().rpartition("\n")[2] if kind == "text" else ""
+        return Activity(
+            at=datetime.now(UTC),
+            task_id=attempt.task_id,
+            attempt_id=attempt.id,
+            run_id=attempt.task["run_id"],
+            kind="text" if kind == "text" else "tool_call" if kind else None,
+            name=excerpt(last.name, _TOLD) if last and kind != "text" else "",
+            text=excerpt(line.strip(), _TOLD),
+            data=_shown(last.data) if last and kind != "text" else {},
+            usage=self._usage,
+            output_bytes=self._printed(),
+        )
 
     async def _look(self) -> bool:
         """One look; True when the agent was told to end."""
@@ -323,6 +384,8 @@ class Watch:
             for event in self._agent.parse(line.text):
                 self._fold.add(event)
                 self._refusal.add(event)
+                if event.kind in {"text", "tool_call"}:
+                    self._last = event
                 if event.kind == "tool_call" and self._caught_up:
                     self._note_locks(event)
         if not self._caught_up:
@@ -330,7 +393,8 @@ class Watch:
             self._refusal, self._caught_up = Refusal(), True
         attempt = self._attempt
         model = attempt.row["model"]
-        return attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
+        self._usage = attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
+        return self._usage
 
     def _note_locks(self, event: AgentEvent) -> None:
         """Count a tool that would write what somebody else holds."""

@@ -1,4 +1,5 @@
 import { useId } from 'react';
+import { useTemplates } from '../../api/knowledge';
 import { useAgents } from '../../api/queries';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
@@ -17,7 +18,7 @@ export function FormField(props: Props) {
   const { field, problem } = props;
   const id = useId();
   return (
-    <div className={`lab ${problem ? 'err' : ''} ${field.input === 'lines' ? 'whole' : ''}`}>
+    <div className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs'].includes(field.input) ? 'whole' : ''}`}>
       <label htmlFor={id} className={field.input === 'long' ? 'vh' : 'name'}>
         {field.label}
         {field.option && <span className="opt">{field.option}</span>}
@@ -39,6 +40,7 @@ export function FormField(props: Props) {
 
 function Input({ field, typed, problem, change, directories, id }: Props & { id: string }) {
   const agents = useAgents().data ?? [];
+  const templates = useTemplates().data ?? [];
   const common = {
     id,
     className: 'field',
@@ -52,6 +54,10 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
       return <textarea {...common} className="field prompt" placeholder="What is to be done?" />;
     case 'lines':
       return <textarea {...common} className="field mono" rows={2} placeholder="one in each line" />;
+    case 'pairs':
+      return (
+        <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one in each line" />
+      );
     case 'truth':
       return (
         <select {...common}>
@@ -67,6 +73,15 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
           <option value="">{field.otherwise ? `${field.otherwise} (default)` : 'not set'}</option>
           {field.choices.map((choice) => (
             <option key={choice}>{choice}</option>
+          ))}
+        </select>
+      );
+    case 'template':
+      return (
+        <select {...common}>
+          <option value="">none</option>
+          {templates.map((template) => (
+            <option key={template.name}>{template.name}</option>
           ))}
         </select>
       );

@@ -1,6 +1,6 @@
 import { memo } from 'react';
+import { type Activity, useActivity } from '../../api/activity';
 import { isRun, type Run, type Task, type Work } from '../../api/client';
-import { useLastLine } from '../../api/transcript';
 import { counted, money } from '../../model/format';
 import { costOf, latest, progressOf, stateOf } from '../../model/work';
 import { Choices, Empty, share } from '../../parts/controls';
@@ -14,7 +14,6 @@ import { WorkLink } from '../work_link';
 export const isAtWork = (work: Work): work is Task => !isRun(work) && work.status === 'running';
 
 const MOST_CARDS = 24;
-const MOST_LINES = 12;
 
 interface Group {
   run: Run | null;
@@ -74,7 +73,7 @@ export function AtWork({ work }: { work: Work[] }) {
           <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
           <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
             {group.tasks.map((task) => (
-              <Card key={task.id} task={task} told={count <= MOST_LINES} />
+              <Card key={task.id} task={task} />
             ))}
           </div>
         </div>
@@ -94,9 +93,11 @@ const RunHead = ({ run }: { run: Run }) => (
   </>
 );
 
-const Card = memo(({ task, told }: { task: Task; told: boolean }) => {
+const Card = memo(({ task }: { task: Task }) => {
   const attempt = latest(task);
-  const cost = costOf(task);
+  const activity = useActivity(attempt?.id ?? '');
+  const usage = activity?.usage ?? attempt?.usage;
+  const cost = costOf(task, usage);
   const warning = attempt?.warnings.at(-1);
   return (
     <WorkLink work={task} className="card">
@@ -107,13 +108,13 @@ const Card = memo(({ task, told }: { task: Task; told: boolean }) => {
         </span>
         {attempt && <Elapsed className="el" from={attempt.started_at} />}
       </span>
-      <LastLine task={task} told={told} />
+      <LastLine task={task} activity={activity} />
       <span className="f">
         <span className="cut">
           {task.agent}{' '}
           {(attempt?.model ?? task.model) && <span className="model">{attempt?.model ?? task.model}</span>}
           {attempt && attempt.number > 1 && <span className="sep more">attempt {attempt.number}</span>}
-          {attempt?.usage && <span className="sep more">{counted(attempt.usage.turns, 'turn')}</span>}
+          {usage && <span className="sep more">{counted(usage.turns, 'turn')}</span>}
         </span>
         {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
         {warning && (
@@ -128,8 +129,7 @@ const Card = memo(({ task, told }: { task: Task; told: boolean }) => {
   );
 });
 
-function LastLine({ task, told }: { task: Task; told: boolean }) {
-  const line = useLastLine(task.id, told && !task.checking).data;
+function LastLine({ task, activity }: { task: Task; activity: Activity | undefined }) {
   if (task.checking) {
     return (
       <p className="last">
@@ -137,14 +137,14 @@ function LastLine({ task, told }: { task: Task; told: boolean }) {
       </p>
     );
   }
-  if (!line) return <p className="last" />;
-  return line.kind === 'tool_call' ? (
+  if (!activity?.kind) return <p className="last" />;
+  return activity.kind === 'tool_call' ? (
     <p className="last">
-      <b>{line.name}</b> <Said>{lineText(line)}</Said>
+      <b>{activity.name}</b> <Said>{lineText(activity)}</Said>
     </p>
   ) : (
     <p className="last say">
-      <Said>{lineText(line)}</Said>
+      <Said>{lineText(activity)}</Said>
     </p>
   );
 }

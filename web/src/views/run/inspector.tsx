@@ -1,11 +1,13 @@
 import type { ReactNode } from 'react';
 import type { Run } from '../../api/client';
-import { clock, money, shortCommit } from '../../model/format';
+import { clock, money } from '../../model/format';
 import { hasEnded } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
-import { Moment, Said } from '../../parts/text';
+import { Said } from '../../parts/text';
+import { Where } from '../where';
 import { Facts } from '../work_head';
+import { criteriaOf } from './plan';
 
 const number = (value: unknown): number | null => (typeof value === 'number' && value > 0 ? value : null);
 const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
@@ -36,7 +38,7 @@ export function RunInspector({ run }: { run: Run }) {
           </p>
         </section>
       )}
-      <Where run={run} />
+      <Where work={run} />
     </aside>
   );
 }
@@ -86,9 +88,7 @@ function Ends({ run }: { run: Run }) {
 }
 
 function Criteria({ run }: { run: Run }) {
-  const told = (run.result as { success_criteria?: string[] } | null)?.success_criteria;
-  const given = Array.isArray(run.spec.success_criteria) ? run.spec.success_criteria.map(String) : [];
-  const criteria = told ?? given;
+  const criteria = criteriaOf(run);
   if (criteria.length === 0) return null;
   const reached = run.status === 'completed';
   return (
@@ -102,36 +102,6 @@ function Criteria({ run }: { run: Run }) {
           </li>
         ))}
       </ul>
-    </section>
-  );
-}
-
-function Where({ run }: { run: Run }) {
-  const { branch, base, base_commit } = run.workspace;
-  const facts: [string, ReactNode][] = [];
-  if (run.project) facts.push(['Project', <Said key="p">{run.project}</Said>]);
-  facts.push(['Directory', <code key="d">{run.directory}</code>]);
-  if (branch) facts.push(['Branch', <code key="b">{branch}</code>]);
-  if (base) {
-    facts.push([
-      'Base',
-      <span key="a">
-        <code>{base}</code>{' '}
-        {base_commit && (
-          <>
-            at <code>{shortCommit(base_commit)}</code>
-          </>
-        )}
-      </span>,
-    ]);
-  }
-  const agent = text(run.spec.agent);
-  if (agent) facts.push(['Agent', [agent, text(run.spec.model)].filter(Boolean).join(', ')]);
-  facts.push(['Created', <Moment key="c" at={run.created_at} />]);
-  return (
-    <section>
-      <h3>Where</h3>
-      <Facts facts={facts} />
     </section>
   );
 }

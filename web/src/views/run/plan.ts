@@ -1,5 +1,6 @@
 import type { Run, Step } from '../../api/client';
 import type { State } from '../../model/work';
+import type { Node } from '../graph';
 import { stepState, taskOf } from './step_facts';
 
 export interface Part {
@@ -76,23 +77,16 @@ function outcome(steps: Step[], before: number): Pick<Part, 'state' | 'task' | '
   };
 }
 
-/** How far down a plan each part is: behind everything that it depends on. */
-export function layersOf(parts: Part[]): Part[][] {
-  const depth = new Map<string, number>();
-  const of = (part: Part, seen: Set<string>): number => {
-    const known = depth.get(part.id);
-    if (known !== undefined || seen.has(part.id)) return known ?? 0;
-    const before = parts.filter((other) => part.dependsOn.includes(other.id));
-    const found = Math.max(-1, ...before.map((other) => of(other, new Set([...seen, part.id])))) + 1;
-    depth.set(part.id, found);
-    return found;
-  };
-  const layers: Part[][] = [];
-  for (const part of parts) {
-    const layer = of(part, new Set());
-    layers[layer] = [...(layers[layer] ?? []), part];
-  }
-  return layers.filter(Boolean);
-}
+export const nodeOf = ({ dependsOn, task, ...part }: Part): Node => ({
+  ...part,
+  after: dependsOn,
+  work: task,
+});
 
 export const phaseOf = (run: Run): string => String(run.progress.phase ?? '');
+
+/** What must be true in the end: as it was worked out, or as it was asked for. */
+export function criteriaOf(run: Run): string[] {
+  const told = (run.result as { success_criteria?: string[] } | null)?.success_criteria;
+  return told ?? (Array.isArray(run.spec.success_criteria) ? run.spec.success_criteria.map(String) : []);
+}

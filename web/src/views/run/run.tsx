@@ -9,17 +9,21 @@ import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
 import { BestOf } from './best_of';
-import { Conducted } from './conducted';
+import { Conducted, ConductedPhases } from './conducted';
 import { RunInspector } from './inspector';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
 import { Steps } from './steps';
-import { Phases, Team } from './team';
+import { Team, TeamPhases } from './team';
 
 const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
 
-const PICTURES: Record<string, [string, (props: { run: Run; steps: Step[] }) => React.ReactNode]> = {
+type Part = (props: { run: Run; steps: Step[] }) => React.ReactNode;
+
+const PHASES: Record<string, Part> = { team: TeamPhases, orchestrate: ConductedPhases };
+
+const PICTURES: Record<string, [string, Part]> = {
   loop: ['Iterations', Loop],
   team: ['Plan', Team],
   'best-of': ['Candidates', BestOf],
@@ -54,9 +58,10 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
   ];
   const current = tab ?? tabs[0]?.name ?? 'steps';
   const Picture = picture?.[1];
+  const Phases = PHASES[run.pattern];
   return (
     <Frame title={run.title} head={<Crumbs work={run} />}>
-      <Head work={run}>{run.pattern === 'team' && <Phases run={run} steps={steps} />}</Head>
+      <Head work={run}>{Phases && <Phases run={run} steps={steps} />}</Head>
       <Tabs work={run} tabs={tabs} current={current} />
       <div className="cols">
         <div className="body stack">

@@ -1,6 +1,6 @@
-import { useLayoutEffect, useRef, useState } from 'react';
 import type { Run } from '../../api/client';
 import { hasEnded } from '../../model/work';
+import { Chart, Rules } from '../../parts/chart';
 import type { Iteration } from './loop';
 
 const HEIGHT = 262;
@@ -9,13 +9,6 @@ const MOST_NAMED = 16;
 
 /** The number of each iteration, and the best so far as a stepped line. */
 export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteration[] }) {
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(800);
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(320, entry.contentRect.width)));
-    if (box.current) watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
   const target = typeof run.spec.target === 'number' ? run.spec.target : null;
   const most = typeof run.spec.max_iterations === 'number' ? run.spec.max_iterations : 10;
   const scores = iterations.map((one) => one.score).filter((score) => score !== null);
@@ -26,7 +19,6 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
     iterations.at(-1)?.number ?? 1,
     hasEnded(run) ? 1 : most > 0 && most <= 40 ? most : 1,
   );
-  const x = (number: number) => LEFT + ((width - LEFT - RIGHT) * number) / last;
   const y = (score: number) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - score)) / (high - low);
   const floor = HEIGHT - BOTTOM;
   const kept = iterations.filter(
@@ -35,86 +27,101 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
   const best = kept.at(-1);
   const live = iterations.find((one) => one.verdict === 'at work' && !hasEnded(run));
   const until = live?.number ?? iterations.at(-1)?.number ?? 0;
-  const path = kept
-    .map((one, n) => `${n ? `H${x(one.number)}V` : `M${x(one.number)} `}${y(one.score ?? 0)}`)
-    .join('');
   const message = `Score by iteration: ${scores[0]} at first, best ${best?.score}${target === null ? '' : `, target ${target}`}`;
+  const falls = run.spec.direction === 'minimize';
   const every = Math.ceil((last + 1) / MOST_NAMED);
-  return (
-    <section className="panel box">
-      <header>
-        <h2>
-          <code>{String(run.spec.eval ?? 'Score')}</code>
-        </h2>
-        <span className="legend end">
-          <span className="c-ok">● kept</span>
-          <span>○ put back</span>
-          <span className="c-bad">× no number</span>
-        </span>
-      </header>
-      <div ref={box}>
-        <svg
-          className="chart"
-          viewBox={`0 0 ${width} ${HEIGHT}`}
-          height={HEIGHT}
-          role="img"
-          aria-label={message}
-        >
-          {ticks(low, high).map((tick) => (
-            <g key={tick}>
-              <line className="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
-              <text x={LEFT - 8} y={y(tick) + 4} textAnchor="end">
-                {tick}
-              </text>
-            </g>
+  const draw = (width: number) => {
+    const x = (number: number) => LEFT + ((width - LEFT - RIGHT) * number) / last;
+    const path = kept
+      .map((one, n) => `${n ? `H${x(one.number)}V` : `M${x(one.number)} `}${y(one.score ?? 0)}`)
+      .join('');
+    const beside = best && x(best.number) > width - RIGHT - 40 ? 'end' : 'middle';
+    return (
+      <>
+        <Rules at={ticks(low, high)} y={y} left={LEFT} right={width - RIGHT} />
+        {kept.length > 0 && (
+          <path className="area" d={`${path}H${x(until)}V${floor}H${x(kept[0]?.number ?? 0)}Z`} />
+        )}
+        <line className="axis" x1={LEFT} x2={width - RIGHT} y1={floor} y2={floor} />
+        {target !== null && (
+          <>
+            <line className="target" x1={LEFT} x2={width - RIGHT} y1={y(target)} y2={y(target)} />
+            <text x={LEFT + 6} y={y(target) - 6}>
+              target {target}
+            </text>
+          </>
+        )}
+        {kept.length > 0 && <path className="best" d={`${path}H${x(until)}`} />}
+        {iterations.map((one) => (
+          <Mark
+            key={one.number}
+            one={one}
+            x={x(one.number)}
+            y={one.score === null ? floor - 14 : y(one.score)}
+          />
+        ))}
+        {best?.score !== null && best && (
+          <>
+            <circle className="top1" cx={x(best.number)} cy={y(best.score)} r="9" />
+            <text
+              className="okt"
+              x={x(best.number) + (beside === 'end' ? 9 : 0)}
+              y={y(best.score) + (falls ? 26 : -16)}
+              textAnchor={beside}
+            >
+              best {best.score}
+            </text>
+          </>
+        )}
+        {live && (
+          <>
+            <line className="live" x1={x(live.number)} x2={x(live.number)} y1={TOP} y2={floor} />
+            <text className="got" x={x(live.number) + 8} y={TOP + 12}>
+              {live.number}, at work
+            </text>
+          </>
+        )}
+        {Array.from({ length: last + 1 }, (_, number) => number)
+          .filter((number) => number % every === 0)
+          .map((number) => (
+            <text key={number} x={x(number)} y={floor + 20} textAnchor="middle">
+              {number}
+            </text>
           ))}
-          {kept.length > 0 && (
-            <path className="area" d={`${path}H${x(until)}V${floor}H${x(kept[0]?.number ?? 0)}Z`} />
-          )}
-          <line className="axis" x1={LEFT} x2={width - RIGHT} y1={floor} y2={floor} />
-          {target !== null && (
-            <>
-              <line className="target" x1={LEFT} x2={width - RIGHT} y1={y(target)} y2={y(target)} />
-              <text x={width - RIGHT} y={y(target) - 6} textAnchor="end">
-                target {target}
-              </text>
-            </>
-          )}
-          {kept.length > 0 && <path className="best" d={`${path}H${x(until)}`} />}
-          {iterations.map((one) => (
-            <Mark
-              key={one.number}
-              one={one}
-              x={x(one.number)}
-              y={one.score === null ? floor - 14 : y(one.score)}
-            />
-          ))}
-          {best?.score !== null && best && (
-            <>
-              <circle className="top1" cx={x(best.number)} cy={y(best.score)} r="9" />
-              <text className="okt" x={x(best.number)} y={y(best.score) + 26} textAnchor="middle">
-                best {best.score}
-              </text>
-            </>
-          )}
-          {live && (
-            <>
-              <line className="live" x1={x(live.number)} x2={x(live.number)} y1={TOP} y2={floor} />
-              <text className="got" x={x(live.number) + 8} y={TOP + 12}>
-                {live.number}, at work
-              </text>
-            </>
-          )}
-          {Array.from({ length: last + 1 }, (_, number) => number)
-            .filter((number) => number % every === 0)
-            .map((number) => (
-              <text key={number} x={x(number)} y={floor + 20} textAnchor="middle">
-                {number}
-              </text>
-            ))}
+      </>
+    );
+  };
+  const legend = (
+    <span className="legend end">
+      <span>
+        <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
+          <circle className="keep" cx="6" cy="6" r="5" />
         </svg>
-      </div>
-    </section>
+        kept
+      </span>
+      <span>
+        <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
+          <circle className="disc" cx="6" cy="6" r="4.5" />
+        </svg>
+        put back
+      </span>
+      <span>
+        <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
+          <path className="badx" d="m2 2 8 8M10 2l-8 8" />
+        </svg>
+        no number
+      </span>
+    </span>
+  );
+  return (
+    <Chart
+      title={<code>{String(run.spec.eval ?? 'Score')}</code>}
+      label={message}
+      legend={legend}
+      height={HEIGHT}
+    >
+      {draw}
+    </Chart>
   );
 }
 

@@ -1,58 +1,34 @@
-import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import type { CheckResult, Run, Step } from '../../api/client';
 import { counted } from '../../model/format';
 import { hasEnded, type State } from '../../model/work';
 import { Empty } from '../../parts/controls';
-import { Glyph } from '../../parts/glyph';
+import { Glyph, Legend } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Said } from '../../parts/text';
-import { layersOf, type Part, phaseOf, planned, planOf } from './plan';
+import { Graph } from '../graph';
+import { commandsOf, type Phase, Phases } from './phases';
+import { criteriaOf, nodeOf, type Part, phaseOf, planned, planOf } from './plan';
 
 const PHASES = ['intake', 'plan', 'work', 'verify', 'review'];
 
 /** Where a team is: what it has done, does and will do. */
-export function Phases({ run, steps }: { run: Run; steps: Step[] }) {
-  const at = PHASES.indexOf(phaseOf(run));
+export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
   const parts = planOf(steps, planned(steps).at(-1) ?? 0);
   const merged = parts.filter((part) => part.state === 'merged').length;
   const working = parts.filter((part) => part.state === 'run').length;
-  const about: Record<string, string> = {
-    plan: parts.length > 0 ? counted(parts.length, 'part') : '',
-    work:
+  const criteria = criteriaOf(run).length;
+  const phases: Phase[] = [
+    ['intake', criteria ? counted(criteria, 'criterion', 'criteria') : ''],
+    ['plan', parts.length > 0 ? counted(parts.length, 'part') : ''],
+    [
+      'work',
       parts.length > 0 ? `${merged} of ${parts.length} merged${working ? `, ${working} at work` : ''}` : '',
-    verify: commandsOf(run).join(', '),
-    review: 'four questions',
-  };
-  const ended = hasEnded(run);
-  return (
-    <ol className="phases panel">
-      {PHASES.map((phase, place) => {
-        const now = place === at && !ended;
-        const past = ended ? run.status === 'completed' : place < at;
-        const state: State = now ? 'run' : past ? 'ok' : ended && place === at ? 'bad' : 'todo';
-        return (
-          <li key={phase} className={now ? 'now' : past ? '' : 'later'}>
-            <div className="k">
-              <Glyph state={state} />
-              {phase.charAt(0).toUpperCase() + phase.slice(1)}
-            </div>
-            <div className="d cut">
-              <Said>{about[phase] ?? ''}</Said>
-            </div>
-          </li>
-        );
-      })}
-    </ol>
-  );
-}
-
-function commandsOf(run: Run): string[] {
-  const verify = run.spec.verify;
-  if (!Array.isArray(verify)) return [];
-  return verify.map((check) =>
-    typeof check === 'string' ? check : String(check.command ?? check.kind ?? ''),
-  );
+    ],
+    ['verify', commandsOf(run.spec.verify).join(', ') || 'no command'],
+    ['review', 'four questions'],
+  ];
+  return <Phases run={run} phases={phases} at={PHASES.indexOf(phaseOf(run))} />;
 }
 
 interface Told {
@@ -93,19 +69,9 @@ export function Team({ run, steps }: { run: Run; steps: Step[] }) {
       <div className="box">
         <header>
           <h2>Plan of iteration {last}</h2>
-          <span className="legend end">
-            <span>
-              <Glyph state="merged" /> merged
-            </span>
-            <span>
-              <Glyph state="run" /> at work
-            </span>
-            <span>
-              <Glyph state="blocked" /> waits
-            </span>
-          </span>
+          <Legend of={{ merged: 'merged', run: 'at work', blocked: 'waits' }} />
         </header>
-        <Graph parts={planOf(steps, last)} gates={<Gates run={run} />} />
+        <Plan parts={planOf(steps, last)} gates={<Gates run={run} />} />
       </div>
       {told.toReversed().map((iteration) => (
         <Verdict key={iteration.number} iteration={iteration} parts={planOf(steps, iteration.number)} />
@@ -114,90 +80,15 @@ export function Team({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-const [WIDTH, COLUMN, ROW] = [184, 222, 68];
-
-/** The parts by layers, with a line from each to what depends on it. */
-function Graph({ parts, gates }: { parts: Part[]; gates: ReactNode }) {
-  const layers = layersOf(parts);
-  const rows = Math.max(...layers.map((layer) => layer.length), 2);
-  const height = rows * ROW;
-  const places = new Map<string, [number, number]>();
-  layers.forEach((layer, column) => {
-    layer.forEach((part, row) => {
-      places.set(part.id, [column * COLUMN, (height - layer.length * ROW) / 2 + row * ROW]);
-    });
-  });
-  const ends = parts.filter((part) => !parts.some((other) => other.dependsOn.includes(part.id)));
-  const gate: [number, number] = [layers.length * COLUMN, height / 2 - ROW];
-  const lines = parts.flatMap((part) =>
-    part.dependsOn.map((id) => ({
-      from: places.get(id),
-      to: places.get(part.id),
-      key: `${id} ${part.id}`,
-      done: parts.find((other) => other.id === id)?.state === 'merged',
-    })),
-  );
-  for (const part of ends) {
-    lines.push({
-      from: places.get(part.id),
-      to: [gate[0], gate[1] + 16],
-      key: part.id,
-      done: part.state === 'merged',
-    });
-  }
-  return (
-    <div className="dag">
-      <div className="plane" style={{ height, minWidth: layers.length * COLUMN + 130 }}>
-        <svg className="edges" aria-hidden="true">
-          {lines.map(
-            ({ from, to, key, done }) =>
-              from && to && <path key={key} className={done ? 'ok' : ''} d={curve(from, to)} />,
-          )}
-        </svg>
-        {parts.map((part) => {
-          const [left, top] = places.get(part.id) ?? [0, 0];
-          return <Node key={part.id} part={part} left={left} top={top} />;
-        })}
-        <div className="gates" style={{ left: gate[0], top: gate[1] }}>
-          {gates}
-        </div>
-      </div>
-    </div>
-  );
+/** The parts by layers, with a line from each to what depends on it, and the gates at the end. */
+function Plan({ parts, gates }: { parts: Part[]; gates: ReactNode }) {
+  const depended = new Set(parts.flatMap((part) => part.dependsOn));
+  const ends = parts.filter((part) => !depended.has(part.id)).map((part) => part.id);
+  const end = { title: '', about: '', state: 'todo' as const, after: ends, as: gates, ...GATES };
+  return <Graph label="The plan" widest={200} nodes={[...parts.map(nodeOf), end]} />;
 }
 
-function curve([x1, y1]: [number, number], [x2, y2]: [number, number]): string {
-  const [from, a, b] = [x1 + WIDTH, y1 + 28, y2 + 28];
-  const half = (from + x2) / 2;
-  return `M${from} ${a}C${half} ${a} ${half} ${b} ${x2} ${b}`;
-}
-
-const LOOKS: Partial<Record<State, string>> = { run: 'run', bad: 'bad', blocked: 'todo', todo: 'todo' };
-
-function Node({ part, left, top }: { part: Part; left: number; top: number }) {
-  const inside = (
-    <>
-      <span className="t">
-        <Glyph state={part.state} />
-        <Said className="cut">{part.title}</Said>
-      </span>
-      <span className="d cut block">
-        <Said>{part.about}</Said>
-      </span>
-    </>
-  );
-  const look = `node ${LOOKS[part.state] ?? ''}`;
-  const style = { left, top, width: WIDTH };
-  return part.task ? (
-    <Link className={look} style={style} to="/tasks/$id/{-$tab}" params={{ id: part.task }}>
-      {inside}
-    </Link>
-  ) : (
-    <div className={look} style={style}>
-      {inside}
-    </div>
-  );
-}
+const GATES = { id: 'gates', width: 132, height: 104 };
 
 function Gates({ run }: { run: Run }) {
   const at = PHASES.indexOf(phaseOf(run));
@@ -211,7 +102,7 @@ function Gates({ run }: { run: Run }) {
           <Glyph state={state(3)} />
           Gate: verify
         </span>
-        <code className="cut block">{commandsOf(run).join(', ') || 'nothing'}</code>
+        <code className="cut block">{commandsOf(run.spec.verify).join(', ') || 'nothing'}</code>
       </div>
       <div className="gate">
         <span className="t">

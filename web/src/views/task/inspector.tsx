@@ -3,12 +3,13 @@ import type { ReactNode } from 'react';
 import type { Attempt, Task } from '../../api/client';
 import { isRun } from '../../api/client';
 import { useActive, useOne } from '../../api/queries';
-import { clock, money, percent, secondsBetween, short, shortCommit, shortId } from '../../model/format';
+import { clock, money, percent, secondsBetween, short, shortId } from '../../model/format';
 import { attemptState, costOf, latest, stateOf } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
-import { Elapsed, Moment, Said, useNow } from '../../parts/text';
+import { Elapsed, Said, useNow } from '../../parts/text';
+import { Where } from '../where';
 import { Facts } from '../work_head';
 import { WorkLink } from '../work_link';
 
@@ -45,7 +46,7 @@ export function Inspector({ task }: { task: Task }) {
         </section>
       )}
       <Used task={task} />
-      <Where task={task} />
+      <Where work={task} />
       <Around task={task} />
     </aside>
   );
@@ -94,39 +95,6 @@ function Used({ task }: { task: Task }) {
           text={`${clock(seconds)} of ${clock(task.timeout_s)}`}
         />
       )}
-      <Facts facts={facts} />
-    </section>
-  );
-}
-
-function Where({ task }: { task: Task }) {
-  const { branch, base, base_commit, path } = task.workspace;
-  const last = latest(task);
-  const facts: [string, ReactNode][] = [];
-  if (task.project) facts.push(['Project', <Said key="p">{task.project}</Said>]);
-  facts.push(['Directory', <code key="d">{task.directory}</code>]);
-  if (branch) facts.push(['Branch', <code key="b">{branch}</code>]);
-  if (base) {
-    facts.push([
-      'Base',
-      <span key="a">
-        <code>{base}</code>{' '}
-        {base_commit && (
-          <>
-            at <code>{shortCommit(base_commit)}</code>
-          </>
-        )}
-      </span>,
-    ]);
-  }
-  facts.push(['Agent', [task.agent, last?.model ?? task.model].filter(Boolean).join(', ')]);
-  if (task.fallback_agents.length > 0) facts.push(['Fallback', task.fallback_agents.join(', ')]);
-  if (last?.session_id) facts.push(['Session', <code key="s">{last.session_id}</code>]);
-  if (path && path !== task.directory) facts.push(['Worktree', <code key="w">{path}</code>]);
-  facts.push(['Created', <Moment key="c" at={task.created_at} />]);
-  return (
-    <section>
-      <h3>Where</h3>
       <Facts facts={facts} />
     </section>
   );

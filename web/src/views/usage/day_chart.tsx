@@ -1,19 +1,12 @@
-import { useLayoutEffect, useRef, useState } from 'react';
 import type { Usage } from '../../api/client';
 import { money } from '../../model/format';
+import { Chart, Rules } from '../../parts/chart';
 
 const [HEIGHT, LEFT, TOP, BOTTOM] = [220, 52, 12, 28];
 const MOST = 30;
 
 /** What each day cost; where no price is known, how many attempts there were. */
 export function DayChart({ rows }: { rows: Usage['rows'] }) {
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(900);
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(320, entry.contentRect.width)));
-    if (box.current) watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
   const days = rows
     .filter((row) => row.key !== null)
     .sort((a, b) => (a.key ?? '').localeCompare(b.key ?? ''))
@@ -21,54 +14,41 @@ export function DayChart({ rows }: { rows: Usage['rows'] }) {
   const priced = days.some((day) => (day.cost_usd ?? 0) > 0);
   const value = (day: Usage['rows'][number]) => (priced ? (day.cost_usd ?? 0) : day.attempts);
   const most = Math.max(...days.map(value), priced ? 0.01 : 1);
-  const slot = (width - LEFT) / Math.max(days.length, 7);
   const y = (amount: number) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - amount / most);
   const name = (amount: number) => (priced ? money(amount) : String(Math.round(amount)));
   const day = (key: string) =>
     new Date(`${key}T00:00`).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
   const title = priced ? 'Cost by day' : 'Attempts by day';
-  return (
-    <section className="panel box">
-      <header>
-        <h2>{title}</h2>
-      </header>
-      <div ref={box}>
-        <svg
-          className="chart"
-          viewBox={`0 0 ${width} ${HEIGHT}`}
-          height={HEIGHT}
-          role="img"
-          aria-label={`${title}, at most ${name(most)}`}
-        >
-          {[0, 0.5, 1].map((part) => (
-            <g key={part}>
-              <line className="grid" x1={LEFT} x2={width} y1={y(most * part)} y2={y(most * part)} />
-              <text x={LEFT - 8} y={y(most * part) + 4} textAnchor="end">
-                {name(most * part)}
+  const draw = (width: number) => {
+    const slot = (width - LEFT) / Math.max(days.length, 7);
+    return (
+      <>
+        <Rules at={[0, most / 2, most]} y={y} left={LEFT} right={width} name={name} />
+        {days.map((one, place) => (
+          <g key={one.key}>
+            <rect
+              className="b-day"
+              x={LEFT + place * slot + slot * 0.15}
+              y={y(value(one))}
+              width={Math.min(slot * 0.7, 44)}
+              height={Math.max(1, HEIGHT - BOTTOM - y(value(one)))}
+              rx={2}
+            >
+              <title>{`${one.key}: ${name(value(one))}`}</title>
+            </rect>
+            {place % Math.ceil(days.length / 8) === 0 && (
+              <text x={LEFT + place * slot + slot * 0.15} y={HEIGHT - 8}>
+                {day(one.key ?? '')}
               </text>
-            </g>
-          ))}
-          {days.map((one, place) => (
-            <g key={one.key}>
-              <rect
-                className="b-day"
-                x={LEFT + place * slot + slot * 0.15}
-                y={y(value(one))}
-                width={Math.min(slot * 0.7, 44)}
-                height={Math.max(1, HEIGHT - BOTTOM - y(value(one)))}
-                rx={2}
-              >
-                <title>{`${one.key}: ${name(value(one))}`}</title>
-              </rect>
-              {place % Math.ceil(days.length / 8) === 0 && (
-                <text x={LEFT + place * slot + slot * 0.15} y={HEIGHT - 8}>
-                  {day(one.key ?? '')}
-                </text>
-              )}
-            </g>
-          ))}
-        </svg>
-      </div>
-    </section>
+            )}
+          </g>
+        ))}
+      </>
+    );
+  };
+  return (
+    <Chart title={title} label={`${title}, at most ${name(most)}`} height={HEIGHT}>
+      {draw}
+    </Chart>
   );
 }

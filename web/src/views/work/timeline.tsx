@@ -1,8 +1,8 @@
 import { Link } from '@tanstack/react-router';
-import { useLayoutEffect, useRef, useState } from 'react';
 import { type Attempt, isRun, type Task, type Work } from '../../api/client';
 import { visible } from '../../model/format';
 import { parentOf, stateOf } from '../../model/work';
+import { Chart } from '../../parts/chart';
 import { useNow } from '../../parts/text';
 
 const [LEFT, LANE, TOP] = [240, 30, 44];
@@ -49,79 +49,98 @@ function inOrder(work: Work[]): [Work, number][] {
   return rows;
 }
 
+const cutTo = (text: string, most: number): string =>
+  text.length > most ? `${text.slice(0, most - 1)}…` : text;
+
 /** When each attempt was made. */
 export function Timeline({ work }: { work: Work[] }) {
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(1000);
   const now = useNow();
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(560, entry.contentRect.width)));
-    if (box.current) watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
   const rows = inOrder(work)
     .filter(([item]) => barsOf(item).length > 0)
     .slice(0, MOST);
   const begin = Math.min(...rows.flatMap(([item]) => barsOf(item).map((bar) => bar.from)), now - 60_000);
-  const x = (time: number) => LEFT + ((width - LEFT - 16) * (time - begin)) / (now - begin);
   const height = TOP + rows.length * LANE + 12;
   const at = (tick: number) => begin + ((now - begin) * tick) / TICKS;
   const second = now - begin < SHORT_MS ? ('2-digit' as const) : undefined;
   const time = (ms: number) =>
     new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
-  return (
-    <section className="panel box">
-      <header>
-        <h2>Attempts since {time(begin)}</h2>
-        <span className="legend end">
-          <span className="c-ok">■ verified</span>
-          <span className="c-bad">■ failed</span>
-          <span className="c-go">■ running</span>
-          <span className="c-you">■ waits for you</span>
-          <span>□ only said, or cancelled</span>
-        </span>
-      </header>
-      <div ref={box} className="scrollx">
-        <svg className="chart" viewBox={`0 0 ${width} ${height}`} width={width} height={height}>
-          <title>{`Attempts of ${rows.length} tasks and runs since ${time(begin)}`}</title>
-          {Array.from({ length: TICKS + 1 }, (_, tick) => (
-            <g key={tick}>
-              <line
-                className={tick === TICKS ? 'nowl' : 'grid'}
-                x1={x(at(tick))}
-                x2={x(at(tick))}
-                y1={28}
-                y2={height}
-              />
-              <text className={tick === TICKS ? 'strongt' : ''} x={x(at(tick))} y={18} textAnchor="middle">
-                {time(at(tick))}
-              </text>
-            </g>
-          ))}
-          {rows.map(([item, depth], row) => (
-            <Link
-              key={item.id}
-              to={isRun(item) ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}'}
-              params={{ id: item.id }}
+  const draw = (width: number) => {
+    const x = (time: number) => LEFT + ((width - LEFT - 16) * (time - begin)) / (now - begin);
+    return (
+      <>
+        {Array.from({ length: TICKS + 1 }, (_, tick) => (
+          <g key={tick}>
+            <line
+              className={tick === TICKS ? 'nowl' : 'grid'}
+              x1={x(at(tick))}
+              x2={x(at(tick))}
+              y1={28}
+              y2={height}
+            />
+            <text
+              className={tick === TICKS ? 'strongt' : ''}
+              x={x(at(tick)) + (tick === TICKS ? 16 : 0)}
+              y={18}
+              textAnchor={tick === TICKS ? 'end' : 'middle'}
             >
-              <text className="lane" x={4 + depth * 18} y={TOP + row * LANE + 12}>
-                {visible(item.title).slice(0, 34 - depth * 3)}
-              </text>
-              {barsOf(item).map((bar) => (
-                <rect
-                  key={bar.from}
-                  className={bar.look}
-                  x={x(bar.from)}
-                  y={TOP + row * LANE}
-                  width={Math.max(3, x(bar.to ?? now) - x(bar.from))}
-                  height={16}
-                  rx={3}
-                />
-              ))}
-            </Link>
-          ))}
-        </svg>
-      </div>
-    </section>
+              {time(at(tick))}
+            </text>
+          </g>
+        ))}
+        {rows.map(([item, depth], row) => (
+          <Link
+            key={item.id}
+            to={isRun(item) ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}'}
+            params={{ id: item.id }}
+          >
+            <text className="lane" x={4 + depth * 18} y={TOP + row * LANE + 12}>
+              {cutTo(visible(item.title), 30 - depth * 3)}
+            </text>
+            {barsOf(item).map((bar) => (
+              <rect
+                key={bar.from}
+                className={bar.look}
+                x={x(bar.from)}
+                y={TOP + row * LANE}
+                width={Math.max(3, x(bar.to ?? now) - x(bar.from))}
+                height={16}
+                rx={3}
+              />
+            ))}
+          </Link>
+        ))}
+      </>
+    );
+  };
+  const looks = {
+    'tl-ok': 'verified',
+    'tl-bad': 'failed',
+    'tl-go': 'running',
+    'tl-you': 'waits for you',
+    'tl-cx': 'only said, or cancelled',
+  };
+  const legend = (
+    <span className="legend end">
+      {Object.entries(looks).map(([look, words]) => (
+        <span key={look}>
+          <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
+            <rect className={look} x="1" y="1" width="10" height="10" rx="2" />
+          </svg>
+          {words}
+        </span>
+      ))}
+    </span>
+  );
+  return (
+    <Chart
+      title={`Attempts since ${time(begin)}`}
+      label={`Attempts of ${rows.length} tasks and runs since ${time(begin)}`}
+      legend={legend}
+      height={height}
+      least={560}
+      links
+    >
+      {draw}
+    </Chart>
   );
 }

@@ -17,12 +17,13 @@ import { WorkLink } from '../work_link';
 import { fits, tokensOf } from './filter';
 
 const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
+const WorkGraph = lazy(() => import('./graph').then((module) => ({ default: module.WorkGraph })));
 
 export function View() {
   const { q = '', view = 'list' } = useSearch({ from: '/inside/work' });
   const navigate = useNavigate({ from: '/work' });
   const [project] = useScope();
-  const list = useWork({ project, nested: view === 'timeline', limit: 200 });
+  const list = useWork({ project, nested: view !== 'list', limit: 200 });
   const all = list.data?.pages.flatMap((page) => page.work) ?? [];
   const shown = all.filter((work) => fits(work, q));
   return (
@@ -44,6 +45,7 @@ export function View() {
               }
               of={[
                 { value: 'list', label: 'List' },
+                { value: 'graph', label: 'Graph' },
                 { value: 'timeline', label: 'Timeline' },
               ]}
             />
@@ -66,9 +68,13 @@ export function View() {
             more={list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null}
           />
         )}
-        {shown.length > 0 && view === 'timeline' && (
+        {shown.length > 0 && view !== 'list' && (
           <Suspense fallback={<Loading />}>
-            <Timeline work={shown} />
+            {view === 'graph' ? (
+              <WorkGraph work={shown} more={list.hasNextPage} />
+            ) : (
+              <Timeline work={shown} />
+            )}
           </Suspense>
         )}
       </div>

@@ -11,6 +11,7 @@ class Job:
     """One attempt; the prompt comes by standard input and the agent's command as arguments."""
 
     permissions: str = "allow"  # or "deny", or "ask"
+    read_only: bool = False  # requests to change files are refused
     answer: str | None = None  # to what was asked before
     mode: str | None = None
     model: str | None = None

@@ -48,6 +48,7 @@ _HOW_TO_ANSWER = (
 _CANCELLING_S = 2.0
 _LISTENING_S = 0.5
 _READING = ("read", "search", "fetch", "think")
+_WRITING = ("edit", "delete", "move")
 
 
 def main() -> int:
@@ -250,8 +251,10 @@ class Turn:
         locked = request.text("toolCall", "kind") not in _READING and await self._refusal(
             tool.input()
         )
-        decision = "deny" if locked else self._job.decision
-        picked = next((kind for kind in _KINDS[decision] if kind in options), None)
+        writes = self._job.read_only and request.text("toolCall", "kind") in _WRITING
+        decision = "deny" if locked or writes else self._job.decision
+        kinds = reversed(_KINDS[decision]) if self._job.read_only else _KINDS[decision]
+        picked = next((kind for kind in kinds if kind in options), None)
         if picked is None:
             emit("notice", f"The agent offers no way to {decision}: {tool.title}")
             return cancelled

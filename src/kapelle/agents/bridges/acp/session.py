@@ -135,7 +135,8 @@ class Session:
     async def _choose_mode(self, session_id: str, session: Json) -> None:
         modes, wanted = choice(session, "mode"), self._job.mode
         if wanted is None:
-            picked = modes.most_autonomous() if modes and self._job.decision == "allow" else None
+            free = self._job.decision == "allow" and not self._job.read_only
+            picked = modes.most_autonomous() if modes and free else None
         else:
             picked = modes.pick(wanted) if modes else None
             if picked is None:

@@ -1,0 +1,214 @@
+"""A list of independent pieces of work, so many at once, and one report at the end."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kapelle.domain.errors import KapelleError, LimitReached, sentence
+from kapelle.domain.options import KEY, argument, command
+from kapelle.domain.specs import (
+    CheckSpec,
+    Directory,
+    Name,
+    Priority,
+    Seconds,
+    Spec,
+    Turns,
+    field,
+)
+from kapelle.domain.text import counted, first_line
+from kapelle.patterns.context import Context
+from kapelle.patterns.registry import pattern, shipped
+from kapelle.patterns.results import Failed, RunResult, TaskResult
+from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
+
+# What an item says of its task, or of its run.
+_OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
+_OF_RUN = ("agent", "model", "directory", "priority")
+
+
+class ItemSpec(Spec):
+    """One piece of work of a batch; as a plain string, its prompt."""
+
+    prompt: Prompt = Field(description="what is to be done")
+    title: Name | None = field(None, "what it is called; by default the first line of its prompt")
+    agent: Name | None = field(None, "who does it; by default the run's agent")
+    model: Name | None = field(None, "its model")
+    directory: Directory | None = field(None, "where it is done, another repository too")
+    priority: Priority | None = field(None, "in the queue")
+    checks: list[CheckSpec] = field([], "what must pass besides the batch's checks", max_length=100)
+    timeout_s: Seconds | None = field(None, "the longest that one attempt of its task may take")
+    max_attempts: Turns = field(1, "how often its task is tried when it fails", le=100)
+    pattern: Name | None = field(
+        None, "done by a run of this pattern, debate for example, instead of by a task"
+    )
+    options: dict[str, Any] = field({}, "what that pattern is asked for besides")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"prompt": value} if isinstance(value, str) else value
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty")
+        return value
+
+    @property
+    def label(self) -> str:
+        return self.title or first_line(self.prompt)
+
+
+class BatchSpec(PatternSpec):
+    """A list of independent pieces of work, so many of them at once."""
+
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have agents work off a list of independent items, so many at once.",
+            "The items are the prompts, then those of --item, or those of a file; "
+            "`kapelle batches` keeps lists. What fails stops no other item.",
+            file=("--file", "-F", "Read the items from YAML or TOML; - is stdin."),
+        )
+    )
+
+    items: list[ItemSpec] = Field(
+        min_length=1,
+        max_length=1_000,
+        description="what is done; each is a prompt or an object",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What each item asks for; - reads one of them from stdin.",
+            more=("--item", "A further item; repeatable."),
+        ),
+    )
+    at_once: int = field(4, "how many items are under way at a time", ge=1, le=100)
+    pattern: Name | None = field(
+        None, "the pattern that does the items which name none; by default each is a task",
+        metavar="PATTERN",
+    )  # fmt: skip
+    options: dict[str, Any] = field({}, "what that pattern is asked for besides the prompt")
+    checks: RunChecks = field([], "what must pass of every item", "--check", kind="check")
+    merge: bool = field(
+        True, "bring what passed into the run's branch; without it each item stays on its own",
+    )  # fmt: skip
+
+    @property
+    def subject(self) -> str:
+        return f"{counted(len(self.items), 'item')}: {self.items[0].label}"
+
+    @property
+    def own_project(self) -> bool:
+        return True
+
+    @property
+    def roles(self) -> list[Role]:
+        return [self.role(item.agent, item.model) for item in self.items]
+
+    @property
+    def places(self) -> list[tuple[str, bool]]:
+        return [(item.directory, False) for item in self.items if item.directory]
+
+    @model_validator(mode="after")
+    def _patterns_fit(self) -> "BatchSpec":
+        """What a run of an item would be refused for is told before anything begins."""
+        for number, item in enumerate(self.items, 1):
+            name = item.pattern or self.pattern
+            if name == "batch":
+                raise ValueError(f"item {number}: a batch holds no batches")
+            if name and (found := shipped(name)):
+                try:
+                    found.spec.model_validate({"directory": self.directory, **self.asked(item)})
+                except ValidationError as error:
+                    raise ValueError(f"item {number} ({name}): {sentence(error)}") from None
+        return self
+
+    def asked(self, item: ItemSpec) -> dict[str, Any]:
+        """The spec of the run that does an item; its prompt is what the pattern's command takes."""
+        given = {key: value for key in _OF_RUN if (value := getattr(item, key)) is not None}
+        given |= {"title": item.label, **self.options, **item.options}
+        found = shipped(item.pattern or self.pattern or "")
+        fields = found.spec.model_fields if found else {}
+        for name, about in fields.items():
+            extra: Any = about.json_schema_extra
+            if isinstance(extra, dict) and "argument" in extra.get(KEY, {}):
+                is_list = "list" in str(about.annotation)
+                return {name: [item.prompt] if is_list else item.prompt, **given}
+        return {"prompt": item.prompt, **given}
+
+
+class ItemOutcome(BaseModel):
+    """What became of an item, and why."""
+
+    number: int
+    title: str
+    id: str | None = None
+    status: str = "not begun"
+    verified: bool | None = None
+    merged: bool = False
+    cost_usd: float | None = None
+    reason: str | None = None
+
+
+class BatchResult(BaseModel):
+    items: list[ItemOutcome]
+    reason: str
+
+
+@pattern("batch", spec=BatchSpec)
+async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
+    """Work off a list of independent items, so many at once, and tell of each what became of it."""
+    titles = enumerate((item.label for item in spec.items), 1)
+    items = [ItemOutcome(number=number, title=title) for number, title in titles]
+    result = ctx.keep(BatchResult(items=items, reason=""))
+
+    async def one(item: ItemSpec, outcome: ItemOutcome) -> None:
+        async with ctx.lock("items", spec.at_once):
+            try:
+                await _perform(ctx, spec, item, outcome)
+            except LimitReached:
+                raise
+            except (Failed, KapelleError) as error:
+                outcome.status, outcome.reason = "failed", str(error)
+        over = [item.status for item in items if item.status != "not begun"]
+        done = over.count("completed")
+        await ctx.progress(items=len(items), ended=len(over), done=done, failed=len(over) - done)
+
+    await ctx.gather(*map(one, spec.items, items))
+    failed = [item for item in items if item.status != "completed"]
+    if failed:
+        told = "; ".join(f"{item.number} ({item.title}): {item.reason}" for item in failed[:5])
+        more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
+        raise Failed(f"{len(failed)} of {len(items)} items failed: {told}{more}", result)
+    if spec.checks and any(item.merged for item in items):
+        together = await ctx.check(*spec.checks)
+        if not together.passed:
+            names = ", ".join(check.name for check in together.failed)
+            raise Failed(f"each item is done, but all together {names} fails", result)
+    result.reason = f"all {len(items)} items are done" if len(items) > 1 else "the item is done"
+    return result
+
+
+async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemOutcome) -> None:
+    work: TaskResult | RunResult
+    if name := item.pattern or spec.pattern:
+        work = await ctx.run(name, spec.asked(item))
+    else:
+        work = await ctx.task(
+            item.prompt,
+            title=item.label,
+            **{name: getattr(item, name) for name in _OF_TASK},
+            checks=[*spec.checks, *item.checks],
+            workspace="own",
+        )
+        outcome.verified = work.verified
+    outcome.id, outcome.cost_usd, outcome.reason = work.id, work.cost_usd, work.reason
+    outcome.status = work.status.value
+    if work.ok and work.changed and spec.merge and ctx.is_git:
+        async with ctx.lock("merge"):
+            merged = await ctx.merge(work)
+        outcome.merged = merged.ok
+        if not merged.ok and not merged.elsewhere:
+            problem = f"it is done, but could not be merged: {merged.problem}"
+            outcome.status, outcome.reason = "failed", problem

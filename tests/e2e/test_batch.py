@@ -1,0 +1,152 @@
+"""`kapelle batch`: so many at once, no item stops another, and what became of each."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.ensembles import (
+    files_on_branch,
+    perform,
+    play,
+    rest,
+    rule,
+    start,
+    tasks_of,
+    with_playbook,
+)
+from tests.e2e.instance import ApiError, Instance
+
+MANY = "[limits]\nmax_attempts = 20\n"
+
+
+def test_no_item_stops_another_and_each_says_what_became_of_it(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    def met(name: str, other: str) -> dict[str, Any]:
+        wait = f"touch {tmp_path}/{name}; until test -e {tmp_path}/{other}; do sleep 0.05; done"
+        return {"run": wait}
+
+    used = {"usage": {"cost": 0.5}}
+    items = [
+        {"title": "left", "prompt": play(met("l", "r"), {"write": "same", "content": "l\n"}, used)},
+        {"title": "right", "prompt": play(met("r", "l"), {"write": "same", "content": "r\n"})},
+        {"title": "bad", "prompt": play({"fail": "no ideas"})},
+        {
+            "title": "unchecked",
+            "prompt": play({"write": "c", "content": "c\n"}),
+            "checks": ["false"],
+        },
+        {
+            "title": "chosen",
+            "prompt": play({"write": "b", "content": "b\n"}),
+            "pattern": "best-of",
+            "options": {"count": 2, "eval": "echo 1", "direction": "minimize"},
+        },
+        {"title": "a person", "prompt": play({"result": "I looked"})},
+    ]
+    run = perform(kapelle, "batch", repository, items=items, at_once=6, title="Ideas")
+    assert run["status"] == "failed"
+    assert run["reason"].startswith("3 of 6 items failed: ")
+    found = {item["title"]: item for item in run["result"]["items"]}
+    states = {title: (item["status"], item["merged"]) for title, item in found.items()}
+    left, right = states.pop("left"), states.pop("right")
+    assert {left, right} == {("completed", True), ("failed", False)}
+    assert states == {
+        "bad": ("failed", False), "unchecked": ("failed", False), "chosen": ("completed", True),
+        "a person": ("completed", False),
+    }  # fmt: skip
+    clash = next(found[title] for title in ("left", "right") if not found[title]["merged"])
+    assert "could not be merged" in clash["reason"]
+    assert "no ideas" in found["bad"]["reason"]
+    assert found["left"]["cost_usd"] == 0.5
+    assert {"same", "b"} <= files_on_branch(repository, run)
+    # All of it is found under one project of its own.
+    assert run["project"].startswith("Ideas (")
+    inside = kapelle.get(f"/runs/{found['chosen']['id']}")
+    children = [*tasks_of(kapelle, run["id"]), inside, *tasks_of(kapelle, inside["id"])]
+    assert {child["project"] for child in children} == {run["project"]}
+
+
+def test_thirty_items_ten_at_once_and_the_daemon_dies_in_the_middle(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    inside, go, seen = tmp_path / "inside", tmp_path / "go", tmp_path / "seen"
+    inside.mkdir()
+    kapelle.home.config.write_text(MANY, encoding="utf-8")
+    enter = f"touch {inside}/$$; ls {inside} | wc -l >> {seen}"
+    wait = f"until test -e {go}; do sleep 0.1; done"
+
+    def item(number: int) -> str:
+        step = f"{enter}; {wait}; echo {number} > {number}.txt; rm {inside}/$$"
+        return play({"run": step})
+
+    items = [item(number) for number in range(30)]
+    run_id = start(kapelle, "batch", repository, items=items, at_once=10)
+    deadline = time.monotonic() + 120
+    while len(list(inside.iterdir())) < 10:
+        assert time.monotonic() < deadline, kapelle.log_tail()
+        time.sleep(0.1)
+    kapelle.kill()
+    kapelle.start()
+    go.touch()
+    run = rest(kapelle, run_id, timeout_s=240)
+    assert (run["status"], run["reason"]) == ("completed", "all 30 items are done")
+    assert {f"{number}.txt" for number in range(30)} <= files_on_branch(repository, run)
+    assert [len(task["attempts"]) for task in tasks_of(kapelle, run_id)] == [1] * 30
+    assert max(map(int, seen.read_text().split())) == 10
+
+
+def test_what_cannot_be_done_is_refused_before_anything_begins(
+    kapelle: Instance, repository: Path
+) -> None:
+    def refused(*items: Any, **more: Any) -> str:
+        with pytest.raises(ApiError) as error:
+            start(kapelle, "batch", repository, items=list(items), **more)
+        return str(error.value.body["error"]["message"])
+
+    assert "item 2 (best-of)" in refused(
+        "a", {"prompt": "b", "pattern": "best-of", "options": {"count": 1}}
+    )
+    assert "a batch holds no batches" in refused({"prompt": "a", "pattern": "batch"})
+    assert "nobody" in refused({"prompt": "a", "agent": "nobody"})
+    assert "the prompt is empty" in refused(" ")
+
+
+def test_a_list_is_saved_changed_exported_and_worked_off(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    with_playbook(
+        kapelle, rule("one", {"write": "1", "content": "1\n"}) + rule("two", {"result": "no"})
+    )
+
+    def cli(*words: str) -> str:
+        done = kapelle.cli("batches", *words, cwd=repository)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    file = tmp_path / "night.md"
+    file.write_text("# Night\n\n- Do one\n  - title: first\n- Do two\n", encoding="utf-8")
+    assert cli("save", "night", str(file)) == "2 items\n"
+    as_csv = tmp_path / "night.csv"
+    as_csv.write_text(cli("show", "night", "--csv"), encoding="utf-8")
+    assert cli("save", "copy", str(as_csv)) == "2 items\n"
+    assert cli("show", "copy") == cli("show", "night")
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho '- Do one again' >> \"$1\"\n", encoding="utf-8")
+    editor.chmod(0o755)
+    kapelle.env["EDITOR"] = str(editor)
+    assert cli("edit", "copy") == "3 items\n"
+    assert [(b["name"], len(b["items"])) for b in kapelle.get("/batches")] == [
+        ("copy", 3),
+        ("night", 2),
+    ]
+    cli("delete", "copy")
+    assert "There is no list 'copy'" in kapelle.cli("batches", "show", "copy").stderr
+    run_id = cli("run", "night", "-a", "rehearsal", "--at-once", "1").strip()
+    run = rest(kapelle, run_id)
+    assert (run["status"], run["title"]) == ("completed", "night"), run["reason"]
+    assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
+    with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
+        kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})

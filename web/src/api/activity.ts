@@ -1,0 +1,49 @@
+import { useSyncExternalStore } from 'react';
+import type { Attempt } from './client';
+
+/** What the agent of a running attempt said or did last. */
+export interface Activity {
+  at: string;
+  task_id: string;
+  attempt_id: string;
+  kind: 'text' | 'tool_call' | null;
+  name: string;
+  text: string;
+  data: Record<string, unknown>;
+  usage: Attempt['usage'];
+  output_bytes: number;
+}
+
+/** What agents do, by their attempts: each part of the page that shows one is told of that one alone. */
+class Activities {
+  private last = new Map<string, Activity>();
+  private watchers = new Map<string, Set<() => void>>();
+
+  take(told: Activity[]): void {
+    for (const activity of told) this.last.set(activity.attempt_id, activity);
+    for (const { attempt_id } of told) for (const watcher of this.watchers.get(attempt_id) ?? []) watcher();
+  }
+
+  all = (): Activity[] => [...this.last.values()];
+  of = (attemptId: string): Activity | undefined => this.last.get(attemptId);
+  forget = (attemptId: string): boolean => this.last.delete(attemptId);
+
+  watch(attemptId: string, watcher: () => void): () => void {
+    const others = this.watchers.get(attemptId) ?? new Set();
+    this.watchers.set(attemptId, others.add(watcher));
+    return () => {
+      others.delete(watcher);
+      if (others.size === 0) this.watchers.delete(attemptId);
+    };
+  }
+}
+
+export const activities = new Activities();
+
+/** What an attempt's agent does at this moment, as the daemon tells it. */
+export function useActivity(attemptId: string): Activity | undefined {
+  return useSyncExternalStore(
+    (watcher) => activities.watch(attemptId, watcher),
+    () => activities.of(attemptId),
+  );
+}

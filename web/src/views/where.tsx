@@ -1,0 +1,71 @@
+import type { ReactNode } from 'react';
+import { isRun, type Work } from '../api/client';
+import { useOne } from '../api/queries';
+import { shortCommit, shortId } from '../model/format';
+import { latest, parentOf } from '../model/work';
+import { Moment, Said } from '../parts/text';
+import { Facts } from './work_head';
+import { WorkTo } from './work_link';
+
+/** A path or name that is long, shortened to the part that tells it from others; all of it on hover. */
+const Short = ({ children }: { children: string }) => (
+  <code title={children}>
+    <Said>{shortened(children)}</Said>
+  </code>
+);
+
+function shortened(text: string): string {
+  const told = text.replace(/(?:run|task)_\w{20,}/g, shortId);
+  const parts = told.split('/');
+  return parts.length > 3 && told.length > 24 ? `…/${parts.slice(-2).join('/')}` : told;
+}
+
+const Parent = ({ id }: { id: string }) => (
+  <WorkTo id={id}>
+    <Said>{useOne(id).data?.title ?? shortId(id)}</Said>
+  </WorkTo>
+);
+
+/** Where a piece of work is done, by whom, and what it belongs to. */
+export function Where({ work }: { work: Work }) {
+  const { branch, base, base_commit, path } = work.workspace;
+  const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
+  const last = isRun(work) ? undefined : latest(work);
+  const who = isRun(work)
+    ? [text(work.spec.agent), text(work.spec.model)]
+    : [work.agent, last?.model ?? work.model];
+  const fallback = isRun(work) ? [] : work.fallback_agents;
+  const parent = parentOf(work);
+  const found: [string, ReactNode][] = [
+    ['Project', work.project && <Said key="p">{work.project}</Said>],
+    ['Inside', parent && <Parent key="i" id={parent} />],
+    ['Directory', <Short key="d">{work.directory}</Short>],
+    ['Branch', branch && <Short key="b">{branch}</Short>],
+    ['Base', base && <Base key="a" base={base} commit={base_commit ?? null} />],
+    ['Agent', who.filter(Boolean).join(', ')],
+    ['Fallback', fallback.join(', ')],
+    ['Session', last?.session_id && <Short key="s">{last.session_id}</Short>],
+    ['Worktree', path && path !== work.directory && <Short key="w">{path}</Short>],
+    ['Created', <Moment key="c" at={work.created_at} />],
+  ];
+  return (
+    <section>
+      <h3>Where</h3>
+      <Facts facts={found.filter(([, value]) => value)} />
+    </section>
+  );
+}
+
+const Base = ({ base, commit }: { base: string; commit: string | null }) => (
+  <>
+    <code>
+      <Said>{base}</Said>
+    </code>
+    {commit && (
+      <>
+        {' '}
+        at <code>{shortCommit(commit)}</code>
+      </>
+    )}
+  </>
+);

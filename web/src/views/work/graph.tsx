@@ -1,0 +1,74 @@
+import { useMemo, useState } from 'react';
+import { isRun, type Work } from '../../api/client';
+import { clock, counted, secondsBetween } from '../../model/format';
+import { hasEnded, parentOf, progressOf, stateOf, whoOf } from '../../model/work';
+import { Button, Empty } from '../../parts/controls';
+import { Legend } from '../../parts/glyph';
+import { Graph, type Node } from '../graph';
+
+const MOST = 120;
+/** With more than that, runs that have ended are shown without what is inside them. */
+const CROWD = 60;
+
+function aboutOf(work: Work): string {
+  const facts = isRun(work) ? [work.pattern, progressOf(work)] : [whoOf(work)];
+  if (work.started_at && work.ended_at)
+    return [facts[0], clock(secondsBetween(work.started_at, work.ended_at))].join(', ');
+  if (work.status === 'blocked' || work.status === 'queued') facts.push(work.status);
+  return facts.filter((fact, place) => fact && facts.indexOf(fact) === place).join(', ');
+}
+
+/** Work as nodes, the parts of a run inside it. */
+function nodesOf(work: Work[], folds: boolean): Node[] {
+  const inside = new Map<string, Work[]>();
+  const ids = new Set(work.map((item) => item.id));
+  for (const item of work) {
+    const parent = parentOf(item) ?? '';
+    const key = ids.has(parent) ? parent : '';
+    inside.set(key, [item, ...(inside.get(key) ?? [])]);
+  }
+  const node = (item: Work): Node => {
+    const parts = inside.get(item.id) ?? [];
+    const folded = folds && hasEnded(item) && parts.length > 0;
+    return {
+      id: item.id,
+      title: item.title,
+      about: folded ? `${aboutOf(item)}, ${counted(parts.length, 'part')}` : aboutOf(item),
+      state: stateOf(item),
+      work: item.id,
+      after: isRun(item) ? [] : item.depends_on,
+      inside: folded ? [] : parts.map(node),
+    };
+  };
+  return (inside.get('') ?? []).map(node).reverse();
+}
+
+/** What depends on what, and what is inside what. */
+export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
+  const shown = useMemo(() => work.slice(0, MOST), [work]);
+  const [unfolded, unfold] = useState(false);
+  const folds = shown.length > CROWD && !unfolded;
+  const nodes = useMemo(() => nodesOf(shown, folds), [shown, folds]);
+  const lines = shown.reduce((sum, item) => sum + (isRun(item) ? 0 : item.depends_on.length), 0);
+  if (shown.length === 0) return <Empty title="No work yet" />;
+  return (
+    <section className="panel box">
+      <header>
+        <h2>What depends on what</h2>
+        <span className="faint">
+          {more || work.length > MOST ? `the newest ${shown.length}` : counted(shown.length, 'piece')} of work
+        </span>
+        {shown.length > CROWD && (
+          <Button small look="quiet" onClick={() => unfold(!unfolded)}>
+            {unfolded ? 'Fold what has ended' : 'Unfold what has ended'}
+          </Button>
+        )}
+        <Legend of={{ run: 'at work', ok: 'verified', said: 'only said', blocked: 'waits', bad: 'failed' }} />
+      </header>
+      <Graph
+        nodes={nodes}
+        label={`${counted(shown.length, 'piece')} of work, and ${counted(lines, 'line')} from one to what depends on it`}
+      />
+    </section>
+  );
+}
