@@ -41,7 +41,7 @@ _IN_DIRECTORY = {
 # What every pattern takes and few ask for: understood, and told by pattern_list alone.
 _SELDOM = {
     "project", "fallback_agents", "priority", "system_prompt", "env", "workspace", "prove",
-    "task_timeout_s", "max_seconds", "max_agent_calls", "template",
+    "task_timeout_s", "max_seconds", "max_agent_calls", "template", "deliver",
 }  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.

@@ -90,6 +90,9 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
+# What becomes of completed work: it stays on its branch, is merged, or becomes a pull request.
+Deliver = Literal["branch", "merge", "pr"]
+
 # When a check is proved to look at the work: made again, it must fail where that holds nonsense.
 Prove = Literal["never", "once", "always", "required"]
 
@@ -228,6 +231,11 @@ class WorkSpec(Spec):
     budget_usd: Money | None = field(
         None, "what all its attempts together may cost", "--budget", kind="usd"
     )
+    deliver: Deliver = field(
+        "branch",
+        "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
+        "pushed and made a pull request",
+    )
 
     prove: Prove | None = field(
         None,
@@ -326,6 +334,13 @@ class TaskSpec(WorkSpec):
     @property
     def display_title(self) -> str:
         return super().display_title or "untitled"
+
+
+class PullRequestSpec(Spec):
+    """How the work of a task or a run is made a pull request, or its pull request updated."""
+
+    draft: bool = field(False, "not to be merged yet; what failed can be nothing else")
+    force: bool = field(False, "even with a secret that Kapelle knows in it")
 
 
 class MergeSpec(Spec):

@@ -138,6 +138,23 @@ class MergeRefusal(Record):
     output: str
 
 
+class Delivery(Record):
+    """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
+    with what its forge said of it last."""
+
+    mode: Literal["branch", "merge", "pr"]
+    status: Literal["pending", "delivered", "failed", "nothing"]
+    reason: str | None = None  # why it is not delivered, or waits
+    commit: str | None = None
+    forge: str | None = None
+    branch: str | None = None
+    number: int | None = None
+    url: str | None = None
+    state: Literal["draft", "open", "merged", "closed"] | None = None
+    ci: Literal["none", "pending", "passed", "failed"] | None = None
+    updated_at: datetime | None = None
+
+
 _LONG = 300
 _LONG_FIELDS = ("prompt", "context", "report", "reason", "result", "spec")
 
@@ -162,6 +179,7 @@ class Work(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    delivery: Delivery | None = None  # where it is to be delivered, or was
 
     def as_row(self) -> Self:
         """As a row of a list tells it: every long text in it is cut."""

@@ -41,6 +41,7 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "loop",
         "team",
         "orchestrate",
+        "workflow",
         "pipeline",
         "best-of",
         "start",

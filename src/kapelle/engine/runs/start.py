@@ -23,7 +23,7 @@ from kapelle.engine.tasks.submit import (
     workspace_kind,
 )
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, runs
+from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import repository_of
@@ -148,6 +148,8 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
     events.append(
         connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
     )
+    if (deliver := values["spec"].get("deliver", "branch")) != "branch":
+        deliveries.ask(connection, run_id, deliver)
     if also is not None:
         also(connection, run_id)
     return run_id

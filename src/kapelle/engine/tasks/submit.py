@@ -17,7 +17,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
-from kapelle.store import tasks, templates
+from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import is_git_directory, repository_of
@@ -154,6 +154,9 @@ def _submit(
         if earlier.status not in FINAL:
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
+    if spec.deliver != "branch":
+        deliveries.ask(connection, task.id, spec.deliver)
+        task = tasks.get(connection, task.id)
     if also is not None:
         also(connection, task.id)
     return task
@@ -191,6 +194,19 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
 
 
 async def workspace_kind(
+    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
+) -> WorkspaceKind:
+    """Where a task or run would work; raises InvalidInput where it cannot."""
+    kind = await _workspace_kind(parts, spec, settings)
+    if spec.deliver != "branch" and kind is WorkspaceKind.IN_PLACE:
+        raise InvalidInput(
+            f"What is worked on in place has no branch to {spec.deliver}.",
+            hint="Leave out --deliver, or work in a worktree of a git repository.",
+        )
+    return kind
+
+
+async def _workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     wanted = spec.workspace or settings.workspace.default
