@@ -45,6 +45,7 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
 from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
@@ -56,7 +57,7 @@ from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 from kapelle.settings import Settings, load
-from kapelle.store import attempts, backup, events, runs
+from kapelle.store import attempts, backup, events, projects, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
@@ -232,6 +233,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
+    parts.projects = await db.read(projects.current)
+    search = Search(parts)
     merges = Merges(parts)
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
@@ -253,7 +256,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         trust=Trust(parts),
         knowledge=Knowledge(parts),
         templates=Templates(parts),
-        search=Search(parts),
+        search=search,
+        projects=Projects(parts, search),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
         batches=Batches(db),

@@ -176,6 +176,8 @@ run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
+workflow hello
+debate hello
 loop hello --until true
 pipeline one two
 batch one two
@@ -235,6 +237,11 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+project list
+project create other
+project rename other another
+project switch another
+project archive another
 templates list
 templates create other Guidelines
 templates show {template}
@@ -351,6 +358,9 @@ BODIES: dict[str, Any] = {
     "POST /learnings": {"title": "x", "content": "y", "directory": "{clone}"},
     "PUT /learnings/{learning_id}": {"title": "z"},
     "POST /learnings/markdown": {"markdown": "## x\ny", "directory": "{clone}"},
+    "POST /projects": {"name": "mine"},
+    "PUT /projects": {"name": "mine", "to": "ours", "archived": True},
+    "PUT /projects/current": {"name": "ours", "directory": "{clone}"},
     "POST /templates": {"name": "other", "guidelines": "x", "directory": "{clone}"},
     "PUT /templates/{template}": {"name": "fix", "guidelines": "x", "directory": "{clone}"},
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},

@@ -21,6 +21,7 @@ from kapelle.api.routes import (
     locks,
     notes,
     output,
+    projects,
     questions,
     runs,
     schedules,
@@ -61,6 +62,7 @@ def routes() -> FastAPI:
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
         tasks.work_router, knowledge.router, knowledge.search_router, knowledge.templates_router,
+        projects.router,
         notes.router, integrations.router, questions.router, locks.router, tasks.attempt_router,
         batches.router, agents.report_router,
     ):  # fmt: skip

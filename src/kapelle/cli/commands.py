@@ -35,6 +35,7 @@ diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
+project     projects:project  Make projects, rename them, put them away, switch between them.
 templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.
 notes       notes:notes  Read and write notes that agents and people share.
 locks       locks:locks  Hold files of a checkout, so that no agent changes them.

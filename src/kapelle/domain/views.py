@@ -147,6 +147,17 @@ class MergePreview(Record):
 Standing = Literal["not_needed", "trusted", "changed", "not_trusted"]
 
 
+class Project(Record):
+    """What work belongs to, with how many tasks and runs it has."""
+
+    name: str
+    directories: list[str]  # the repositories of which it is the current one
+    created_at: datetime
+    archived_at: datetime | None
+    work: int
+    open: int
+
+
 class TrustItem(Record):
     """A setting, or a file, of a repository that would be executed or would reach what is."""
 

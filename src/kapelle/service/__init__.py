@@ -19,6 +19,7 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
 from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
@@ -50,6 +51,7 @@ class Service:
     knowledge: Knowledge
     templates: Templates
     search: Search
+    projects: Projects
     integrations: Integrations
     notes: Notes
     locks: LockService

@@ -496,6 +496,16 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
 
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("name", SafeText, primary_key=True),
+    # The repositories of which it is the current one.
+    sa.Column("directories", SafeJson, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("archived_at", Instant),
+)
+
 templates = sa.Table(
     "templates",
     metadata,
