@@ -177,6 +177,7 @@ run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
 workflow hello
+debate hello
 loop hello --until true
 pipeline one two
 batch one two

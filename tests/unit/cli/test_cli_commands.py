@@ -42,6 +42,7 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "team",
         "orchestrate",
         "workflow",
+        "debate",
         "pipeline",
         "best-of",
         "start",
