@@ -1,16 +1,19 @@
-"""The checks of a task or run on what its merge leads to, in a worktree that is thrown away."""
+"""The checks of a task or run on what its merge leads to, or once more on what it committed, in a
+worktree that is thrown away."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, Tampered
 from kapelle.domain.ids import new_id
 from kapelle.domain.run import Run
-from kapelle.domain.specs import CheckKind, CheckSpec, Shell
+from kapelle.domain.specs import CheckKind, CheckSpec, Shell, WorkspaceKind
 from kapelle.domain.task import CheckResult, Task, Workspace
+from kapelle.domain.text import cut
 from kapelle.engine.archive import forget_processes
 from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import launch_command
@@ -22,6 +25,7 @@ from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import events, processes, runs, tasks
+from kapelle.store.events import CHECKED
 from kapelle.workspaces import Candidate, working_directory
 
 _log = logging.getLogger("kapelle.merge")
@@ -49,6 +53,27 @@ class Verification:
     async def verify(self, found: Candidate) -> None:
         """Raise ChecksFailed, with the evidence, if one of the checks fails there."""
         self.made.clear()
+        where = f"on what {found.base} would be ({found.new[:12]})"
+        async with aclosing(self._make_all(found.new, where)) as results:
+            async for result in results:
+                if not result.passed:
+                    raise await self._refusal(found, result)
+
+    async def again(self, commit: str) -> None:
+        """Make them all on what it committed, and have the history tell what they said."""
+        self.made.clear()
+        async with aclosing(self._make_all(commit, f"on {commit[:12]}")) as results:
+            async for _ in results:
+                pass
+        if not self.made:
+            raise Conflict(f"{self.work.id} has no check that is a command.")
+        passed = all(result.passed for result in self.made)
+        told = [cut(result.model_dump(mode="json"), _SHOWN) for result in self.made]
+        await self.parts.db.write(
+            events.append, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
+        )
+
+    async def _make_all(self, commit: str, where: str) -> AsyncGenerator[CheckResult, None]:
         if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
@@ -60,16 +85,14 @@ class Verification:
             try:
                 brought = brought_along(wanted, directory)
                 place = await parts.workspaces.create_aside(
-                    owner, self.work.id, found.new, *brought
+                    owner, self.work.workspace.owner or self.work.id, commit, *brought
                 )
                 for number, check in enumerate(checks):
-                    what = f"{check.label} on what {found.base} would be ({found.new[:12]})"
-                    self.tell(f"{number + 1} of {len(checks)}: {what}")
+                    self.tell(f"{number + 1} of {len(checks)}: {check.label} {where}")
                     failpoint("merge_before_check")
                     result = await self._make(owner, f"{number}", check, place)
                     self.made.append(result)
-                    if not result.passed:
-                        raise await self._refusal(found, result)
+                    yield result
             finally:
                 try:
                     await clear_aside(parts, owner)
@@ -124,6 +147,15 @@ class Verification:
             f"commit {found.new}. {found.base} was not changed.\n{shown}",
             hint=f"{again}`kapelle merge {work.id} --no-verify` merges it all the same.",
         )
+
+
+async def check_again(parts: Parts, task: Task) -> None:
+    """Make the checks of an ended task once more, on what it committed."""
+    commit = task.workspace.commit or task.workspace.base_commit
+    if commit is None or task.workspace.kind is not WorkspaceKind.WORKTREE:
+        raise Conflict(f"{task.id} committed nothing on which its checks could be made once more.")
+    await recall(parts, task)
+    await Verification(parts, task, lambda _: None).again(commit)
 
 
 def _noun(work: Task | Run) -> str:

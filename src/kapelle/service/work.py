@@ -22,7 +22,7 @@ from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, pru
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.merge import Verification
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.actions import mark, record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.settings.trust import drop, records
@@ -272,6 +272,12 @@ class Work:
             if part.casefold() == ".kapelle"
             for top in tops
         }
+
+    async def mark(self, text: str, values: dict[str, datetime | None]) -> Task | Run:
+        """Note that a person has seen a task or run, flagged it or put it off."""
+        id_ = await self._db.read(resolve, text, "task", "run")
+        await self._db.write(mark, id_, values)
+        return await self.get(id_)
 
     async def archive_task(self, text: str) -> Task:
         return await archive_task(self._parts, text)
