@@ -39,6 +39,7 @@ MEASURES: dict[str, Measure] = {
     "subscribers": events.crowd,
     "notes": coordination.notes,
     "locks": coordination.locks,
+    "mcp": coordination.mcp,
     "output": output.measure,
     "search": search.measure,
     "months": months.measure,

@@ -23,6 +23,7 @@ from kapelle.domain.learning import LearningSpec
 from kapelle.domain.options import KEY
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.domain.template import TemplateSpec
 from kapelle.patterns import registry
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
@@ -200,7 +201,7 @@ def schemas() -> str:
     """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
     found: dict[str, type[BaseModel]] = {
         "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
-        "pattern": PatternSpec, **_SPECS,
+        "template": TemplateSpec, "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
     made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"

@@ -1,8 +1,11 @@
-"""From a note to whoever waits for it, and from a lock's release to the next holder."""
+"""From a note to whoever waits for it, from a lock's release to the next holder; a tool's call."""
 
+import json
 import time
 from contextlib import closing
+from dataclasses import replace
 
+from tests.e2e.instance import UnixConnection
 from tests.e2e.repositories import make_repository
 
 from bench.daemon import BenchDaemon, bearer, raw_connection, raw_post, running
@@ -45,6 +48,30 @@ def locks(run: Run) -> list[Row]:
             daemon.post("/locks/release", held)
         daemon.post(f"/tasks/{task}/cancel")
     return [_row("lock: release → next holder, p95", told)]
+
+
+def mcp(run: Run) -> list[Row]:
+    """A tool of MCP, and beside it the route that it stands for, on connections that are kept."""
+    asked = {"name": "task_list", "arguments": {"limit": 10}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+    tool: list[float] = []
+    route: list[float] = []
+    with running(run) as daemon, closing(UnixConnection(daemon.home.socket, 120)) as connection:
+        head = {"Authorization": bearer(daemon.home.socket), "Content-Type": "application/json"}
+        head |= {"Accept": "application/json, text/event-stream"}
+        for number in range(run.samples(100) + 10):
+            for target, body, told in (
+                ("/mcp", json.dumps(call), tool), ("/api/v1/tasks?limit=10", None, route)
+            ):  # fmt: skip
+                begun = time.monotonic()
+                connection.request("POST" if body else "GET", target, body, head)
+                answer = connection.getresponse()
+                if b"task_" not in answer.read():
+                    raise RuntimeError(f"{target} was answered with {answer.status}")
+                if number >= 10:
+                    told.append(time.monotonic() - begun)
+    row = _row("MCP tool call, p95", tool)
+    return [replace(row, beside=f"{row.beside}; its route: p95 {spread(route)['p95_ms']:.1f}")]
 
 
 def _row(name: str, told: list[float]) -> Row:

@@ -23,6 +23,8 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.engine.delivery import Deliveries
+from kapelle.engine.merge import Merges
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
@@ -35,14 +37,17 @@ from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge
+from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
@@ -52,7 +57,7 @@ from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 from kapelle.settings import Settings, load
-from kapelle.store import attempts, backup, events, runs
+from kapelle.store import attempts, backup, events, projects, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
@@ -228,26 +233,34 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
+    parts.projects = await db.read(projects.current)
+    search = Search(parts)
+    merges = Merges(parts)
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
+    usage = Usages(parts)
     service = Service(
         tasks=task_service,
         runs=run_service,
         questions=Questions(parts),
-        work=Work(parts, task_service, run_service),
+        work=Work(parts, merges, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
         events=Events(db, parts.activities),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
-        usage=Usages(parts),
+        usage=usage,
+        reports=Reports(parts, task_service, run_service, usage),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
-        search=Search(parts),
+        templates=Templates(parts),
+        search=search,
+        projects=Projects(parts, search),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
+        batches=Batches(db),
         locks=LockService(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
@@ -264,7 +277,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), service.search.run(), _look_after(lock, record, db, stopping),
+        service.knowledge.run(), service.search.run(), Deliveries(parts, merges).run(),
+        _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

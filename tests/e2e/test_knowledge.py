@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import attempt_token
+from tests.e2e.ensembles import await_running_task, rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
@@ -287,3 +288,82 @@ def _is_being_indexed(kapelle: Instance, attempt_id: str) -> bool:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         query = "SELECT value FROM progress WHERE source = ?"
         return connection.execute(query, (f"{attempt_id}.out",)).fetchone() is not None
+
+
+def test_a_template_is_told_as_guidelines_and_known_by_what_came_of_it(
+    instance: Instance, repository: Path
+) -> None:
+    made = ("templates", "create", "bugfix", "Test first.\nChange little.", "-a", "mirror", "-C")
+    instance.cli(*made, str(repository), check=True)
+    again = instance.cli("templates", "create", "bugfix", "x")
+    assert (again.returncode, "templates edit bugfix" in again.stderr) == (2, True)
+    # Its agent and its directory are those of the work, which names none itself.
+    done = instance.cli("run", "Mend it", "--template", "bugfix", "--json", check=True)
+    task = instance.wait(json.loads(done.stdout)["id"])
+    assert (task["status"], task["directory"]) == ("completed", str(repository))
+    assert (task["agent"], task["template"]) == ("mirror", "bugfix")
+    told = instance.request("GET", f"/tasks/{task['id']}/output")[1].decode()
+    assert told.strip() == "Mend it\n\n## Guidelines\nTest first.\nChange little."
+    spec = {"directory": str(repository), "template": "bugfix", "steps": ["one", "two"]}
+    run = instance.post("/runs", {"pattern": "pipeline", "spec": spec})
+    assert rest(instance, run["id"])["status"] == "completed"
+    failed = instance.play('[[do]]\nfail = "no"', repository, template="bugfix")
+    assert instance.wait(failed)["status"] == "failed"
+    instance.cli("templates", "edit", "bugfix", "Test last.", "--rename", "fix", check=True)
+    records = {one["agent"]: one for one in instance.get("/templates/fix")["records"]}
+    assert (records["mirror"]["tasks"], records["mirror"]["success_rate"]) == (3, 1.0)
+    assert (records["rehearsal"]["tasks"], records["rehearsal"]["completed"]) == (1, 0)
+    assert records["mirror"]["duration_s"] > 0
+    shown = instance.cli("templates", "show", "fix", check=True).stdout
+    assert "3 of 3" in shown
+    assert "Test last." in shown
+    assert "3 of 4" in instance.cli("templates", check=True).stdout
+    # What a task was told stays with it.
+    instance.cli("templates", "delete", "fix", check=True)
+    task = instance.get(f"/tasks/{task['id']}")
+    assert (task["template"], task["guidelines"]) == ("fix", "Test first.\nChange little.")
+    refused = instance.cli("run", "x", "--template", "fix", "-C", str(repository))
+    assert (refused.returncode, "There is no template 'fix'" in refused.stderr) == (2, True)
+
+
+def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
+    instance: Instance, repository: Path
+) -> None:
+    instance.cli("project", "switch", "shop", cwd=repository, check=True)
+    task = instance.wait(instance.submit("Hello", repository))
+    run = start(instance, "pipeline", repository, agent="rehearsal", steps=["one", "two"])
+    assert (task["project"], rest(instance, run)["project"]) == ("shop", "shop")
+    spec = {"prompt": "x", "directory": str(repository), "project": "shop", "agent": "mirror"}
+    schedule = {"kind": "task", "spec": spec, "cron": "0 0 1 1 *"}
+    planned = instance.post("/schedules", schedule)["id"]
+    known = {"title": "x", "content": "y", "project": "shop"}
+    learning = instance.post("/learnings", known)["id"]
+    instance.post("/notes", {"key": "k", "value": "v", "scope": "project:shop"})
+    instance.cli("project", "create", "other", check=True)
+    refused = instance.cli("project", "rename", "shop", "other")
+    assert (refused.returncode, "already" in refused.stderr) == (2, True)
+    # A run that is under way is not left behind.
+    gate = repository.parent / "gate"
+    wait = f'[[do]]\nrun = "until test -e {gate}; do sleep 0.05; done"'
+    slow = start(instance, "pipeline", repository, agent="rehearsal", steps=[wait, "after"])
+    await_running_task(instance, slow)
+    instance.cli("project", "rename", "shop", "store", check=True)
+    gate.touch()
+    assert rest(instance, slow)["project"] == "store"
+    found = instance.get("/tasks?project=store")["tasks"]
+    assert len(found) == 5
+    assert instance.get("/tasks?project=shop")["tasks"] == []
+    found = instance.get(f"/schedules/{planned}")
+    assert (found["project"], found["spec"]["project"]) == ("store", "store")
+    assert instance.get(f"/learnings/{learning}")["project"] == "store"
+    assert instance.get("/notes/entry?key=k&scope=project:store")["value"] == "v"
+    assert "*  store" in instance.cli("project", cwd=repository, check=True).stdout
+    instance.cli("project", "archive", "store", check=True)
+    assert instance.get("/work?project=store")["work"] == []
+    assert len(instance.get("/work?project=store&archived=true")["work"]) == 3
+    listed = instance.cli("project", "list", "--archived", check=True).stdout
+    assert "store" in listed
+    # New work takes it out again: the repository is still switched to it.
+    instance.wait(instance.submit("Hello", repository))
+    [store] = [one for one in instance.get("/projects") if one["name"] == "store"]
+    assert (store["archived_at"], store["work"]) == (None, 8)

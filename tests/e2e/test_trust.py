@@ -101,11 +101,12 @@ class Place:
         made = kapelle.post("/schedules", schedule)
         known = {"title": "x", "content": "y", "directory": str(clone)}
         learning = kapelle.post("/learnings", known)["id"]
+        template = kapelle.post("/templates", {"name": "fix", "guidelines": "x"})["name"]
         first, second, third = failed
         return {
             "done": done, "failed": first, "second": second, "third": third, "run": run,
             "paused": waiting, "schedule": made["id"], "clone": str(clone),
-            "learning": learning,
+            "learning": learning, "template": template,
         }  # fmt: skip
 
     def traces(self) -> list[str]:
@@ -175,8 +176,17 @@ run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
+workflow hello
+debate hello
 loop hello --until true
 pipeline one two
+batch one two
+batches save list README.md
+batches list
+batches show list
+batches run list
+batches delete list
+batches edit list
 team hello
 start
 start evil
@@ -230,12 +240,23 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+project list
+project create other
+project rename other another
+project switch another
+project archive another
+templates list
+templates create other Guidelines
+templates show {template}
+templates edit {template} Others
+templates delete {template}
 notes list
 notes set key value
 notes get key
 notes watch key
 notes delete key
 usage
+report
 events
 top
 agents list
@@ -340,9 +361,15 @@ BODIES: dict[str, Any] = {
     "POST /learnings": {"title": "x", "content": "y", "directory": "{clone}"},
     "PUT /learnings/{learning_id}": {"title": "z"},
     "POST /learnings/markdown": {"markdown": "## x\ny", "directory": "{clone}"},
+    "POST /projects": {"name": "mine"},
+    "PUT /projects": {"name": "mine", "to": "ours", "archived": True},
+    "PUT /projects/current": {"name": "ours", "directory": "{clone}"},
+    "POST /templates": {"name": "other", "guidelines": "x", "directory": "{clone}"},
+    "PUT /templates/{template}": {"name": "fix", "guidelines": "x", "directory": "{clone}"},
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "PUT /batches/{name}": {"text": "- x"},
     "POST /notes": {"key": "x", "value": "x"},
     "POST /questions": {"text": "x"},
     "POST /questions/{token}/answer": {"answer": "x"},
@@ -359,7 +386,7 @@ def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
     rows = []
     names = {
         "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed",
-        "learning_id": "learning",
+        "learning_id": "learning", "template": "template",
         "token": "paused",
     }  # fmt: skip
     for path, operations in routes().openapi()["paths"].items():

@@ -30,6 +30,7 @@ const work = createRoute({
 
 interface NewSearch {
   pattern?: string;
+  template?: string;
 }
 
 const fresh = createRoute({
@@ -37,6 +38,7 @@ const fresh = createRoute({
   path: '/new',
   validateSearch: (search: Record<string, unknown>): NewSearch => ({
     pattern: typeof search.pattern === 'string' ? search.pattern : undefined,
+    template: typeof search.template === 'string' ? search.template : undefined,
   }),
   component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
 });
@@ -51,6 +53,8 @@ const tree = root.addChildren([
     view('/runs/$id/{-$tab}', () => import('./views/run/run')),
     view('/schedules', () => import('./views/schedules/schedules')),
     view('/schedules/$id', () => import('./views/schedules/schedule')),
+    view('/knowledge/{-$tab}', () => import('./views/knowledge/knowledge')),
+    view('/projects', () => import('./views/knowledge/projects')),
     view('/usage', () => import('./views/usage/usage')),
     view('/system/{-$tab}', () => import('./views/system/system')),
   ]),

@@ -41,7 +41,7 @@ _IN_DIRECTORY = {
 # What every pattern takes and few ask for: understood, and told by pattern_list alone.
 _SELDOM = {
     "project", "fallback_agents", "priority", "system_prompt", "env", "workspace", "prove",
-    "task_timeout_s", "max_seconds", "max_agent_calls",
+    "task_timeout_s", "max_seconds", "max_agent_calls", "template", "deliver",
 }  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
@@ -122,6 +122,7 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("template_list", "/templates"),
     _read("search", "/search"),
     _read("learning_search", "/learnings", status="kept"),
     _write("learning_report", "/learnings"),

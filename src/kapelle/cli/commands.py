@@ -14,6 +14,7 @@ _TABLE = """
 run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
+batches     batches:batches  Keep lists of work, and work them off with `kapelle batch`.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
 list        tasks:list_tasks  List the tasks and runs of this repository, the newest first.
 top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
@@ -37,8 +38,11 @@ diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
+project     projects:project  Make projects, rename them, put them away, switch between them.
+templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.
 notes       notes:notes  Read and write notes that agents and people share.
 locks       locks:locks  Hold files of a checkout, so that no agent changes them.
+report      usage:report  Tell what was asked for, done, proven and spent, and what needs you.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

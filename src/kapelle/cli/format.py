@@ -326,6 +326,18 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""
         yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
+    if told := item.get("delivery"):
+        words = delivery_words(told)
+        yield field("deliver", paint(words, "yellow") if told["status"] == "failed" else words)
+
+
+def delivery_words(told: dict[str, Any]) -> str:
+    """Where work is delivered to, and how far that is."""
+    facts = [told["state"], f"CI {told['ci']}" if told["ci"] not in {None, "none"} else None]
+    what = "merge" if told["mode"] == "merge" else f"pull request {told['url'] or ''}".strip()
+    if told["status"] != "delivered":
+        facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
+    return one_line(", ".join(filter(None, [what, *facts])), 500)
 
 
 def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:

@@ -20,6 +20,7 @@ _NOUNS = {
     "runs": ("a run", "`kapelle runs list` shows the ids."),
     "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
     "learnings": ("a learning", "`kapelle learnings list` shows the ids."),
+    "templates": ("a template", "`kapelle templates` lists them."),
     "work": ("a task or a run", "`kapelle list` shows the ids."),
 }
 
@@ -72,6 +73,7 @@ task_path = partial(_path, "tasks")
 run_path = partial(_path, "runs")
 schedule_path = partial(_path, "schedules")
 learning_path = partial(_path, "learnings")
+template_path = partial(_path, "templates")
 
 
 def completing(what: str) -> Callable[[str], Completions]:
@@ -98,7 +100,10 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
         for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
             if item.get("origin", what):  # a broken one has none
                 yield item["name"], item.get("status") or item["summary"]
-    elif what in {"model", "project"}:
+    elif what in {"templates", "project"}:
+        for item in client.get(f"/{what.removesuffix('s')}s", timeout=2):
+            yield item["name"], item.get("guidelines") or f"{item['open']} open"
+    elif what == "model":
         for row in client.get("/usage", {"by": what}, timeout=2)["rows"]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"

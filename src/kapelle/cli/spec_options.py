@@ -72,7 +72,7 @@ def built_in() -> dict[str, str]:
     return {
         name: schema[KEY]["summary"]
         for name, schema in schemas().items()
-        if name not in {"task", "pattern", "schedule", "learning"}
+        if name not in {"task", "pattern", "schedule", "learning", "template"}
     }
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from kapelle.cli.command import FollowToEnd, Json, argument, command_of, flag, option, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
-from kapelle.cli.ids import completing, run_path
+from kapelle.cli.ids import completing, run_path, template_path
 from kapelle.cli.outcome import Run
 from kapelle.cli.output import data, document, say, write
 from kapelle.cli.prompt import read_prompt, read_prompts
@@ -157,8 +157,11 @@ def work_spec(name: str, params: Params) -> Spec:
             return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
-    directory = absolute_directory(params["directory"])
-    return {"directory": directory, **spec_of(options, params, name)}
+    spec = spec_of(options, params, name)
+    if "template" in spec and "directory" not in spec:
+        found = Connection().get(template_path(spec["template"]))["directory"]
+        spec |= {"directory": found} if found else {}
+    return {"directory": absolute_directory(params["directory"]), **spec}
 
 
 def _schema(name: str) -> Schema:

@@ -23,7 +23,7 @@ from kapelle.cli.ids import (
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import ERROR, FINAL, Run, Task, doing_words, exit_code_of_all, settled
+from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
@@ -32,6 +32,7 @@ from kapelle.cli.values import future_time, listed, optional_duration_s, optiona
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
+from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
 
 # A run can be paused, besides all that a task can be.

@@ -93,6 +93,10 @@ class GitError(WorkspaceError, code="git_error"):
     """git refused or failed."""
 
 
+class ForgeError(WorkspaceError, code="forge_error"):
+    """A forge, or the way to it, did not do what was asked."""
+
+
 class Unfiltered(WorkspaceError, code="unfiltered"):
     """A file would be committed or checked out without the filter that its repository wants."""
 

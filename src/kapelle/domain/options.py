@@ -24,7 +24,7 @@ class Option(TypedDict, total=False):
     metavar: str  # by default what the kind is typed as
     help: str
     kind: Kind
-    complete: Literal["agents", "model", "project", "schedules", "tasks"]
+    complete: Literal["agents", "model", "project", "schedules", "tasks", "templates"]
     hidden: bool  # understood, but not shown in the help of a command
     flags: Mapping[str, tuple[str | bool, str]]  # without a value: what each sets, and its help
     implies: Mapping[str, str]  # values that other fields get with this one

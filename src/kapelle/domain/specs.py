@@ -90,6 +90,9 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
+# What becomes of completed work: it stays on its branch, is merged, or becomes a pull request.
+Deliver = Literal["branch", "merge", "pr"]
+
 # When a check is proved to look at the work: made again, it must fail where that holds nonsense.
 Prove = Literal["never", "once", "always", "required"]
 
@@ -187,6 +190,10 @@ class WorkSpec(Spec):
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    template: Name | None = field(
+        None, "guidelines of yours by their name, with the agent and the model that go with them",
+        metavar="NAME", complete="templates",
+    )  # fmt: skip
     fallback_agents: list[Name] = field(
         [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
         metavar="AGENT", kind="names", complete="agents", max_length=20,
@@ -223,6 +230,11 @@ class WorkSpec(Spec):
     )
     budget_usd: Money | None = field(
         None, "what all its attempts together may cost", "--budget", kind="usd"
+    )
+    deliver: Deliver = field(
+        "branch",
+        "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
+        "pushed and made a pull request",
     )
 
     prove: Prove | None = field(
@@ -322,6 +334,13 @@ class TaskSpec(WorkSpec):
     @property
     def display_title(self) -> str:
         return super().display_title or "untitled"
+
+
+class PullRequestSpec(Spec):
+    """How the work of a task or a run is made a pull request, or its pull request updated."""
+
+    draft: bool = field(False, "not to be merged yet; what failed can be nothing else")
+    force: bool = field(False, "even with a secret that Kapelle knows in it")
 
 
 class MergeSpec(Spec):

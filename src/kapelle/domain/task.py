@@ -146,6 +146,23 @@ class MergeRefusal(Record):
     output: str
 
 
+class Delivery(Record):
+    """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
+    with what its forge said of it last."""
+
+    mode: Literal["branch", "merge", "pr"]
+    status: Literal["pending", "delivered", "failed", "nothing"]
+    reason: str | None = None  # why it is not delivered, or waits
+    commit: str | None = None
+    forge: str | None = None
+    branch: str | None = None
+    number: int | None = None
+    url: str | None = None
+    state: Literal["draft", "open", "merged", "closed"] | None = None
+    ci: Literal["none", "pending", "passed", "failed"] | None = None
+    updated_at: datetime | None = None
+
+
 _LONG_FIELDS = ("prompt", "context", "report", "reason", "result", "spec")
 
 
@@ -181,6 +198,7 @@ class Work(Record):
     seen_at: datetime | None = None  # by a person, who flagged it or put it off
     flagged_at: datetime | None = None
     snoozed_until: datetime | None = None
+    delivery: Delivery | None = None  # where it is to be delivered, or was
 
     def as_row(self) -> Self:
         """As a row of a list tells it: every long text in it is cut."""
@@ -217,6 +235,8 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    template: str | None = None
+    guidelines: str | None = None  # what the template said when the task was asked for
     tools: list[str] = []
     read_only: bool = False
     attempts: list[Attempt]

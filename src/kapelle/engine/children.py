@@ -32,6 +32,8 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     parent = await parts.db.read(tasks.row, parent_id)
     if given := [name for name in _OWN if spec.get(name)]:
         raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
+    if spec.get("deliver") == "pr":
+        raise Forbidden("An attempt opens no pull request.", hint="deliver merge: into its branch.")
     spec = _placed(parent, spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):

@@ -1,32 +1,40 @@
-"""The checks of a task or run on what its merge leads to, or once more on what it committed, in a
-worktree that is thrown away."""
+"""Merging what a task or run did: in turn, and checked on the result in a worktree aside; and its
+checks once more on what it committed."""
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, Tampered
-from kapelle.domain.ids import new_id
+from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.run import Run
-from kapelle.domain.specs import CheckKind, CheckSpec, Shell, WorkspaceKind
+from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
+from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import CheckResult, Task, Workspace
 from kapelle.domain.text import cut
-from kapelle.engine.archive import forget_processes
+from kapelle.domain.views import MergeView
+from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import launch_command
 from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.parts import Parts, tampered
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.tasks.attempt import recall
+from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Launch
+from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
+from kapelle.settings.trust import drop, records
 from kapelle.store import events, processes, runs, tasks
+from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
-from kapelle.workspaces import Candidate, working_directory
+from kapelle.workspaces import Candidate, Diff, checkouts_around, git_in, working_directory
 
 _log = logging.getLogger("kapelle.merge")
 _CONFLICTS = """\
@@ -38,6 +46,229 @@ _CLEAN = """\
 {base} has moved on. It was just merged into your branch, without conflicts. See that the work still
 does what it was to do, and mend it where it does not."""
 _SHOWN, _SHOWN_LINES = 4_000, 15
+
+
+@dataclass
+class _Going:
+    """A merge that is under way."""
+
+    wanted: MergeSpec
+    by_person: bool
+    phase: str = "it waits for its turn"
+    task: asyncio.Task[MergeView] = field(init=False)
+
+    def tell(self, phase: str) -> None:
+        self.phase = phase
+
+
+class Merges:
+    """The merges of a daemon; those into the same branch of a repository come one after another,
+    as they were asked."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._going: dict[str, _Going] = {}
+        self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
+
+    async def merge(
+        self,
+        work: Task | Run,
+        wanted: MergeSpec,
+        timeout_s: float | None = None,
+        *,
+        by_person: bool,
+    ) -> MergeView:
+        """Merge the branch of what has completed, or with force of what is there; after timeout_s
+        it goes on by itself, and whoever asks for the same again waits for it again."""
+        going = self._going.get(work.id)
+        if going is None:
+            going = self._going[work.id] = _Going(wanted, by_person)
+            going.task = asyncio.create_task(self._merge(work, wanted, going))
+            going.task.add_done_callback(lambda task: self._ended(work.id, task))
+        elif going.wanted != wanted:
+            raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
+        await asyncio.wait({going.task}, timeout=timeout_s)
+        if not going.task.done():
+            base = wanted.into or work.workspace.base
+            return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
+        if going.task.cancelled():
+            raise Conflict(f"The merge of {work.id} was given up.")
+        return going.task.result()
+
+    def _ended(self, id_: str, task: asyncio.Task[MergeView]) -> None:
+        del self._going[id_]
+        _ = task.cancelled() or task.exception()  # which it may be that nobody asks for
+
+    async def give_up(self, id_: str) -> None:
+        """End a merge that is under way; what it has moved already stays."""
+        if (going := self._going.get(id_)) is not None:
+            going.task.cancel()
+            await asyncio.wait({going.task})
+
+    async def _merge(self, work: Task | Run, wanted: MergeSpec, going: _Going) -> MergeView:
+        """Merge when it is its turn; nothing is called merged unless git says so."""
+        repository = await self._parts.workspaces.locate(Path(work.directory))
+        target = wanted.into or work.workspace.base
+        place = (str(repository and repository.common_dir), str(target))
+        async with self._turns.setdefault(place, asyncio.Lock()):
+            # What was asked for before may have changed it.
+            work = await self._parts.db.read(get_work, work.id)
+            return await self._merge_now(work, wanted, target, going)
+
+    async def _merge_now(
+        self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _Going
+    ) -> MergeView:
+        parts, noun = self._parts, type(work).__name__
+        commit = await deliverable(parts, work, "merge", force=wanted.force)
+        title = work.title if wanted.style == "squash" else f"Merge {work.title}"
+        checks = Verification(parts, work, going.tell)
+        merged = await parts.workspaces.merge(
+            work.id,
+            target,
+            f"{wanted.message or title}\n\n{noun}: {work.id}",
+            expected=commit,
+            style=wanted.style,
+            by_person=going.by_person,
+            verify=checks.verify if wanted.verify and not wanted.force else None,
+        )
+        if not merged.already or work.merged_at is None:
+            facts = {"base": merged.base, "commit": merged.commit}
+            await parts.db.write(record_change, work, "merged", **facts)
+        dropped = going.by_person and await self._drop_trust(work)
+        squashed = wanted.style != "merge"
+        await put_away_merged(parts, Setbacks(), work.id, merged.base, squashed=squashed)
+        updated = merged.checkout_updated
+        return MergeView(
+            id=work.id,
+            status="merged",
+            base=merged.base,
+            commit=merged.commit,
+            already=merged.already,
+            checkout_updated=str(updated) if updated else None,
+            checks=checks.made,
+            trust_dropped=dropped,
+        )
+
+    async def _drop_trust(self, work: Task | Run) -> bool:
+        """An agent's change of what a repository executes is nobody's word but the agent's."""
+        home = self._parts.home
+        try:
+            changed = await self._executable_places(work)
+            return any([drop(home, place, forget=False) for place in changed])
+        except (KapelleError, OSError):  # what is merged is merged
+            _log.exception("the trust in %s could not be dropped", work.directory)
+            return False
+
+    async def _executable_places(self, work: Task | Run) -> set[Path]:
+        """The places of which the work changed a .kapelle; all that are trusted if in doubt."""
+        tops = checkouts_around(Path(work.directory))
+        try:
+            files = (await changes(self._parts, work)).files
+        except (KapelleError, OSError):
+            _log.exception("it is not known whether %s changed what is trusted", work.id)
+            known = map(Path, records(self._parts.home))
+            return {place for place in known if any(place.is_relative_to(top) for top in tops)}
+        return {
+            top.joinpath(*parts[:depth])
+            for parts in [file.split("/") for file in files]
+            for depth, part in enumerate(parts)
+            if part.casefold() == ".kapelle"
+            for top in tops
+        }
+
+
+def get_work(connection: Connection, id_: str) -> Task | Run:
+    """A task or a run, by what its id says that it is."""
+    return (tasks.get if is_id("task", id_) else runs.get)(connection, id_)
+
+
+async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
+    """The spellings of the secrets that a task or run could see."""
+    row = await parts.db.read((tasks if isinstance(work, Task) else runs).row, work.id)
+    tried = work.attempts if isinstance(work, Task) else []
+    return parts.secrets_of(row, [attempt.id for attempt in tried])
+
+
+async def changes(parts: Parts, work: Task | Run) -> Diff:
+    """What a task or run changed since it began, uncommitted work included."""
+    if work.workspace.kind is not WorkspaceKind.WORKTREE:
+        raise Conflict(
+            f"{work.id} works in place, so its changes cannot be told from others'.",
+            hint=f"`{git_in(Path(work.directory))} diff` shows what is uncommitted there.",
+        )
+    if work.workspace.branch is None:
+        return Diff(b"", "", [])
+    await recall(parts, work)
+    if isinstance(work, Task):
+        return await task_diff(parts, work.id, work.workspace)
+    return await parts.workspaces.diff(work.workspace.owner or work.id)
+
+
+def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
+    """Raise Conflict unless it has a branch of its own, has ended, and, without force, is good."""
+    if work.workspace.owner is not None:
+        raise Conflict(
+            f"{work.id} works in the worktree of {work.workspace.owner}.",
+            hint=f"kapelle {verb} {work.workspace.owner}",
+        )
+    if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
+        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {verb}.")
+    if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:
+        raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
+    if isinstance(work, Run) and work.status not in RUN_FINAL:
+        raise Conflict(f"{work.id} has not ended.", hint=f"kapelle wait {work.id}")
+    if not force and work.status != "completed":
+        raise Conflict(
+            f"{work.id} is {work.status}: only verified work is merged.",
+            hint=f"kapelle pr {work.id} --draft"
+            if verb == "pr"
+            else "--force merges it all the same.",
+        )
+
+
+async def deliverable(parts: Parts, work: Task | Run, verb: str, *, force: bool) -> str:
+    """The commit that may be merged; with force that of whatever is there. Raises Conflict where
+    there is none, or where it holds a secret."""
+    require_ended(work, verb, force=force)
+    await recall(parts, work)
+    commit = work.workspace.commit
+    if force:
+        # What failed was never committed, and is what is wanted here.
+        message = f"{work.title}\n\n{type(work).__name__}: {work.id}, {work.status}"
+        commit = await parts.workspaces.commit(work.id, message)
+    if commit is None or commit == work.workspace.base_commit:
+        raise Conflict(f"{work.id} changed nothing, so there is nothing to {verb}.")
+    if not force:
+        await _require_no_secret(parts, work)
+    return commit
+
+
+async def _require_no_secret(parts: Parts, work: Task | Run) -> None:
+    """Raise Conflict if a file would get a secret that Kapelle knows."""
+    known = await secrets_of(parts, work)
+    diff = await parts.workspaces.diff(work.id, as_text=True)
+    for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
+        raise Conflict(
+            f"{work.id} puts a secret that Kapelle knows into {name}, so it is not merged.",
+            hint=f"`kapelle diff {work.id}` shows where; --force merges it all the same.",
+        )
+    if diff.truncated:
+        raise Conflict(
+            f"{work.id} changes too much to be searched for secrets, so it is not merged.",
+            hint="--force merges it all the same.",
+        )
+
+
+def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
+    """The files of a patch whose new lines hold one of these secrets."""
+    found = []
+    for part in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
+        head, _, content = part.partition(b"\n@@ ")
+        lines = (line[1:] for line in content.split(b"\n") if line.startswith(b"+"))
+        added = b"\n".join(lines)
+        if redact(added, known) != added:
+            found.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
+    return found
 
 
 @dataclass

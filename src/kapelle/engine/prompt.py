@@ -33,9 +33,12 @@ def compose(
     message: str | None,
     diagnosis: str | None = None,
     memory: Sequence[Learning] = (),
+    guidelines: str | None = None,
 ) -> str:
     """The task's prompt first, then one section for each piece of context."""
     parts = [prompt]
+    if guidelines:
+        parts.append(f"## Guidelines\n{guidelines}")
     if context:
         lines = [f"- {key}: {value}" for key, value in context.items()]
         parts.append("\n".join(["## Context", *lines]))

@@ -1,7 +1,8 @@
 """What a pattern may call: everything that touches the world goes through here."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -36,6 +37,7 @@ class TaskArgs(Who, total=False):
     system_prompt: str | None
     priority: Priority | None
     timeout_s: float | None
+    budget_usd: float | None
     context: dict[str, str]
 
 
@@ -81,6 +83,7 @@ class Context(ABC):
 
     run_id: str
     spec: PatternSpec
+    prompts: Mapping[str, str] = {}  # what the repository has its roles told, by role
     kept: State | None = None
 
     @property
@@ -94,6 +97,15 @@ class Context(ABC):
         self.kept = _ModelState(state) if isinstance(state, BaseModel) else state
         return state
 
+    def prompt(self, role: str, built_in: str, **parts: str) -> str:
+        """What a role is told: the repository's own text, or else the built-in one; each part
+        stands where the text names it in braces, otherwise behind it under a heading."""
+        text = self.prompts.get(role, built_in)
+        behind = [name for name in parts if parts[name] and f"{{{name}}}" not in text]
+        text = re.sub(r"\{(\w+)\}", lambda named: parts.get(named[1], named[0]), text).strip()
+        headed = (f"## {name.replace('_', ' ').capitalize()}\n{parts[name]}" for name in behind)
+        return "\n\n".join([text, *headed])
+
     @abstractmethod
     async def task(
         self,
@@ -104,6 +116,7 @@ class Context(ABC):
         max_attempts: int = 1,
         afresh: bool = False,
         disposable: bool = False,
+        patient: bool = True,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         """Have an agent do something and wait for the end.
@@ -111,7 +124,8 @@ class Context(ABC):
         workspace "run" is the run's own worktree, in which one task works after another; "own"
         is a worktree for this task alone, made from where the run's branch is now, or the branch of
         the task that it goes on from unless it is to begin afresh all the same; a disposable
-        one is removed at the end, and what was changed there goes to the archive.
+        one is removed at the end, and what was changed there goes to the archive. One that is not
+        patient is cancelled rather than wait for the end of a rate limit.
         """
 
     @abstractmethod
@@ -152,6 +166,19 @@ class Context(ABC):
     @abstractmethod
     async def progress(self, **facts: Fact) -> None:
         """Tell how far it is: shown with the run and kept in its history."""
+
+    @abstractmethod
+    async def note(self, key: str, value: str) -> None:
+        """Write a note of the run, which its agents and people can read."""
+
+    @abstractmethod
+    async def read_note(self, key: str) -> str | None:
+        """What a person, or the run itself, wrote there; None if that is gone, or if an agent
+        wrote over it."""
+
+    @abstractmethod
+    async def astray(self) -> str | None:
+        """What the run's worktree stands on instead of the run's branch; None if on that."""
 
     @abstractmethod
     async def commit(self, message: str) -> str | None:

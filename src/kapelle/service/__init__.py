@@ -11,14 +11,17 @@ from kapelle.domain.states import is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge
+from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
@@ -46,10 +49,14 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    templates: Templates
     search: Search
+    projects: Projects
     integrations: Integrations
     notes: Notes
     locks: LockService
+    batches: Batches
+    reports: Reports
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

@@ -1,5 +1,5 @@
-"""Use cases of learnings: keep, find, change, delete, import, export; and judging what agents
-report: what is kept, for whom, and what is known already."""
+"""Use cases of learnings: keep, find, change, delete, import, export; judging what agents report:
+what is kept, for whom, and what is known already; and use cases of templates."""
 
 import asyncio
 import logging
@@ -26,12 +26,14 @@ from kapelle.domain.learning import (
     as_markdown,
     from_markdown,
 )
+from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.text import counted, search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
 from kapelle.engine.tasks.brief import project_of
+from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.agents import ask, make_place
-from kapelle.store import attempts, events, learnings, tasks
+from kapelle.store import attempts, events, learnings, tasks, templates
 from kapelle.store.database import Connection, about
 from kapelle.store.query import unused_id
 from kapelle.workspaces.repository import repository_of
@@ -326,3 +328,25 @@ def _settle(connection: Connection, learning: Learning, verdict: Verdict) -> Non
         named = {"learning_id": learning.id, "title": learning.title, "reason": verdict.reason}
         events.append(connection, f"learning.{status}", learning.task_id, **named)
     learnings.update(connection, learning.id, **judged)
+
+
+class Templates:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def all(self) -> list[Template]:
+        return await self._parts.db.read(templates.some)
+
+    async def get(self, name: str) -> Template:
+        return await self._parts.db.read(templates.get, name)
+
+    async def put(self, spec: TemplateSpec, before: str | None = None) -> Template:
+        """Keep a new one, or another in place of the one that is called so; raises what would keep
+        work from being done by it."""
+        settings = self._parts.settings(spec.directory and require_directory(spec.directory))
+        if spec.agent is not None:
+            registry.get(spec.agent, settings)
+        return await self._parts.db.write(templates.put, spec, before)
+
+    async def delete(self, name: str) -> Template:
+        return await self._parts.db.write(templates.delete, name)

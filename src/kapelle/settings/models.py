@@ -248,6 +248,26 @@ class Git(Section):
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 
 
+class ForgeHost(Section):
+    kind: Literal["github", "gitlab", "gitea"] | None = None
+    """What it is; Forgejo is a gitea."""
+    url: Address | None = None
+    """Address of its API; when not set, at the usual place of that host."""
+    token_variable: EnvName | None = None
+    """The daemon's variable with the token; when not set, gh and git's credential helpers."""
+
+
+class Forge(Section):
+    remote: Name = "origin"
+    """The remote of a repository that is pushed to."""
+    hosts: dict[Name, ForgeHost] = {}
+    """Forges besides github.com, gitlab.com and codeberg.org, by the host in the remote's URL."""
+    refresh_s: Seconds = 300
+    """Seconds after which an open pull request is looked at again."""
+    poll_s: Seconds = 20
+    """Seconds after which CI is asked again while a check waits for it."""
+
+
 class Integration(Section):
     url: Address | None = None
     """Where it is, unless it is the service's own address."""
@@ -315,6 +335,8 @@ class Settings(Section):
     """What agents are told of earlier work, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
+    forge: Forge = Forge()
+    """Where pull requests are opened, only in your own config.toml."""
     integrations: Integrations = Integrations()
     """What agents may look up elsewhere, only in your own config.toml."""
 

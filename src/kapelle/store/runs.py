@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
-from kapelle.store import events, questions, steps
+from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
@@ -52,6 +52,7 @@ class Claim(NamedTuple):
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    projects.join(connection, values)
     connection.execute(runs.insert(), values)
 
 
@@ -240,6 +241,7 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
 
 
 def delete(connection: sa.Connection, run_id: str) -> None:
+    deliveries.delete(connection, run_id)
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
@@ -275,6 +277,7 @@ def as_run(connection: sa.Connection, row: Row) -> Run:
             "verified": _is_verified(connection, inside) if completed else None,
             "questions": asked,
             "question": asked[0].text if asked else None,
+            "delivery": deliveries.of(connection, [row["id"]]).get(row["id"]),
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
         }
     )

@@ -154,6 +154,10 @@ tasks = sa.Table(
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
+    # The template that it was asked for by, and what that said then.
+    sa.Column("template", SafeText),
+    sa.Column("guidelines", SafeText),
+    sa.Index("ix_tasks_template", "template"),
     sa.Index("ix_tasks_run_id_id", "run_id", "id"),
     sa.Index("ix_tasks_parent_task_id", "parent_task_id"),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
@@ -270,6 +274,34 @@ proofs = sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),  # of the repository and the command
     sa.Column("proved", sa.Boolean),
     sa.Column("proof", SafeText, nullable=False),
+)
+
+# Where the work of a task or run is delivered to, and how far that is.
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("owner", sa.String(40), primary_key=True),
+    sa.Column("mode", sa.String(10), nullable=False),
+    sa.Column("status", sa.String(10), nullable=False),
+    # By a person, who wants it though the work failed or holds a secret.
+    sa.Column("force", sa.Boolean, nullable=False),
+    sa.Column("draft", sa.Boolean, nullable=False),
+    sa.Column("reason", SafeText),
+    # What was delivered, or could not be.
+    sa.Column("commit", SafeText),
+    # The commits that were or are to be pushed: on the remote branch nothing else is replaced.
+    sa.Column("pushed", SafeJson, nullable=False),
+    sa.Column("forge", SafeText),
+    sa.Column("branch", SafeText),
+    sa.Column("number", sa.Integer),
+    sa.Column("url", SafeText),
+    sa.Column("state", sa.String(10)),
+    sa.Column("ci", sa.String(10)),
+    sa.Column("tries", sa.Integer, nullable=False),
+    # When it is tried again, or when its forge is asked again.
+    sa.Column("next_at", Instant),
+    sa.Column("updated_at", Instant),
+    sa.Index("ix_deliveries_status_next_at", "status", "next_at"),
 )
 
 # Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is
@@ -467,6 +499,28 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("name", SafeText, primary_key=True),
+    # The repositories of which it is the current one.
+    sa.Column("directories", SafeJson, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("archived_at", Instant),
+)
+
+templates = sa.Table(
+    "templates",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("guidelines", SafeText, nullable=False),
+    sa.Column("agent", SafeText),
+    sa.Column("model", SafeText),
+    sa.Column("directory", SafeText),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+)
 
 notes = sa.Table(
     "notes",

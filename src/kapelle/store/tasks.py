@@ -14,7 +14,7 @@ from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
-from kapelle.store import attempts, events, questions
+from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.runs import GOING
@@ -75,6 +75,7 @@ archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
+    projects.join(connection, values)
     connection.execute(_INSERT, values)
     tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
     if tags:
@@ -248,9 +249,14 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     results = attempts.checks_of(connection, latest)
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
-    return [
+    found = [
         _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results, asked)
         for row in rows
+    ]
+    delivered = deliveries.of(connection, ids)
+    return [
+        task.model_copy(update={"delivery": delivered[task.id]}) if task.id in delivered else task
+        for task in found
     ]
 
 
@@ -286,6 +292,7 @@ def _is_verified(connection: sa.Connection, task: Row) -> bool:
 
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:
     """Delete a task if it has ended and is archived; says whether it was."""
+    deliveries.delete(connection, task_id)
     query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
     return connection.execute(query.where(tasks.c.status.in_(FINAL))).rowcount == 1
 

@@ -43,7 +43,7 @@ _COME_BACK = "It is tried again; make room, or end what uses up the machine."
 _MOVED = re.compile(r"but expected|reference already exists|unable to resolve reference")
 
 # Command-line configuration is read last, so nothing in a repository can undo these.
-_HARDENING = (
+HARDENING = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.untrackedCache=false",
@@ -92,6 +92,14 @@ class Place:
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.git.environment
+
+    @property
+    def hardening(self) -> tuple[str, ...]:
+        return HARDENING
+
     async def run(
         self,
         *args: str,
@@ -104,10 +112,10 @@ class Place:
 
         What the machine is out of is Unavailable: it passes, and the same may work later.
         """
-        options = (part for item in (*_HARDENING, *self.settings) for part in ("-c", item))
+        options = (part for item in (*self.hardening, *self.settings) for part in ("-c", item))
         command = Command(
             argv=[*self.git.argv, *options, *args],
-            environment={**self.git.environment, **self.variables},
+            environment={**self.environment, **self.variables},
             cwd=self.cwd,
             timeout_s=timeout_s,
             max_output=max_output,
@@ -122,7 +130,7 @@ class Place:
             stderr = finished.stderr.decode("utf-8", "replace")
             exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
             if finished.truncated or (finished.code in ok and not exhausted):
-                return Output(finished.code, finished.stdout, finished.truncated)
+                return Output(finished.code, finished.stdout, finished.truncated, stderr)
             if pause_s is None or exhausted or not _BUSY.search(stderr):
                 raise _error(args, finished.code, stderr)
             await asyncio.sleep(pause_s)
@@ -137,6 +145,7 @@ class Output:
     code: int
     stdout: bytes
     truncated: bool
+    stderr: str = ""
 
     @property
     def line(self) -> str:

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
@@ -17,6 +18,7 @@ from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
 from kapelle.workspaces.diff import Diff
+from kapelle.workspaces.forge import Remote, find_remote
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import (
@@ -144,6 +146,13 @@ class Workspaces:
     async def tip(self, owner: str) -> str:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
         return await commits.tip_of(self._markers.require(owner))
+
+    async def astray(self, owner: str) -> str | None:
+        """What the worktree stands on instead of the owner's branch; None if on that."""
+        marker = self._markers.require(owner)
+        marker.make_ready()
+        head = await marker.own.head_branch()
+        return None if head == marker.branch else head or "a commit without a branch"
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
@@ -285,6 +294,18 @@ class Workspaces:
                     break
                 await asyncio.sleep(0.01 * min(number, _TRIES))
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
+
+    async def remote(self, directory: Path, name: str, environ: Mapping[str, str]) -> Remote:
+        """A remote of the repository around a directory, reached with a person's variables."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            raise Conflict(f"{directory} is in no git repository.")
+        shadow = self._shadows.snapshots("sha1").parent
+        return await find_remote(self._git, checkout.common_dir, shadow, name, environ)
+
+    async def push(self, owner: str, remote: Remote, token: str, commit: str, **what: Any) -> None:
+        """Push a commit of the owner's repository; see Remote.push."""
+        await remote.push(self._markers.require(owner).objects, commit, token, **what)
 
     async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
         """How a merge of the owner's branch would go."""

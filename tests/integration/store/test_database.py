@@ -39,6 +39,7 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine.dispose()
 
 
+_MARKS = ("seen_at", "flagged_at", "snoozed_until")
 _ADDED_SINCE = (
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
@@ -47,6 +48,8 @@ _ADDED_SINCE = (
     ("tasks", "read_only"),
     ("attempts", "repository"),
     ("attempts", "memory"),
+    ("tasks", "template"),
+    ("tasks", "guidelines"),
     ("checks", "proved"),
     ("checks", "proof"),
     ("attempts", "performer"),
@@ -67,11 +70,13 @@ _ADDED_SINCE = (
     ("runs", "shell"),
     ("tasks", "repository"),
     ("runs", "repository"),
+    *((table, name) for table in ("tasks", "runs") for name in _MARKS),
 )
 _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
     *(f"ix_{table}_repository_id" for table in ("tasks", "runs")),
     *(f"ix_{table}_parent_task_id" for table in ("tasks", "runs")),
+    "ix_tasks_template",
 )
 
 
@@ -92,7 +97,8 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
         for table in (
-            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index"
+            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
+            "templates", "projects", "deliveries",
         ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:

@@ -41,6 +41,8 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "loop",
         "team",
         "orchestrate",
+        "workflow",
+        "debate",
         "pipeline",
         "best-of",
         "start",

@@ -11,6 +11,8 @@ export interface Filter {
   nested?: boolean;
   project?: string;
   flagged?: boolean;
+  /** What was put away, too. */
+  archived?: boolean;
   limit?: number;
 }
 
@@ -35,7 +37,7 @@ export async function readPage(filter: Filter, cursor: string | null): Promise<P
 function belongs(filter: Filter, work: Work): boolean {
   const inside = isRun(work) ? work.parent_id : work.run_id;
   return (
-    !work.archived_at &&
+    (filter.archived || !work.archived_at) &&
     (!filter.status || filter.status.includes(work.status)) &&
     (filter.nested || !inside) &&
     (!filter.flagged || !!work.flagged_at) &&

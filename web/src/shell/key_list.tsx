@@ -7,6 +7,7 @@ const KEYS: [string, string][] = [
   ['g n', 'Now'],
   ['g w', 'Work'],
   ['g s', 'Schedules'],
+  ['g k', 'Knowledge'],
   ['g u', 'Usage'],
   ['g y', 'System'],
   ['j k', 'next, previous'],

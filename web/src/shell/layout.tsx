@@ -20,6 +20,7 @@ const PLACES: Record<string, string> = {
   n: '/',
   w: '/work',
   s: '/schedules',
+  k: '/knowledge',
   u: '/usage',
   y: '/system',
 };

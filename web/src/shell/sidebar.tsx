@@ -1,6 +1,7 @@
-import { Link } from '@tanstack/react-router';
+import { Link, useNavigate } from '@tanstack/react-router';
 import { type ReactNode, useEffect, useState } from 'react';
 import { isRun, type Run, type Work } from '../api/client';
+import { useProjects } from '../api/knowledge';
 import { useActive, useDaemon, useEnded, useFlagged, useSchedules } from '../api/queries';
 import { needsOf } from '../model/needs';
 import { hasEnded, progressOf, stateOf } from '../model/work';
@@ -78,7 +79,7 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
         <Mark />
         Kapelle
       </div>
-      <Scope work={active.work} />
+      <Scope />
       <Link className="btn new" to="/new">
         <Icon name="plus" />
         New<kbd>c</kbd>
@@ -104,6 +105,9 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
         <Place to="/schedules" icon="schedules" extra={many(planned?.length)}>
           Schedules
         </Place>
+        <Place to="/knowledge" icon="knowledge">
+          Knowledge
+        </Place>
         <Place to="/usage" icon="usage">
           Usage
         </Place>
@@ -117,21 +121,28 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
   );
 }
 
-function Scope({ work }: { work: Work[] }) {
+const MANAGE = '\u0000';
+
+function Scope() {
   const [project, choose] = useScope();
-  const names = new Set(work.map((item) => item.project).filter((name) => name !== null));
+  const navigate = useNavigate();
+  const known = useProjects().data ?? [];
+  const names = new Set(known.filter((one) => !one.archived_at).map(({ name }) => name));
   if (project) names.add(project);
   return (
     <select
       className="scope"
       aria-label="Project"
       value={project ?? ''}
-      onChange={(event) => choose(event.target.value)}
+      onChange={({ target }) =>
+        target.value === MANAGE ? void navigate({ to: '/projects' }) : choose(target.value)
+      }
     >
       <option value="">All projects</option>
       {[...names].sort().map((name) => (
         <option key={name}>{name}</option>
       ))}
+      <option value={MANAGE}>Projects and archive…</option>
     </select>
   );
 }

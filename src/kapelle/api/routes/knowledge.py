@@ -1,4 +1,4 @@
-"""Learnings: report, find, change and delete them; as Markdown in and out."""
+"""Learnings: report, find, change and delete them; as Markdown in and out. Templates."""
 
 from typing import Annotated, Any
 
@@ -6,14 +6,9 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
 from kapelle.api.security import Parent, UseCases, owner_only
-from kapelle.domain.learning import (
-    Learning,
-    LearningEdit,
-    LearningFilter,
-    LearningSpec,
-    Project,
-)
+from kapelle.domain.learning import Learning, LearningEdit, LearningFilter, LearningSpec, Project
 from kapelle.domain.specs import Directory, Spec, Text
+from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.views import SearchKind, SearchView
 from kapelle.service.knowledge import ImportView
 
@@ -100,3 +95,37 @@ async def find(
     """What prompts, results, outputs and commits of ended tasks and runs, learnings and notes have
     all these words, "several" together; each hit in its context, with where it stands."""
     return await service.search.find(query, kind, task, project, limit)
+
+
+templates_router = APIRouter(prefix="/templates", tags=["templates"], dependencies=_owner)
+
+
+@templates_router.get("", name="page")
+async def templates(service: UseCases) -> list[Template]:
+    """Your templates: guidelines that a task or run takes by the name of one, and for each model
+    how the tasks that used it ended, and what they took."""
+    return await service.templates.all()
+
+
+@templates_router.post("", status_code=201)
+async def create(spec: TemplateSpec, service: UseCases) -> Template:
+    """Keep guidelines for work of one kind, and who does it where."""
+    return await service.templates.put(spec)
+
+
+@templates_router.get("/{template}", name="get")
+async def template(template: str, service: UseCases) -> Template:
+    """One template, with what came of the tasks that used it."""
+    return await service.templates.get(template)
+
+
+@templates_router.put("/{template}", name="edit")
+async def edit_template(template: str, spec: TemplateSpec, service: UseCases) -> Template:
+    """Put another in its place; with another name it is renamed, for past tasks too."""
+    return await service.templates.put(spec, template)
+
+
+@templates_router.delete("/{template}", name="delete")
+async def delete_template(template: str, service: UseCases) -> Template:
+    """Delete a template; tasks keep what it told them."""
+    return await service.templates.delete(template)

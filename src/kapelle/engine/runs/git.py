@@ -87,6 +87,12 @@ class GitContext(Context):
 
         return await self._git_step("changes", task.id if task else "changes", perform)
 
+    async def astray(self) -> str | None:
+        async def perform() -> str | None:
+            return await self._workspaces.astray(self._owner) if self._is_git else None
+
+        return await self._git_step("astray", "branch", perform)
+
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         async def perform() -> str:
             if not self._is_git or not one.commit or not other.commit:

@@ -19,10 +19,11 @@ from kapelle.engine.tasks.submit import (
     require_abilities,
     require_agent,
     require_directory,
+    with_template,
     workspace_kind,
 )
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, runs
+from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import repository_of
@@ -45,6 +46,7 @@ async def start(
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
+    checked, _ = await with_template(parts, checked)
     run_id = await parts.db.glance(unused_id, "run")
     directory = os.path.normpath(checked.directory)
     values: dict[str, Any] = {
@@ -80,7 +82,8 @@ async def examine(
     """The specification, and where its run would work; raises what would keep it from that."""
     checked = await validated(parts, pattern, spec)
     settings = parts.work_settings(checked.directory)
-    for role in dict.fromkeys(checked.roles):
+    by_template, _ = await with_template(parts, checked)
+    for role in dict.fromkeys(by_template.roles):
         agent = require_agent(role.agent, settings)
         require_abilities(
             agent, settings, model=role.model, system_prompt=role.system_prompt,
@@ -145,6 +148,8 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
     events.append(
         connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
     )
+    if (deliver := values["spec"].get("deliver", "branch")) != "branch":
+        deliveries.ask(connection, run_id, deliver)
     if also is not None:
         also(connection, run_id)
     return run_id

@@ -53,7 +53,10 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     parts, row, message = attempt.parts, attempt.task, attempt.message
     if row["continue_from"] is None and attempt.mode != "resume":
         memory = await _memory(attempt)
-        return Briefing(compose(row["prompt"], row["context"], [], message, diagnosis, memory))
+        told = compose(
+            row["prompt"], row["context"], [], message, diagnosis, memory, row["guidelines"]
+        )  # fmt: skip
+        return Briefing(told)
     task = await parts.db.read(tasks.get, attempt.task_id)
     continued = await _continued(parts, task)
     ended = [other for other in task.attempts if other.id != attempt.id]
@@ -65,14 +68,16 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     forked = continued.attempts[-1] if continued and continued.attempts else None
     can_fork = task.fork_session and agent.capabilities.fork and resumed is None
     if forked and can_fork and _leaves_session(forked, agent):
-        return Briefing(compose(task.prompt, task.context, [], message), forked.session_id, True)
+        text = compose(task.prompt, task.context, [], message, guidelines=task.guidelines)
+        return Briefing(text, forked.session_id, True)
     pieces = []
     if continued:
         pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
     if resumed:
         pieces.append(await earlier_attempt(parts, task))
     told = compose(
-        task.prompt, task.context, pieces, message, diagnosis, await _memory(attempt)
+        task.prompt, task.context, pieces, message, diagnosis, await _memory(attempt),
+        task.guidelines,
     )  # fmt: skip
     return Briefing(told, asked=asked)
 

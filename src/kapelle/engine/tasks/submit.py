@@ -5,19 +5,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
-from kapelle.store import tasks
+from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import is_git_directory, repository_of
@@ -26,11 +26,11 @@ _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context", "coordinate", "tools",
-    "read_only",
+    "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "template",
 }  # fmt: skip
 
 Also = Callable[[Connection, str], None]
+W = TypeVar("W", bound=WorkSpec)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ async def submit(
     """Store a task; also is done in the same transaction, if the task is a new one."""
     belonging = belonging or Belonging()
     settings, agent, kind = await examine(parts, spec, belonging)
+    spec, guidelines = await with_template(parts, spec)
     values = _values(spec, settings, agent, belonging)
+    values["guidelines"] = guidelines
     values["id"] = await parts.db.glance(unused_id, "task")
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
@@ -69,6 +71,7 @@ async def examine(
     parts: Parts, spec: TaskSpec, belonging: Belonging | None = None
 ) -> tuple[Settings, str, WorkspaceKind]:
     """Its settings, its agent and where it would work; raises what would keep it from that."""
+    spec, _ = await with_template(parts, spec)
     settings = parts.work_settings(require_directory(spec.directory))
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
@@ -97,6 +100,19 @@ async def examine(
             hint="Work in a git repository, or use another agent: `kapelle agents` lists them.",
         )
     return settings, agent, kind
+
+
+async def with_template(parts: Parts, spec: W) -> tuple[W, str | None]:
+    """A specification with the agent and the model of its template, unless it names others; and
+    the guidelines."""
+    if spec.template is None:
+        return spec, None
+    found = await parts.db.glance(templates.get, spec.template)
+    given = {"agent": spec.agent or found.agent, "model": spec.model}
+    if spec.agent in (None, found.agent):  # a model goes with the agent that it was named with
+        given["model"] = spec.model or found.model
+    named = {name: value for name, value in given.items() if value}
+    return spec.model_copy(update=named), found.guidelines
 
 
 def require_directory(directory: str) -> str:
@@ -138,6 +154,9 @@ def _submit(
         if earlier.status not in FINAL:
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
+    if spec.deliver != "branch":
+        deliveries.ask(connection, task.id, spec.deliver)
+        task = tasks.get(connection, task.id)
     if also is not None:
         also(connection, task.id)
     return task
@@ -175,6 +194,19 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
 
 
 async def workspace_kind(
+    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
+) -> WorkspaceKind:
+    """Where a task or run would work; raises InvalidInput where it cannot."""
+    kind = await _workspace_kind(parts, spec, settings)
+    if spec.deliver != "branch" and kind is WorkspaceKind.IN_PLACE:
+        raise InvalidInput(
+            f"What is worked on in place has no branch to {spec.deliver}.",
+            hint="Leave out --deliver, or work in a worktree of a git repository.",
+        )
+    return kind
+
+
+async def _workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     wanted = spec.workspace or settings.workspace.default

@@ -1,4 +1,5 @@
 import { useId } from 'react';
+import { useTemplates } from '../../api/knowledge';
 import { useAgents } from '../../api/queries';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
@@ -39,6 +40,7 @@ export function FormField(props: Props) {
 
 function Input({ field, typed, problem, change, directories, id }: Props & { id: string }) {
   const agents = useAgents().data ?? [];
+  const templates = useTemplates().data ?? [];
   const common = {
     id,
     className: 'field',
@@ -67,6 +69,15 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
           <option value="">{field.otherwise ? `${field.otherwise} (default)` : 'not set'}</option>
           {field.choices.map((choice) => (
             <option key={choice}>{choice}</option>
+          ))}
+        </select>
+      );
+    case 'template':
+      return (
+        <select {...common}>
+          <option value="">none</option>
+          {templates.map((template) => (
+            <option key={template.name}>{template.name}</option>
           ))}
         </select>
       );

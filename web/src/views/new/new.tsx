@@ -2,16 +2,18 @@ import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, type KeyboardEvent, useMemo } from 'react';
 import { ApiError, api, ask, type Work } from '../../api/client';
+import { useTemplates } from '../../api/knowledge';
 import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
 import { Button, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
 import { View as Frame } from '../../shell/layout';
 import { usePreference } from '../../shell/preferences';
+import { Chosen } from '../knowledge/templates';
 import { FormField } from './form_field';
 import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
 
-const WHERE = ['directory', 'agent', 'model', 'project'];
+const WHERE = ['template', 'directory', 'agent', 'model', 'project'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
   'checks',
@@ -97,13 +99,14 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
   const fields = useMemo(() => fieldsOf(schema, defs), [schema, defs]);
   const [typed, type, clear] = useDraft(pattern);
   const directories = useDirectories();
+  const template = useTemplates().data?.find(({ name }) => name === typed.template);
   const navigate = useNavigate();
   const start = useAction(async (): Promise<Work> => {
     const values = fields.map((field) => [field.name, given(field, typed[field.name] ?? '')] as const);
     const spec: Record<string, unknown> = Object.fromEntries(
       values.filter(([, value]) => value !== undefined),
     );
-    spec.directory ??= directories[0];
+    spec.directory ??= template?.directory ?? directories[0];
     const body = spec as never;
     return pattern === 'task'
       ? ask(api.POST('/api/v1/tasks', { body }))
@@ -267,6 +270,7 @@ function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; t
         </header>
         <p className="cmd">{command}</p>
       </section>
+      {typed.template && <Chosen name={typed.template} />}
     </aside>
   );
 }

@@ -22,7 +22,7 @@ export interface Field {
   label: string;
   about: string;
   option: string;
-  input: 'text' | 'long' | 'number' | 'truth' | 'choice' | 'lines' | 'duration' | 'agent';
+  input: 'text' | 'long' | 'number' | 'truth' | 'choice' | 'lines' | 'duration' | 'agent' | 'template';
   choices: string[];
   required: boolean;
   otherwise: string;
@@ -72,6 +72,7 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   const { type, enum: choices } = plain(field, defs);
   if (PROMPTS.has(name)) return 'long';
   if (choices) return 'choice';
+  if (name === 'template') return 'template';
   if (name === 'agent' || name === 'judge' || field['x-cli']?.kind === 'agent') return 'agent';
   if (field['x-cli']?.kind === 'duration') return 'duration';
   if (type === 'boolean') return 'truth';

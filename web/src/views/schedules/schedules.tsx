@@ -7,6 +7,7 @@ import { Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
+import { useScope } from '../../shell/preferences';
 
 const STATES: Record<Schedule['status'], State> = {
   active: 'queued',
@@ -30,7 +31,8 @@ export function rhythm(schedule: Schedule): string {
 
 export function View() {
   const read = useSchedules();
-  const schedules = read.data?.schedules ?? [];
+  const [project] = useScope();
+  const schedules = (read.data?.schedules ?? []).filter((one) => !project || one.project === project);
   return (
     <Frame title="Schedules">
       <div className="page wide">

@@ -1,0 +1,91 @@
+"""`kapelle templates`: a person's own guidelines for work of one kind."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, option
+from kapelle.cli.format import cost, field, one_line, short, table
+from kapelle.cli.ids import completing, template_path
+from kapelle.cli.output import data, document, say, write
+from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
+from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput
+
+templates = command_group("Keep guidelines for work of one kind, and see what comes of it." + LISTS)
+Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("templates"))]
+
+
+@templates.command("list", cls=LightCommand)
+def list_templates(as_json: Json = False) -> None:
+    """List templates, with how many of their tasks succeeded."""
+    found = Connection().get("/templates")
+    rows = [
+        [one["name"], one["agent"] or "", one["model"] or "",
+         f"{sum(model['completed'] for model in one['records'])} of "
+         f"{sum(model['tasks'] for model in one['records'])}", one_line(one["guidelines"])]
+        for one in found
+    ]  # fmt: skip
+    if as_json:
+        document(found)
+    elif rows:
+        write(table(["NAME", "AGENT", "MODEL", "SUCCEEDED", "GUIDELINES"], rows))
+    else:
+        say('No templates yet. `kapelle templates create bugfix "Write a failing test first."`')
+
+
+@templates.command("show", cls=LightCommand)
+def show(name: Name, as_json: Json = False) -> None:
+    """Show a template, and what came of the tasks that used it, for each model."""
+    found = Connection().get(template_path(name))
+    document(found) if as_json else write(_described(found))
+
+
+def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., None]:
+    """`create`, or with a new name to give it `edit`, which begins with what there is."""
+    schema = {**schemas()["template"], "x-cli": {"summary": summary}}
+    options = options_of(schema)
+
+    def put(**params: Any) -> None:
+        if (name := params["name"]) is None:
+            raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
+        client = Connection()
+        known = client.get(template_path(name)) if more else {}
+        if more and params["guidelines_file"] is None:
+            params["guidelines"] = params["guidelines"] or known["guidelines"]
+        given = {**known, **spec_of(options, params, "templates create")}
+        spec = {option.key: given.get(option.key) for option in options}
+        spec["name"] = params.get("rename") or name
+        with spelled(options):
+            kept = (
+                client.put(template_path(name), spec) if more else client.post("/templates", spec)
+            )
+        document(kept) if params["as_json"] else data(kept["name"])
+
+    return with_parameters(put, schema, options, {**more, "as_json": Json})
+
+
+_RENAME = {"rename": Annotated[str | None, option("NAME", "Its new name.")]}
+_create = _put_command("Keep guidelines for work of one kind, and who does it where.", {})
+templates.command("create", cls=LightCommand)(_create)
+_edit = _put_command("Change what is given of a template, its name too.", _RENAME)
+templates.command("edit", cls=LightCommand)(_edit)
+
+
+@templates.command("delete", cls=LightCommand)
+def delete(name: Name, as_json: Json = False) -> None:
+    """Delete a template; its tasks keep what it told them."""
+    gone = Connection().delete(template_path(name))
+    document(gone) if as_json else say(f"{gone['name']} is deleted.")
+
+
+def _described(found: dict[str, Any]) -> Iterator[str]:
+    named = ("name", "agent", "model", "directory")
+    yield from (field(name, one_line(found[name])) for name in named if found[name])
+    yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
+    heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
+    yield from table(heads, [
+        [one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
+         f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
+         short(one["duration_s"] or 0)]
+        for one in found["records"]
+    ])  # fmt: skip

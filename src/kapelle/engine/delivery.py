@@ -1,0 +1,236 @@
+"""Delivering what completed, for tasks and runs alike: merged, or as a pull request.
+
+What is due is asked of the rows again and again; a delivery that a crash cut short is made once
+more, and each of its steps finds what was done.
+"""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.errors import Conflict, ForgeError, KapelleError, Unavailable, WorkspaceError
+from kapelle.domain.run import Run
+from kapelle.domain.specs import MergeSpec
+from kapelle.domain.task import CheckResult, Task
+from kapelle.domain.text import counted
+from kapelle.engine.merge import Merges, deliverable, get_work, secrets_of
+from kapelle.engine.parts import Parts
+from kapelle.runner.redaction import redact
+from kapelle.runner.shim.failpoints import failpoint
+from kapelle.store import deliveries, steps
+from kapelle.store.database import Connection
+from kapelle.store.query import Row
+from kapelle.workspaces.forge import Forge, Remote, Wanted
+
+_log = logging.getLogger("kapelle.delivery")
+_LOOK_S = 10.0
+_LONGEST_S = 900.0
+_MOST_TEXT, _MOST_CHECKS = 6_000, 30
+
+
+class Deliveries:
+    """Delivers whatever is due, each task and run by itself."""
+
+    def __init__(self, parts: Parts, merges: Merges) -> None:
+        self._parts, self._merges = parts, merges
+        self._going: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Look for what is due until cancelled."""
+        with self._parts.db.watch("task.completed", "run.completed", deliveries.ASKED) as changed:
+            while True:
+                try:
+                    await self._sweep()
+                except (KapelleError, OSError) as error:
+                    _log.warning("deliveries are looked for again: %s", error)
+                await changed.wait(_LOOK_S)
+
+    async def _sweep(self) -> None:
+        self._going = {owner: task for owner, task in self._going.items() if not task.done()}
+        now, db = datetime.now(UTC), self._parts.db
+        due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
+        old = dict.fromkeys(await db.read(deliveries.stale, now), self._refresh)
+        for owner, duty in (old | due).items():
+            if owner not in self._going:
+                self._going[owner] = asyncio.create_task(duty(owner))
+
+    async def _deliver(self, owner: str) -> None:
+        """Deliver it, and write down what came of it or when it is tried again."""
+        db = self._parts.db
+        work, row = await db.read(_rows, owner)
+        try:
+            failpoint("deliver_begin")
+            if work.workspace.commit in {None, work.workspace.base_commit} and not row["force"]:
+                found: dict[str, Any] = {"status": "nothing", "reason": "it changed nothing"}
+            elif row["mode"] == "pr":
+                found = await self._open(work, row)
+            else:
+                found = await self._merge(work)
+        except Unavailable as error:
+            wait_s = min(_LONGEST_S, 10.0 * 2 ** row["tries"])
+            later = datetime.now(UTC) + timedelta(seconds=wait_s)
+            tried = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
+            await db.write(deliveries.update, owner, **tried)
+            return
+        except (KapelleError, OSError) as error:
+            told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            found = {"status": "failed", "reason": told}
+        except Exception as error:
+            _log.exception("the delivery of %s failed", owner)
+            found = {"status": "failed", "reason": f"an internal error: {error!r}"}
+        failpoint("deliver_before_end")
+        await db.write(_end, owner, {"commit": work.workspace.commit, **found})
+
+    async def _merge(self, work: Task | Run) -> dict[str, Any]:
+        by_person = work.parent_task_id is None
+        try:
+            merged = await self._merges.merge(work, MergeSpec(), by_person=by_person)
+        except (Conflict, WorkspaceError):
+            if (await self._parts.db.read(get_work, work.id)).merged_at is None:
+                raise
+            return {"status": "delivered", "reason": None}  # before a crash
+        return {"status": "delivered", "reason": None, "branch": merged.base}
+
+    async def _open(self, work: Task | Run, row: Row) -> dict[str, Any]:
+        """Push the branch and have a pull request of it."""
+        commit = await deliverable(self._parts, work, "pr", force=row["force"])
+        base, branch = work.workspace.base, work.workspace.branch
+        if base is None or branch is None:
+            raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
+        remote, forge = await self.reach(work)
+        held = await remote.branches(branch, base, token=forge.token)
+        if base not in held:
+            raise ForgeError(
+                f"The base {base} is not at {forge.host}.",
+                hint=f"`git push {remote.name} {base}`, then kapelle pr {work.id}",
+            )
+        await push(self._parts, work, commit, remote, forge, held.get(branch))
+        failpoint("deliver_after_push")
+        text = await self._description(work)
+        draft = row["draft"] or work.status != "completed"
+        wanted = Wanted(branch, base, work.title, text, draft)
+        made = await forge.save(wanted, row["number"])
+        failpoint("deliver_after_open")
+        known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
+        return {"status": "delivered", "reason": None, "state": made.state, "ci": None, **known}
+
+    async def reach(self, work: Task | Run) -> tuple[Remote, Forge]:
+        return await reach(self._parts, work.directory)
+
+    async def _refresh(self, owner: str) -> None:
+        """Ask the forge of an open pull request for its state and its CI."""
+        parts, settings = self._parts, self._parts.settings().forge
+        work, row = await parts.db.read(_rows, owner)
+        now = datetime.now(UTC)
+        values: dict[str, Any] = {"next_at": now + timedelta(seconds=settings.refresh_s)}
+        try:
+            _, forge = await self.reach(work)
+            found = await forge.pull_request(row["number"])
+            ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
+            values |= {"state": found.state, "ci": ci, "updated_at": now, "reason": None}
+        except (KapelleError, OSError) as error:
+            values["reason"] = getattr(error, "with_hint", str(error))
+        await parts.db.write(_refreshed, owner, values)
+
+    async def _description(self, work: Task | Run) -> str:
+        made = await self._parts.db.read(_checks, work)
+        known = await secrets_of(self._parts, work)
+        text = describe(work, made).encode("utf-8", "replace")
+        return redact(text, known).decode("utf-8", "replace")
+
+
+async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
+    """The remote that a repository is pushed to, and the forge there."""
+    settings = parts.settings().forge
+    remote = await parts.workspaces.remote(Path(directory), settings.remote, parts.environ)
+    return remote, await remote.forge(settings)
+
+
+async def push(
+    parts: Parts, work: Task | Run, commit: str, remote: Remote, forge: Forge, held: str | None
+) -> None:
+    """Push the branch of a task or run; what is about to be pushed is stored before, so that it is
+    known for ours after a crash too."""
+    branch = str(work.workspace.branch)
+    ours = await parts.db.write(deliveries.pushing, work.id, commit)
+    failpoint("deliver_before_push")
+    what = {"branch": branch, "ours": ours, "held": held}
+    await parts.workspaces.push(work.id, remote, forge.token, commit, **what)
+
+
+def describe(work: Task | Run, checks: list[CheckResult]) -> str:
+    """What a pull request says: what was asked, claimed, checked, and what it cost."""
+    if isinstance(work, Task):
+        asked, said = work.prompt, work.result
+        costs = [one.usage.cost_usd for one in work.attempts if one.usage]
+        calls = len(work.attempts)
+    else:
+        given = (work.spec.get(name) for name in ("prompt", "goal", "task"))
+        asked = next((one for one in given if isinstance(one, str)), work.title)
+        said, costs, calls = work.reason, [work.spent.cost_usd], work.spent.agent_calls
+    parts = []
+    if work.status != "completed":
+        parts.append(f"**This work is {work.status}, and not to be merged as it is.**")
+        parts.append(_fenced(work.reason or "no reason is known"))
+    parts += ["### Asked", _fenced(asked)]
+    if said:
+        parts += ["### Claimed (what the agents say of it)", _fenced(said)]
+    parts += ["### Checked", "\n".join(map(_line, checks[:_MOST_CHECKS])) or "Nothing was checked."]
+    known = [cost for cost in costs if cost is not None]
+    price = f"${sum(known):.4g}" if known and len(known) == len(costs) else "an unknown amount"
+    parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
+    parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
+    return "\n\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    """Text of an agent or a person as it is: nobody is mentioned by it, and nothing closed."""
+    text = text.strip()
+    text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n…"
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _line(check: CheckResult) -> str:
+    name = check.name.replace("`", "'")
+    on = f" on {check.commit}" if check.commit else ""
+    code = f", exit code {check.exit_code}" if check.exit_code is not None else ""
+    proved = {None: "", True: ", proved to look at the work", False: ", but blind to the work"}
+    verdict = "passed" if check.passed else "**failed**"
+    return f"- `{name}` {verdict}{on}{code}, {check.duration_s:.1f} s{proved[check.proved]}"
+
+
+def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
+    """The checks that were made of it; of a run, the last ones first."""
+    if isinstance(work, Task):
+        return work.checks
+    made = [step for step in steps.shown(connection, work.id) if step.kind == "check"]
+    return [CheckResult.model_validate(one) for step in reversed(made) for one in step.result or ()]
+
+
+def _rows(connection: Connection, owner: str) -> tuple[Task | Run, Row]:
+    row = deliveries.find(connection, owner)
+    assert row is not None
+    return get_work(connection, owner), row
+
+
+def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
+    """What came of it, in the row and in the history."""
+    now = datetime.now(UTC)
+    deliveries.update(connection, owner, **values, force=False, next_at=None, updated_at=now)
+    kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
+    told = ("status", "reason", "url", "state", "branch")
+    deliveries.tell(connection, kind, owner, **{name: values.get(name) for name in told})
+
+
+def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> None:
+    """What its forge said of a pull request; told where it is news."""
+    before = deliveries.find(connection, owner)
+    deliveries.update(connection, owner, **values)
+    told = {name: values[name] for name in ("state", "ci") if name in values}
+    if before and any(before[name] != value for name, value in told.items()):
+        deliveries.tell(connection, "delivery.changed", owner, url=before["url"], **told)

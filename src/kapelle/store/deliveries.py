@@ -1,0 +1,99 @@
+"""Deliveries: what becomes of the work of tasks and runs, and which of them are due."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.ids import is_id
+from kapelle.domain.task import Delivery
+from kapelle.store import events
+from kapelle.store.query import Row, in_parts
+from kapelle.store.tables import deliveries, runs, tasks
+
+ASKED = "delivery.asked"
+_AT_A_TIME, _MOST_PUSHED = 20, 50
+_NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
+
+
+def ask(
+    connection: sa.Connection, owner: str, mode: str, *, draft: bool = False, force: bool = False
+) -> None:
+    """Have work delivered, once it is there to be; asked again, what is known of it is kept."""
+    values = {**_NEW, "mode": mode, "draft": draft, "force": force}
+    if find(connection, owner) is None:
+        connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
+    else:
+        update(connection, owner, **values)
+    tell(connection, ASKED, owner)
+
+
+def tell(connection: sa.Connection, kind: str, owner: str, **facts: Any) -> None:
+    """Add to the history what came of a delivery."""
+    if is_id("task", owner):
+        events.append(connection, kind, owner, **facts)
+    else:
+        events.append(connection, kind, run_id=owner, **facts)
+
+
+def find(connection: sa.Connection, owner: str) -> Row | None:
+    query = sa.select(deliveries).where(deliveries.c.owner == owner)
+    return connection.execute(query).mappings().first()
+
+
+def update(connection: sa.Connection, owner: str, /, **values: Any) -> None:
+    connection.execute(deliveries.update().where(deliveries.c.owner == owner), values)
+
+
+def of(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
+    """What is known of the deliveries of these tasks or runs."""
+    found = in_parts(connection, sa.select(deliveries), deliveries.c.owner, owners)
+    return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in found}
+
+
+def due(connection: sa.Connection, now: datetime) -> list[str]:
+    """Tasks and runs to be delivered now: those that completed, with other work than was delivered
+    before, and those that a person wants delivered as they are."""
+    found: list[str] = []
+    own = deliveries.c
+    for work in (tasks, runs):
+        pending = sa.and_(
+            own.status == "pending",
+            sa.or_(own.next_at.is_(None), own.next_at <= now),
+            sa.or_(work.c.status == "completed", own.force),
+            own.mode != "branch",
+        )
+        other = own.commit.is_distinct_from(work.c.workspace_commit)
+        again = sa.and_(
+            own.status != "pending", own.mode != "branch", work.c.status == "completed", other
+        )
+        query = sa.select(own.owner).join(work, work.c.id == own.owner)
+        found += connection.execute(query.where(sa.or_(pending, again))).scalars()
+    return found
+
+
+def stale(connection: sa.Connection, now: datetime) -> list[str]:
+    """Those whose open pull requests are to be looked at again."""
+    own = deliveries.c
+    query = sa.select(own.owner).where(
+        own.status == "delivered",
+        own.state.in_(["draft", "open"]),
+        sa.or_(own.next_at.is_(None), own.next_at <= now),
+    )
+    return list(connection.execute(query.limit(_AT_A_TIME)).scalars())
+
+
+def pushing(connection: sa.Connection, owner: str, commit: str) -> list[str]:
+    """Remember a commit that is about to be pushed; those that were before."""
+    if (known := find(connection, owner)) is None:
+        ask(connection, owner, "branch")
+    before: list[str] = known["pushed"] if known else []
+    # The one that is pushed last is the last.
+    kept = [one for one in before if one != commit][-_MOST_PUSHED:]
+    update(connection, owner, pushed=[*kept, commit])
+    return before
+
+
+def delete(connection: sa.Connection, owner: str) -> None:
+    connection.execute(deliveries.delete().where(deliveries.c.owner == owner))

@@ -1,0 +1,183 @@
+"""A forge: five calls about pull requests, and what its answers mean for a person."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from kapelle.domain.errors import ForgeError, Unavailable
+from kapelle.domain.views import Comment
+
+if TYPE_CHECKING:
+    import httpx2
+
+State = Literal["draft", "open", "merged", "closed"]
+_TIMEOUT_S = 30.0
+_MOST_SAID = 500
+MOST_LOG = 20_000
+_OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """What a forge says of a pull request."""
+
+    number: int
+    url: str
+    state: State
+    title: str = ""
+    text: str = ""
+    # What GitHub's GraphQL calls it.
+    node: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in {"draft", "open"}
+
+    def with_text(self, text: str) -> str:
+        """Its description with ours in it, and whatever people wrote around that."""
+        marked = f"<!-- kapelle -->\n{text}\n<!-- /kapelle -->"
+        return _OURS.sub(lambda _: marked, self.text, 1) if _OURS.search(self.text) else marked
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a pull request is to be."""
+
+    branch: str
+    base: str
+    title: str
+    text: str
+    draft: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the CI of a forge found of a commit, and the ends of the logs of what failed."""
+
+    state: Literal["none", "pending", "passed", "failed"]
+    log: str = ""
+
+
+class Forge:
+    """One repository at a forge, with a person's own token."""
+
+    kind = ""
+
+    def __init__(self, host: str, project: str, url: str, token: str) -> None:
+        self.host, self.project, self._url, self.token = host, project, url.rstrip("/"), token
+
+    async def find(self, branch: str) -> PullRequest | None:
+        """The open pull request of a branch, if there is one."""
+        raise NotImplementedError
+
+    async def pull_request(self, number: int) -> PullRequest:
+        raise NotImplementedError
+
+    async def open(self, wanted: Wanted) -> PullRequest:
+        raise NotImplementedError
+
+    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+        """Bring the description of an open one up to date, and make it a draft or ready."""
+        raise NotImplementedError
+
+    async def verdict(self, commit: str) -> Verdict:
+        raise NotImplementedError
+
+    async def comments(self, number: int) -> list[Comment]:
+        """What people said to it, the oldest first."""
+        raise NotImplementedError
+
+    async def save(self, wanted: Wanted, number: int | None) -> PullRequest:
+        """Open a pull request, or update the one that is open; never a second one."""
+        known = await self.pull_request(number) if number else None
+        if known is None or not known.is_open:
+            known = await self.find(wanted.branch)
+        if known is not None:
+            return await self.update(known, wanted)
+        return await self.open(wanted)
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, url: str | None = None
+    ) -> Any:
+        """The answer of the forge's API as JSON; raises what a person can do something about."""
+        return (await self._answer(method, f"{url or self._url}/{path}", body)).json()
+
+    async def text(self, path: str) -> str:
+        """The end of a log; empty if there is none any more."""
+        try:
+            return (await self._answer("GET", f"{self._url}/{path}")).text[-MOST_LOG:]
+        except ForgeError:
+            return ""
+
+    async def _answer(self, method: str, url: str, body: Any = None) -> "httpx2.Response":
+        import httpx2  # it costs the daemon's start too much
+
+        headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
+        try:
+            async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
+                answer = await client.request(method, url, json=body, headers=headers)
+        except httpx2.HTTPError as error:
+            raise Unavailable(
+                f"{self.host} cannot be reached: {error}. It is tried again."
+            ) from None
+        if answer.status_code < 400:
+            return answer
+        raise self._problem(answer)
+
+    def _problem(self, answer: "httpx2.Response") -> ForgeError | Unavailable:
+        code, said, host = answer.status_code, _said(answer), self.host
+        if code == 429 or (code == 403 and _is_limit(answer)):
+            reset = answer.headers.get("x-ratelimit-reset", "")
+            at = f"{datetime.fromtimestamp(int(reset), UTC):%H:%M} UTC" if reset.isdigit() else ""
+            return Unavailable(
+                f"{host} allows no more calls {at and f'until {at} '}for now. It is tried again."
+            )
+        if code >= 500:
+            return Unavailable(f"{host} answered {code}: {said}. It is tried again.")
+        if code == 401:
+            return ForgeError(f"{host} does not accept the token: {said}.", hint=self.login_hint)
+        if code == 403:
+            return ForgeError(
+                f"The token for {host} may not do this in {self.project}: {said}.",
+                hint="It needs the right to write pull requests. " + self.login_hint,
+            )
+        if code == 404:
+            return ForgeError(
+                f"{host} knows no {self.project}, or your token may not see it.",
+                hint="`git remote -v` shows where it would be pushed. " + self.login_hint,
+            )
+        return ForgeError(f"{host} refused it ({code}): {said}.")
+
+    @property
+    def login_hint(self) -> str:
+        return login_hint(self.kind, self.host)
+
+
+def login_hint(kind: str, host: str) -> str:
+    """What to type for a new token."""
+    if kind == "github":
+        return f"Type `gh auth login --hostname {host}`, then `kapelle pr` again."
+    return (
+        f"Give git's credential helper a token for {host} (`git credential approve`), or name a "
+        f'variable that holds one: token_variable of [forge.hosts."{host}"] in config.toml.'
+    )
+
+
+def _is_limit(answer: "httpx2.Response") -> bool:
+    left = answer.headers.get("x-ratelimit-remaining")
+    return left == "0" or "retry-after" in answer.headers
+
+
+def _said(answer: "httpx2.Response") -> str:
+    """What a forge says about an error, in one line."""
+    try:
+        told = answer.json()
+    except ValueError:
+        return answer.text.strip()[:_MOST_SAID] or answer.reason_phrase
+    if not isinstance(told, dict):
+        return str(told)[:_MOST_SAID]
+    found = [told.get("message") or told.get("error") or answer.reason_phrase]
+    for one in told.get("errors") or ():
+        found.append(one.get("message") or one.get("code") if isinstance(one, dict) else one)
+    return "; ".join(str(one) for one in found if one)[:_MOST_SAID].rstrip(".")

@@ -1,0 +1,162 @@
+"""GitHub, and Gitea and Forgejo, whose API resembles it."""
+
+from typing import Any
+from urllib.parse import quote
+
+from kapelle.domain.errors import ForgeError
+from kapelle.domain.views import Comment
+from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
+
+_BAD = {"failure", "cancelled", "timed_out", "action_required", "startup_failure", "error"}
+_MOST_LOGS, _MOST_PAGES = 5, 100
+_READY = "markPullRequestReadyForReview"
+_DRAFT = "convertPullRequestToDraft"
+
+
+class GitHub(Forge):
+    kind = "github"
+
+    @property
+    def _path(self) -> str:
+        return f"repos/{quote(self.project)}"
+
+    async def find(self, branch: str) -> PullRequest | None:
+        owner = self.project.partition("/")[0]
+        query = f"state=open&head={quote(f'{owner}:{branch}', safe='')}"
+        found = await self.call("GET", f"{self._path}/pulls?{query}")
+        same = (one for one in found if one["head"]["ref"] == branch)
+        return next(map(self._read, same), None)
+
+    async def pull_request(self, number: int) -> PullRequest:
+        return self._read(await self.call("GET", f"{self._path}/pulls/{number}"))
+
+    async def open(self, wanted: Wanted) -> PullRequest:
+        text = PullRequest(0, "", "open").with_text(wanted.text)
+        body = {
+            "title": wanted.title,
+            "head": wanted.branch,
+            "base": wanted.base,
+            "body": text,
+            "draft": wanted.draft,
+        }
+        return self._read(await self.call("POST", f"{self._path}/pulls", body))
+
+    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+        if (found.state == "draft") != wanted.draft:
+            change = _DRAFT if wanted.draft else _READY
+            query = f"{change}(input: {{pullRequestId: $id}}) {{ clientMutationId }}"
+            query = f"mutation($id: ID!) {{ {query} }}"
+            body = {"query": query, "variables": {"id": found.node}}
+            # Of GitHub Enterprise, REST is at /api/v3 and GraphQL beside it.
+            answer = await self.call("POST", "graphql", body, url=self._url.removesuffix("/v3"))
+            if answer.get("errors"):
+                raise ForgeError(f"{self.host} refused it: {answer['errors'][0].get('message')}.")
+        path = f"{self._path}/pulls/{found.number}"
+        return self._read(await self.call("PATCH", path, {"body": found.with_text(wanted.text)}))
+
+    async def verdict(self, commit: str) -> Verdict:
+        found = await self.call("GET", f"{self._path}/commits/{commit}/check-runs?per_page=100")
+        status = await self.call("GET", f"{self._path}/commits/{commit}/status")
+        runs, bad, log = found["check_runs"], [], ""
+        for run in runs:
+            if run["conclusion"] in _BAD:
+                bad.append(
+                    f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}".strip()
+                )
+        for run in [run for run in runs if run["conclusion"] in _BAD][:_MOST_LOGS]:
+            told = await self.text(f"{self._path}/actions/jobs/{run['id']}/logs")
+            output = run.get("output") or {}
+            told = told or "\n".join(filter(None, (output.get("summary"), output.get("text"))))
+            log += f"\n== {run['name']}\n{told.rstrip()}\n"
+        bad += _bad_statuses(status)
+        open_ = [run for run in runs if run["status"] != "completed"]
+        return _verdict(bad, log, bool(open_), len(runs), status)
+
+    async def comments(self, number: int) -> list[Comment]:
+        found = []
+        for path in (f"issues/{number}/comments", f"pulls/{number}/comments"):
+            found += await self.call("GET", f"{self._path}/{path}?per_page=100")
+        return sorted(map(_comment, found), key=lambda one: one.at)
+
+    def _read(self, told: Any) -> PullRequest:
+        state: State = "merged" if told.get("merged_at") or told.get("merged") else told["state"]
+        if state == "open" and told.get("draft"):
+            state = "draft"
+        return PullRequest(
+            told["number"], told["html_url"], state, told["title"], told.get("body") or "",
+            str(told.get("node_id") or ""),
+        )  # fmt: skip
+
+
+class Gitea(GitHub):
+    """Drafts are those whose title says so, and its CI tells statuses alone."""
+
+    kind = "gitea"
+    _MARK = "WIP: "
+
+    async def find(self, branch: str) -> PullRequest | None:
+        for page in range(1, _MOST_PAGES):
+            query = f"state=open&limit=50&page={page}"
+            found = await self.call("GET", f"{self._path}/pulls?{query}")
+            for one in found:
+                if one["head"]["ref"] == branch:
+                    return self._read(one)
+            if len(found) < 50:
+                break
+        return None
+
+    async def open(self, wanted: Wanted) -> PullRequest:
+        text = PullRequest(0, "", "open").with_text(wanted.text)
+        body = {"head": wanted.branch, "base": wanted.base, "body": text}
+        body["title"] = f"{self._MARK * wanted.draft}{wanted.title}"
+        return self._read(await self.call("POST", f"{self._path}/pulls", body))
+
+    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+        title = f"{self._MARK * wanted.draft}{found.title.removeprefix(self._MARK)}"
+        body = {"title": title, "body": found.with_text(wanted.text)}
+        return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
+
+    async def verdict(self, commit: str) -> Verdict:
+        status = await self.call("GET", f"{self._path}/commits/{commit}/status")
+        return _verdict(_bad_statuses(status), "", False, 0, status)
+
+    async def comments(self, number: int) -> list[Comment]:
+        return [
+            _comment(one)
+            for one in await self.call("GET", f"{self._path}/issues/{number}/comments")
+        ]
+
+    def _read(self, told: Any) -> PullRequest:
+        is_draft = told["title"].startswith(self._MARK)
+        return super()._read({"draft": is_draft, **told})
+
+
+def _bad_statuses(status: Any) -> list[str]:
+    """The statuses of a commit that failed, in words; Gitea calls the state of one its status."""
+    return [
+        " ".join(
+            [f"{one['context']}:", one.get("description") or "failed", one["target_url"] or ""]
+        )
+        for one in status["statuses"] or ()
+        if (one.get("state") or one.get("status")) in _BAD
+    ]
+
+
+def _verdict(bad: list[str], log: str, going: bool, runs: int, status: Any) -> Verdict:
+    """What checks and statuses amount to; some failed one is enough, whatever still goes on."""
+    if bad:
+        return Verdict("failed", "\n".join(bad) + "\n" + log)
+    if not runs and not status["statuses"]:
+        return Verdict("none")
+    waits = bool(status["statuses"]) and status["state"] not in {"success", "warning"}
+    return Verdict("pending" if going or waits else "passed")
+
+
+def _comment(told: Any) -> Comment:
+    return Comment(
+        author=(told.get("user") or {}).get("login") or "somebody",
+        text=told.get("body") or "",
+        path=told.get("path"),
+        url=told["html_url"],
+        at=told["created_at"],
+    )

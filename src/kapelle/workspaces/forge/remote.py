@@ -1,0 +1,268 @@
+"""Where a repository is pushed to, with a person's own credentials and nothing of its own.
+
+The address is all that is taken from the repository's configuration. Git runs in a repository of
+ours that borrows the objects, with the person's own configuration: credential helpers, ssh, proxies
+and rewritten addresses work, while hooks, helpers and commands of the repository are never read.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kapelle.domain.errors import ForgeError, GitError, KapelleError, Unavailable
+from kapelle.runner.command import Command
+from kapelle.settings.models import Forge as ForgeSettings
+from kapelle.settings.models import ForgeHost
+from kapelle.workspaces.forge.base import Forge, login_hint
+from kapelle.workspaces.forge.github import Gitea, GitHub
+from kapelle.workspaces.forge.gitlab import GitLab
+from kapelle.workspaces.git import HARDENING, Git, Place
+from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.shadow import Objects
+
+_PUSH_TIMEOUT_S, _ASK_TIMEOUT_S = 900.0, 60.0
+_KINDS: dict[str, type[Forge]] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
+_KNOWN = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea"}
+_APIS = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}
+_VARIABLES = {"gitlab": "GITLAB_TOKEN", "gitea": "GITEA_TOKEN", "github": "GITHUB_TOKEN"}
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+_SHORT = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:]+):(?!//)(?P<path>[^:].*)")
+# What of hardening would keep a person's own credentials and transports away.
+_PERSONAL = ("credential.helper", "core.sshCommand", "core.askPass", "protocol.allow")
+_NETWORK = (
+    "protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always",
+    "protocol.ssh.allow=always", "push.gpgSign=false", "push.recurseSubmodules=no",
+    "push.followTags=false", "push.pushOption=", "transfer.credentialsInUrl=allow",
+)  # fmt: skip
+# Of a person's variables for git, those that say how to reach others.
+_OWN_VARIABLES = re.compile(r"GIT_(SSH|SSH_COMMAND|CONFIG_GLOBAL|CONFIG_SYSTEM|SSL_.*|HTTP_.*)")
+_TOKEN = "KAPELLE_FORGE_TOKEN"
+_HELPER = f"!f() {{ test $1 = get && echo username=oauth2 && echo password=${_TOKEN}; }}; f"
+_NO_LOGIN = re.compile(
+    r"Authentication failed|could not read (Username|Password)|Permission denied|access denied"
+    r"|HTTP 40[13]|error: 40[13]|Host key verification failed",
+    re.IGNORECASE,
+)
+_NOT_THERE = re.compile(r"not found|does not exist|does not appear to be a git|error: 404")
+_AWAY = re.compile(
+    r"Could not resolve|Failed to connect|Couldn't connect|Connection (refused|timed out|reset)"
+    r"|error: 5\d\d|timed out|unable to access .*: Recv failure|Empty reply",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A remote's URL, and what it says: the host as settings name it, and the project there."""
+
+    url: str
+    host: str
+    project: str
+    scheme: str
+
+    @classmethod
+    def read(cls, url: str) -> "Address | None":
+        short = _SHORT.fullmatch(url)
+        if "://" not in url and short:
+            return cls(url, short["host"].lower(), _project(short["path"]), "ssh")
+        parts = urlsplit(url)
+        if parts.scheme not in {"https", "http", "ssh"} or not parts.hostname:
+            return None
+        # The port of ssh says nothing about where the API is.
+        port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
+        return cls(url, f"{parts.hostname}{port}", _project(parts.path), parts.scheme)
+
+
+def _project(path: str) -> str:
+    return path.strip("/").removesuffix(".git")
+
+
+@dataclass(frozen=True)
+class Remote(Place):
+    """A remote of a repository, reached as its person would."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    address: Address = Address("", "", "", "")
+    name: str = "origin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {
+            name: value
+            for name, value in self.environ.items()
+            if not name.startswith(("GIT_", "KAPELLE_")) or _OWN_VARIABLES.fullmatch(name)
+        }
+        quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "false", "SSH_ASKPASS": "false"}
+        return {**own, **quiet, "LC_ALL": "C.UTF-8", "GIT_NO_LAZY_FETCH": "1"}
+
+    @property
+    def hardening(self) -> tuple[str, ...]:
+        return tuple(one for one in HARDENING if not one.startswith(_PERSONAL)) + _NETWORK
+
+    async def forge(self, settings: ForgeSettings) -> Forge:
+        """The forge that the remote is at, with the person's token for it."""
+        host = self.address.host
+        known = settings.hosts.get(host) or ForgeHost(kind=_KNOWN.get(host))
+        if known.kind is None:
+            raise ForgeError(
+                f"{host} is no forge that Kapelle knows.",
+                hint=f'Say what it is in your config.toml: [forge.hosts."{host}"] with '
+                'kind = "github", "gitlab" or "gitea" (Forgejo too).',
+            )
+        url = known.url or f"https://{host}/{_APIS[known.kind]}"
+        if host == "github.com":
+            url = known.url or "https://api.github.com"
+        if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in _LOCAL:
+            raise ForgeError(f"{url} must be reached over https: a token is sent to it.")
+        token = await self._find_token(known)
+        return _KINDS[known.kind](host, self.address.project, url, token)
+
+    async def _find_token(self, known: ForgeHost) -> str:
+        """The person's token for the forge: named in the settings, of gh, or of git's helpers."""
+        host, kind = self.address.host, known.kind or ""
+        if named := known.token_variable:
+            if not (value := self.environ.get(named)):
+                raise ForgeError(f"The daemon has no variable {named} with the token for {host}.")
+            return value
+        gh = shutil.which("gh", path=self.environ.get("PATH"))
+        if kind == "github" and gh:
+            argv = [gh, "auth", "token", "--hostname", host]
+            asked = Command(argv, self.environment, self.cwd, _ASK_TIMEOUT_S, max_output=10_000)
+            done = await self.git.execute(asked)
+            if done.code == 0 and (token := done.stdout.decode().strip()):
+                return token
+        if value := self.environ.get(_VARIABLES[kind]):
+            return value
+        asking = f"protocol=https\nhost={host}\npath={self.address.project}\n\n"
+        if self.address.scheme == "http":
+            asking = asking.replace("https", "http", 1)
+        answer = await self.run("credential", "fill", stdin=asking.encode(), ok=(0, 1, 128))
+        for line in answer.line.splitlines():
+            if line.startswith("password="):
+                return line.removeprefix("password=")
+        raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host))
+
+    async def branches(self, *names: str, token: str) -> dict[str, str]:
+        """The commits that these branches have there now."""
+        refs = [f"{BRANCHES}{name}" for name in names]
+        output = await self._reach(token, "ls-remote", "--", self.address.url, *refs)
+        found = (line.split("\t") for line in output.splitlines())
+        return {ref.removeprefix(BRANCHES): commit for commit, ref in found if ref in refs}
+
+    async def push(
+        self,
+        objects: Objects,
+        commit: str,
+        token: str,
+        *,
+        branch: str,
+        ours: Sequence[str],
+        held: str | None,
+    ) -> None:
+        """Have a branch there hold the commit. What it held may be replaced only if we pushed it,
+        and only while it is just that."""
+        if branch_ref(branch) is None:
+            raise ForgeError(f"{branch!r} can be no branch.")
+        if held is not None and held not in ours and not await _is_behind(objects, held, commit):
+            raise ForgeError(
+                f"{branch} at {self.address.host} holds a commit that Kapelle did not push, "
+                f"{held[:12]}; it is not overwritten.",
+                hint=f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again.",
+            )
+        lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
+        await self._reach(
+            token, "push", "--porcelain", "--no-verify", lease, "--", self.address.url,
+            f"{commit}:{BRANCHES}{branch}", variables=objects.variables,
+        )  # fmt: skip
+
+    async def _reach(
+        self, token: str, *args: str, variables: Mapping[str, str] | None = None
+    ) -> str:
+        """What git says; a failure is told as what a person can do about it."""
+        url, host = self.address.url, self.address.host
+        place = replace(
+            self,
+            variables={**self.variables, **(variables or {}), _TOKEN: token},
+            settings=() if self.address.scheme == "ssh" else (_helper(self.address),),
+        )
+        try:
+            output = await place.run(*args, ok=(0, 1), timeout_s=_PUSH_TIMEOUT_S)
+        except GitError as error:
+            raise self._problem(args[0], _without_login(error.message)) from None
+        if output.code:
+            refused = [line for line in output.line.splitlines() if line.startswith("!")]
+            said = _without_login(
+                " ".join(refused or [output.stderr.strip()[-500:]]).replace("\t", " ")
+            )
+            raise ForgeError(
+                f"{host} refused the push: {said}.",
+                hint=f"`git ls-remote {_without_login(url)}` shows what is there.",
+            )
+        return output.line
+
+    def _problem(self, verb: str, said: str) -> KapelleError:
+        host = self.address.host
+        if _NO_LOGIN.search(said):
+            return ForgeError(
+                f"{host} does not let you in: {said}.",
+                hint=f"See that `git ls-remote {_without_login(self.address.url)}` works without a "
+                "question, then `kapelle pr` again.",
+            )
+        if _AWAY.search(said):
+            return Unavailable(f"{host} cannot be reached: {said}. It is tried again.")
+        if _NOT_THERE.search(said):
+            return ForgeError(
+                f"The remote {self.name} is not there: {said}.",
+                hint=f"`git remote set-url {self.name} URL` says where it is now.",
+            )
+        return ForgeError(said)
+
+
+def _helper(address: Address) -> str:
+    """The token as the last of a person's credential helpers, for this host alone."""
+    return f"credential.{address.scheme}://{address.host}.helper={_HELPER}"
+
+
+async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
+    """Whether a commit is here, and the other one follows it: then nothing is lost."""
+    known = await objects.run("cat-file", "-e", held, ok=(0, 1, 128))
+    return known.code == 0 and await objects.is_ancestor(held, commit)
+
+
+def _without_login(text: str) -> str:
+    return re.sub(r"(\w+://)[^/@\s]*@", r"\1", text).strip().rstrip(".")
+
+
+async def find_remote(
+    git: Git, common_dir: Path, shadow: Path, name: str, environ: Mapping[str, str]
+) -> Remote:
+    """The remote of a repository by its name, with its address as the person's own configuration
+    rewrites it; raises ForgeError where there is none that could be pushed to."""
+    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    found: dict[str, str] = {}
+    file = ("--file", str(common_dir / "config"), "--no-includes")
+    wanted = rf"^remote\.{re.escape(name)}\.(url|pushurl)$"
+    output = await own.run("config", *file, "-z", "--get-regexp", wanted, ok=(0, 1))
+    for one in output.fields:
+        key, _, value = one.decode("utf-8", "replace").partition("\n")
+        found.setdefault(key.rpartition(".")[2], value)
+    url = found.get("pushurl") or found.get("url")
+    if not url:
+        raise ForgeError(
+            f"The repository has no remote {name}.",
+            hint=f"`git remote add {name} URL`, or `kapelle config set forge.remote NAME`.",
+        )
+    remote = Remote(git, shadow, {"GIT_DIR": str(shadow)}, environ=environ, name=name)
+    if not url.startswith("-"):
+        url = (await remote.run("ls-remote", "--get-url", url)).line
+    address = Address.read(url)
+    if address is None or url.startswith("-"):
+        raise ForgeError(
+            f"The remote {name} is {_without_login(url)}, which is no address of a forge.",
+            hint=f"Pull requests need one over https or ssh: git remote set-url {name} URL",
+        )
+    return replace(remote, address=address)

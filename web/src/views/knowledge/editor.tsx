@@ -1,0 +1,95 @@
+import { type FormEvent, type ReactNode, useId } from 'react';
+import { Button, Problem } from '../../parts/controls';
+
+interface InputProps {
+  label: string;
+  value: string;
+  change: (value: string) => void;
+  rows?: number;
+  about?: string;
+  choices?: string[];
+  disabled?: boolean;
+}
+
+/** One field of something that is kept. */
+export function Input({ label, value, change, rows, about, choices, disabled }: InputProps) {
+  const id = useId();
+  const common = {
+    id,
+    value,
+    disabled,
+    'aria-describedby': about ? `${id}-about` : undefined,
+    onChange: (event: { target: { value: string } }) => change(event.target.value),
+  };
+  return (
+    <div className="lab">
+      <label htmlFor={id} className="name">
+        {label}
+      </label>
+      {choices ? (
+        <select {...common} className="field">
+          {choices.map((choice) => (
+            <option key={choice} value={choice}>
+              {choice || 'not set'}
+            </option>
+          ))}
+        </select>
+      ) : rows ? (
+        <textarea {...common} className="field" rows={rows} />
+      ) : (
+        <input {...common} className="field" />
+      )}
+      {about && (
+        <p id={`${id}-about`} className="hint">
+          {about}
+        </p>
+      )}
+    </div>
+  );
+}
+
+interface EditorProps {
+  title: ReactNode;
+  send: string;
+  submit: () => void;
+  pending: boolean;
+  error: Error | null;
+  remove?: () => void;
+  close: () => void;
+  children: ReactNode;
+  /** What is known about it besides what can be changed. */
+  facts?: ReactNode;
+}
+
+/** What stands beside a list, to look at one of its things and to change it. */
+export function Editor(props: EditorProps) {
+  const keep = (event: FormEvent) => {
+    event.preventDefault();
+    props.submit();
+  };
+  return (
+    <form className="panel box editor" onSubmit={keep}>
+      <header>
+        <h2>{props.title}</h2>
+        <span className="end">
+          <Button small look="quiet" onClick={props.close}>
+            Close
+          </Button>
+        </span>
+      </header>
+      {props.children}
+      <Problem error={props.error} />
+      <div className="submit">
+        <Button type="submit" look="primary" disabled={props.pending}>
+          {props.send}
+        </Button>
+        {props.remove && (
+          <Button look="danger" onClick={props.remove} disabled={props.pending}>
+            Delete
+          </Button>
+        )}
+      </div>
+      {props.facts}
+    </form>
+  );
+}
