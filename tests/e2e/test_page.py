@@ -231,6 +231,29 @@ def test_a_form_says_what_is_wrong_at_the_field(
     expect(page.locator(".verdict")).to_contain_text("Completed.")
 
 
+def test_what_is_to_begin_later_becomes_a_schedule(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/new?pattern=loop")
+    page.get_by_label("Prompt", exact=True).fill("Tidy up")
+    page.get_by_label(re.compile("^Until")).fill("true")
+    page.get_by_label(re.compile("^Directory")).fill(str(repository))
+    page.get_by_label(re.compile("^Agent ?-a")).select_option("rehearsal")
+    page.get_by_role("radio", name="Again and again").click()
+    page.get_by_label(re.compile("^Minute, hour")).fill("61 * * * *")
+    page.get_by_role("button", name="Schedule the loop").click()
+    wrong = page.locator(".err", has_text="Minute, hour")
+    expect(wrong).to_contain_text("a minute is 0 to 59")
+    expect(wrong.locator("input")).to_be_focused()
+    page.get_by_role("button", name="on Mondays").click()
+    expect(page.get_by_text("Next Mon ").first).to_contain_text("09:00")
+    page.get_by_role("button", name="Schedule the loop").click()
+    expect(page.get_by_role("heading", name="Tidy up").last).to_be_visible()
+    (made,) = kapelle.get("/schedules")["schedules"]
+    assert (made["kind"], made["cron"]) == ("loop", "0 9 * * 1")
+
+
 HOSTILE = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)",
     "\u202egnp.exe", "zero\u200bwidth", "\u001b[31mred\u001b[0m", "W" * 300,

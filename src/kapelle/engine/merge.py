@@ -348,7 +348,7 @@ class Verification:
         process = parts.process(await parts.db.write(processes.begin, owner, name))
         directory, settings = Path(work.directory), parts.work_settings(work.directory)
         cwd = working_directory(place, directory)
-        launch = launch_command(
+        launch = await launch_command(
             parts, settings, check.command or "", owner,
             process=process, cwd=cwd, timeout_s=check.timeout_s,
             env={**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id},
