@@ -160,7 +160,7 @@ class Mcp:
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
-        self.listed = []
+        self.listed: list[types.Tool] = []
         # What an attempt is shown: the tools whose routes it may call.
         self.for_attempts: list[types.Tool] = []
         self._queries: dict[str, set[str]] = {}
@@ -252,11 +252,11 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any
     required = [name for name in schema.get("required", []) if name != "directory"]
     short = {"type": "object", "properties": properties, "required": required}
     compact = _compact(short, schema.get("$defs", {}))
-    for name, field in compact["properties"].items() if known else ():
-        if field == known.get(name):
-            del field["description"]
-        if field.get("items") == known["checks"]["items"]:
-            field["items"] = {"type": "string"}
+    for name, one in compact["properties"].items() if known else ():
+        if one == known.get(name):
+            del one["description"]
+        if one.get("items") == known["checks"]["items"]:
+            one["items"] = {"type": "string"}
     return types.Tool(
         name=tool.name,
         description=f"{' '.join(about.split())} {tool.about}".strip(),
