@@ -224,6 +224,9 @@ continue {third} more
 requeue {failed}
 diff {done}
 merge {done}
+check {done}
+flag {done}
+snooze {done}
 archive {done}
 prune --dry-run
 locks list

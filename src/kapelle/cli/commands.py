@@ -31,6 +31,9 @@ resume      tasks:resume  Go on where a task's last attempt left off, or with a 
 continue    tasks:continue_  Follow up on a task that has ended or waits.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
+check       tasks:check  Make the checks of an ended task once more, on what it committed.
+flag        tasks:flag_work  Flag tasks and runs for attention, or no more.
+snooze      tasks:snooze  Put tasks and runs off: until then they do not need you.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.

@@ -106,6 +106,10 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("ended_at", Instant),
         sa.Column("archived_at", Instant),
         sa.Column("merged_at", Instant),
+        # What a person marked it with.
+        sa.Column("seen_at", Instant),
+        sa.Column("flagged_at", Instant),
+        sa.Column("snoozed_until", Instant),
         sa.Column("idempotency_key", sa.String(200), unique=True),
     ]
 

@@ -13,6 +13,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
+from kapelle.engine.container import begin_container
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -97,6 +98,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     if limits.budget_left_usd == 0:
         raise LimitReached(money_spent(limits.budget_usd or 0))
     token = attempt_token(parts.secret, attempt.id)
+    await begin_container(parts, attempt.settings, attempt.agent_origin.worktree)
     return launch_agent(
         parts,
         attempt.settings,
