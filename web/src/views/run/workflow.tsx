@@ -7,7 +7,7 @@ import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { type Phase, Phases } from './phases';
-import { phaseOf } from './plan';
+import { objectIn, phaseOf } from './plan';
 import { stepState, taskOf } from './step_facts';
 
 interface Milestone {
@@ -102,8 +102,11 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
 }
 
 /** What the worklog says of a phase, or until it does, what its agent said. */
-const textOf = (step: Step, worklog: { task: string; text: string }[]): string =>
-  worklog.find((entry) => entry.task === step.subject)?.text ?? taskOf(step)?.text ?? '';
+function textOf(step: Step, worklog: { task: string; text: string }[]): string {
+  const said = taskOf(step)?.text ?? '';
+  const review = step.label.startsWith('Review') ? objectIn<{ summary?: string }>(said)?.summary : null;
+  return worklog.find((entry) => entry.task === step.subject)?.text ?? review ?? said;
+}
 
 function OneMilestone({ one, works }: { one: Milestone; works: boolean }) {
   const state: State = one.evidence ? 'ok' : works ? 'run' : 'todo';
