@@ -278,7 +278,8 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "pipeline": f"/runs/{ids['pipeline']}", "orchestrate": f"/runs/{ids['release']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
-        "system": "/system", "daemon": "/system/daemon",
+        "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
+        "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip
 
 

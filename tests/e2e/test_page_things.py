@@ -59,10 +59,12 @@ def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, reposi
     expect(page.locator("tbody")).to_contain_text("not used yet")
     # It is chosen in New, and what the task says is told there.
     page.goto(f"{url_of(kapelle)}/new")
-    page.get_by_label("Prompt").fill("Hello")
-    page.get_by_label("Template").select_option("bugfix")
-    page.get_by_label("Directory").fill(str(repository))
-    page.get_by_label("Agent", exact=True).select_option("rehearsal")
+    page.get_by_placeholder("What is to be done?").fill("Hello")
+    page.get_by_label("Template--template").select_option("bugfix")
+    page.get_by_label("Directory-C").or_(page.get_by_label("Directory--directory")).fill(
+        str(repository)
+    )
+    page.get_by_label("Agent--agent").or_(page.get_by_label("Agent-a")).select_option("rehearsal")
     expect(page.locator("aside .cmd")).to_contain_text("--template bugfix")
     page.get_by_role("button", name="Start the task").click()
     expect(page.get_by_role("heading", name="Hello")).to_be_visible()
@@ -92,6 +94,8 @@ def test_projects_are_switched_renamed_and_put_away(
     row.get_by_role("button", name="Archive").click()
     expect(row.get_by_role("button", name="Take out")).to_be_visible()
     expect(page.get_by_role("link", name="Of shop")).to_be_visible()
+    page.reload()
+    expect(row.get_by_role("button", name="Take out")).to_be_visible()
     page.get_by_role("link", name="Work", exact=True).click()
     expect(page.get_by_text("No work yet")).to_be_visible()
 
