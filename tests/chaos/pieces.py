@@ -143,6 +143,7 @@ PIECES: dict[str, Piece] = {
         },
     ),
     "workflow": Piece("workflow", {"task": "Both", "checks": [_COUNTED + "test -f README.md"]}),
+    "debate": Piece("debate", {"prompt": "Which?", "minutes": "rehearsal", "action": "DO IT"}),
     "own": Piece(
         "own",
         {
@@ -162,7 +163,12 @@ _NIGHT = f"""## Plan
 - [ ] second is told
 ## Contract
 Be brief."""
+_YES = {"verdict": "agree", "position": "The first."}
 _WORKFLOW = [
+    rule(r"You are side[\s\S]*Round 1", _MARK, answer(_YES)),
+    rule("You are side", _MARK, answer({**_YES, "verdict": "partial"})),
+    rule("You took no part", _MARK, answer({"summary": "The first."})),
+    rule("You took part[\\s\\S]*DO IT", _MARK, {"write": "which", "content": "first\n"}),
     rule(r"You prepare work[\s\S]*could not be used", _MARK, {"result": _NIGHT}),
     rule("You prepare work", _MARK, {"result": "Nothing comes to my mind."}),
     rule(r"You review work[\s\S]*It is told", _MARK, answer({"done": [2], "summary": "Seen."})),

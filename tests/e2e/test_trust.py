@@ -177,6 +177,7 @@ run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
 workflow hello
+debate hello
 loop hello --until true
 pipeline one two
 batch one two
@@ -190,6 +191,7 @@ team hello
 start
 start evil
 start evil --help
+attach
 runs list
 runs status {run}
 runs steps {run}
@@ -222,6 +224,9 @@ continue {third} more
 requeue {failed}
 diff {done}
 merge {done}
+check {done}
+flag {done}
+snooze {done}
 archive {done}
 prune --dry-run
 locks list

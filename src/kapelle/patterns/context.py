@@ -12,7 +12,15 @@ from pydantic import BaseModel
 from kapelle.domain.answers import Unreadable, instructions, read_answer, read_object
 from kapelle.domain.budget import Left
 from kapelle.domain.specs import CheckSpec, Priority
-from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import (
+    Checked,
+    Combined,
+    Failed,
+    Merged,
+    RunResult,
+    Scored,
+    TaskResult,
+)
 from kapelle.patterns.spec import PatternSpec
 
 Place = Literal["run", "own"]
@@ -24,6 +32,7 @@ class Who(TypedDict, total=False):
     coordinate: bool  # whether it is given Kapelle's own tools, if it can use them
     tools: Sequence[str]  # the only ones that it may use, by its agent's own names
     max_turns: int | None
+    continue_from: str | None
     read_only: bool  # whether it only reports: what it changes is thrown away
 
 
@@ -33,7 +42,6 @@ class TaskArgs(Who, total=False):
     title: str | None
     directory: str | None
     checks: Sequence[CheckSpec | str]
-    continue_from: str | None
     system_prompt: str | None
     priority: Priority | None
     timeout_s: float | None
@@ -200,6 +208,24 @@ class Context(ABC):
     @abstractmethod
     async def take_in(self, task: TaskResult) -> list[str]:
         """Merge the run's branch into a task's: the files that conflict, with their markers."""
+
+    @abstractmethod
+    async def combine(self, task: TaskResult) -> Combined:
+        """The same, with the commit that the task's branch then holds; where nothing conflicts it
+        is what a merge leads to, made aside."""
+
+    @abstractmethod
+    async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
+        """A text file of the run's worktree, or of a task's; None if there is none."""
+
+    @abstractmethod
+    async def write_file(self, path: str, text: str) -> None:
+        """Write a text file of the run's worktree; commit keeps it."""
+
+    @abstractmethod
+    async def name_branch(self, name: str, task: TaskResult, before: str | None = None) -> bool:
+        """Have a branch of this name hold what a task did; before is what it holds by an earlier
+        call. False, and nothing is moved, if somebody else's branch is called so."""
 
     @abstractmethod
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:

@@ -73,6 +73,13 @@ class TaskResult(WorkResult):
         )
 
 
+class Combined(Record):
+    """What a task's branch holds with the run's merged into it, and the files that conflict."""
+
+    commit: str
+    conflicts: list[str] = Field(default=[])
+
+
 class Checked(Record):
     """What checks found, in their order."""
 
