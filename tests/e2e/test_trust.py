@@ -241,6 +241,7 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+notify test
 project list
 project create other
 project rename other another

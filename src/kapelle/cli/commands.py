@@ -60,6 +60,7 @@ demo        demo:demo  Watch a small ensemble of agents work on a sample reposit
 serve       daemon:serve  Run the daemon in the foreground.
 service     unit:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
+notify      daemon:notify  Try how you are told what happens while you are elsewhere.
 backup      daemon:backup  Copy the database to a safe place now.
 completion  main:completion  Print the completion script of a shell.
 """
