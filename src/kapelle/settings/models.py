@@ -1,8 +1,8 @@
 """Every setting, its type and its default; the docstrings make docs/configuration.md."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from kapelle.domain.specs import (
     CheckSpec,
@@ -72,6 +72,31 @@ class Children(Section):
     """US dollars that one and all below it may cost, where it has no budget of its own."""
 
 
+class Docker(Section):
+    engine: Annotated[Text, Field(min_length=1)] = "docker"
+    """Program that runs containers: docker, podman, or a path."""
+    image: Text | None = None
+    """Image of a container for each worktree, in which set-up, checks and tests run."""
+    service: Text | None = None
+    """Instead of an image: the service of a compose file, such as laravel.test."""
+    compose: list[Text] = []
+    """Compose files; when empty, those that the engine finds in the worktree."""
+    workdir: Annotated[Text, Field(pattern="^/")] | None = None
+    """Where the worktree is in the container; for an image /workspace, when not set."""
+    options: list[Text] = []
+    """Further arguments of `run` with an image, such as --network=host."""
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.image or self.service)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.image and self.service:
+            raise ValueError("either image or service: leave one of them out")
+        return self
+
+
 class WorkspaceSettings(Section):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
@@ -85,6 +110,7 @@ class WorkspaceSettings(Section):
     """Shell command run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
     """Seconds the setup command may take."""
+    docker: Docker = Docker()
 
 
 class Environment(Section):
@@ -268,13 +294,25 @@ class Forge(Section):
     """Seconds after which CI is asked again while a check waits for it."""
 
 
-class Integration(Section):
+class Keyed(Section):
     url: Address | None = None
     """Where it is, unless it is the service's own address."""
     key_variable: EnvName | None = None
     """The variable of the daemon's environment that holds the key."""
     key_file: Text | None = None
     """The file that holds the key, for a daemon that your machine starts."""
+
+
+class Notify(Keyed):
+    command: list[Text] = []
+    """A program with its arguments that is told on its standard input, as JSON."""
+    on: list[Literal["question", "failed", "finished", "budget"]] = [
+        "question", "failed", "finished", "budget"
+    ]  # fmt: skip
+    """What is told: questions, what failed, runs that finished, budgets that are spent."""
+
+
+class Integration(Keyed):
     name: Name | None = None
     """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
 
@@ -337,6 +375,8 @@ class Settings(Section):
     """Commits that Kapelle makes."""
     forge: Forge = Forge()
     """Where pull requests are opened, only in your own config.toml."""
+    notify: Notify = Notify()
+    """How you are told what happens while you are elsewhere, only in your own config.toml."""
     integrations: Integrations = Integrations()
     """What agents may look up elsewhere, only in your own config.toml."""
 
