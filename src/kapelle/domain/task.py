@@ -220,6 +220,7 @@ class Task(Work):
     guidelines: str | None = None  # what the template said when the task was asked for
     tools: list[str] = []
     read_only: bool = False
+    browser: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None

@@ -128,6 +128,14 @@ class PullRequestView(Record):
     comments: list[Comment] = Field(default=[])
 
 
+class AttemptFile(Record):
+    """A picture of what an agent saw."""
+
+    attempt: int
+    name: str
+    bytes: int
+
+
 class MergePreview(Record):
     """How the merge of a task or run would go: how many commits its branch is ahead of the base and
     behind it, files in conflict, files with uncommitted changes that are in the way, whether the

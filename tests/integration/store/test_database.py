@@ -45,6 +45,7 @@ _ADDED_SINCE = (
     ("tasks", "coordinate"),
     ("tasks", "tools"),
     ("tasks", "read_only"),
+    ("tasks", "browser"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("tasks", "template"),

@@ -16,6 +16,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
+from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost, Findings, Finish
 from kapelle.engine.tasks.brief import brief
@@ -46,6 +47,7 @@ async def perform(parts: Parts, attempt_id: str) -> None:
 
 async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
     """Prepare the workspace, run the agent, verify its work."""
+    attempt = None
     try:
         attempt = await retried(Attempt.load)(parts, attempt_id)
         if not attempt.is_started:
@@ -56,6 +58,8 @@ async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
     except Unavailable:
         raise
     except KapelleError as error:
+        if attempt is not None:
+            await browser.stop(attempt)
         return _not_possible(error)
     failpoint("perform_after_run")
     return finish, await retried(verify)(attempt, finish)
@@ -121,7 +125,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
     where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
-        prompt=briefing.prompt,
+        prompt=briefing.prompt + browser.told(attempt),
         workspace=attempt.place,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
@@ -139,6 +143,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
             **own.mcp,
             **parts.secrets.mcp(attempt.task_id),
             **_own_tools(attempt),
+            **(browser.tools(attempt) if agent.capabilities.mcp else {}),
         },
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,

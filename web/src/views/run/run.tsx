@@ -11,6 +11,7 @@ import { Crumbs, Head, type Tab, Tabs } from '../work_head';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { RunInspector } from './inspector';
+import { Lanes } from './lanes';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
@@ -29,6 +30,7 @@ const PICTURES: Record<string, [string, Part]> = {
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
+  tracks: ['Tracks', Lanes],
 };
 
 export function View() {
