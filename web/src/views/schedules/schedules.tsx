@@ -40,8 +40,11 @@ export function View() {
         {read.isPending && <Loading />}
         {read.data && schedules.length === 0 && (
           <Empty title="No schedule yet">
-            <p>Anything you can start, you can start again and again:</p>
-            <p className="cmd">kapelle schedule create --cron "0 3 * * *" -- run "Update the dependencies"</p>
+            <p>Anything you can start, you can start again and again: choose “When” in New, or type</p>
+            <p className="cmd">kapelle schedule create --cron "0 3 * * *" run "Update the dependencies"</p>
+            <Link className="btn" to="/new">
+              New schedule
+            </Link>
           </Empty>
         )}
         {schedules.length > 0 && (
