@@ -59,7 +59,7 @@ async def serve(attempt: Attempt) -> None:
     port = _port(attempt) or _free_port()
     name = f"{_SERVE}{port}"
     process = await attempt.process(name)
-    launch = launch_command(
+    launch = await launch_command(
         parts, attempt.settings, wanted.serve, attempt.id, process=process, cwd=attempt.place,
         env=attempt.env | {"PORT": str(port)}, timeout_s=_LONGEST_S,
         label=f"the application of {attempt.task_id}", origin=attempt.agent_origin,
