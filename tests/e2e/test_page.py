@@ -324,9 +324,11 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "failed": f"/tasks/{ids['cache']}", "question": f"/tasks/{ids['question']}",
         "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
         "pipeline": f"/runs/{ids['pipeline']}", "orchestrate": f"/runs/{ids['release']}",
+        "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
-        "system": "/system", "daemon": "/system/daemon",
+        "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
+        "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip
 
 
