@@ -24,7 +24,7 @@ _FLAGS = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
 _SEE = """() => {
   window.ages = []; const seen = new Set();
   // Other digits may stand right before and behind a time.
-  const times = new RegExp(String(Date.now()).slice(0, 5) + '\\d{8}', 'g');
+  const times = new RegExp(String(Date.now()).slice(0, 5) + '[0-9]{8}', 'g');
   const look = () => {
     for (const found of document.body.textContent.matchAll(times)) {
       if (seen.has(found[0])) continue;
