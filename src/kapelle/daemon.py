@@ -44,6 +44,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
+from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
@@ -53,6 +54,7 @@ from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -257,11 +259,13 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         knowledge=Knowledge(parts),
         templates=Templates(parts),
         search=search,
+        notify=Notify(parts),
         projects=Projects(parts, search),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
         batches=Batches(db),
         locks=LockService(parts),
+        terminals=Terminals(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -277,8 +281,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), service.search.run(), Deliveries(parts, merges).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), service.search.run(), service.notify.run(),
+        Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

@@ -12,8 +12,8 @@ from kapelle.api.errors import error_response
 # A wheel carries the page inside the package; in a checkout it is where it was built.
 _PLACES = (Path(__file__).parents[1] / "page", Path(__file__).parents[3] / "web" / "dist")
 _FILES = frozenset({"assets", "icon.svg", "theme.js"})
-_VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "usage",
-                    "system", "search", "new", "login"})  # fmt: skip
+_VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "projects",
+                    "usage", "system", "search", "new", "login"})  # fmt: skip
 _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kapelle</title>
 <h1>The page is not built</h1>
 <p>This daemon runs from a checkout. Type <code>make web</code> there, then reload.</p></html>"""
@@ -22,7 +22,7 @@ _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kape
 def is_page(scope: Scope) -> bool:
     """Whether a request asks for the page or a part of it, which holds nothing of anybody's."""
     first = scope["path"].split("/")[1]
-    return scope["method"] in {"GET", "HEAD"} and first in _FILES | _VIEWS
+    return scope.get("method") in {"GET", "HEAD"} and first in _FILES | _VIEWS
 
 
 class WithPage:

@@ -23,6 +23,7 @@ questions   questions:questions  List what tasks and runs ask of you, the oldest
 say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
+attach      attach:attach  Be in the terminal of an interactive task; Ctrl-] leaves it running.
 wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
@@ -50,6 +51,7 @@ mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and 
 open        daemon:open_page  Open the page in the browser, logged in.
 acp         acp:acp  Be an agent for an editor that speaks the Agent Client Protocol.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
+prompts     prompts:prompts  Show what the roles of patterns are told, and copy it to change it.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.
 init        init:init  Choose an agent and set up this repository.
 config      config:config  Show and change settings.
@@ -58,6 +60,7 @@ demo        demo:demo  Watch a small ensemble of agents work on a sample reposit
 serve       daemon:serve  Run the daemon in the foreground.
 service     unit:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
+notify      daemon:notify  Try how you are told what happens while you are elsewhere.
 backup      daemon:backup  Copy the database to a safe place now.
 completion  main:completion  Print the completion script of a shell.
 """

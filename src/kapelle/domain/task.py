@@ -235,6 +235,7 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    interactive: bool = False  # whether a person talks to its agent in a terminal
     template: str | None = None
     guidelines: str | None = None  # what the template said when the task was asked for
     tools: list[str] = []

@@ -18,6 +18,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
+from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
@@ -27,6 +28,7 @@ from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -51,10 +53,12 @@ class Service:
     knowledge: Knowledge
     templates: Templates
     search: Search
+    notify: Notify
     projects: Projects
     integrations: Integrations
     notes: Notes
     locks: LockService
+    terminals: Terminals
     batches: Batches
     reports: Reports
 

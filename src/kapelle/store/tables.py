@@ -151,6 +151,7 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools.
     sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
@@ -499,6 +500,14 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
+
+# How far those have come who follow the history across restarts.
+positions = sa.Table(
+    "positions",
+    metadata,
+    sa.Column("reader", sa.String(20), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+)
 
 projects = sa.Table(
     "projects",
