@@ -66,18 +66,18 @@ def _soon(run: Run) -> list[Row]:
     daemon = BenchDaemon(run.directory / "soon", {"clock": _CLOCK, "noop": ["true"]}, 4)
     daemon.start()
     try:
-        with closing(Client(daemon.home.socket)) as client, _opened(daemon) as page:
-            client.post("/tasks", daemon.spec("clock"))
+        with _opened(daemon) as page:
+            task = _post(daemon, "/tasks", daemon.spec("clock"))
             page.locator(".card .last").wait_for()
             page.evaluate(_SEE)
             page.wait_for_function(f"window.ages.length >= {samples}", timeout=600_000)
             printed = page.evaluate("window.ages")
-            client.post(f"/tasks/{client.get('/tasks')['tasks'][0]['id']}/cancel", {})
+            _post(daemon, f"/tasks/{task['id']}/cancel", {})
             page.locator(".card").wait_for(state="detached")
             page.evaluate("window.ages.length = 0")
             for count in range(1, samples + 1):
                 title = f"Task {time.time_ns() // 1_000_000}"
-                client.post("/tasks", {**daemon.spec("noop"), "title": title})
+                _post(daemon, "/tasks", {**daemon.spec("noop"), "title": title})
                 page.wait_for_function(f"window.ages.length >= {count}")
             changed = page.evaluate("window.ages")
     finally:
@@ -86,6 +86,12 @@ def _soon(run: Run) -> list[Row]:
         _age("a line that an agent prints, to the pixel, p95", printed),
         _age("a task that is submitted, to the pixel, p95", changed),
     ]
+
+
+def _post(daemon: BenchDaemon, path: str, body: dict[str, Any]) -> Any:
+    """A request of its own: a connection that waits for long is closed."""
+    with closing(Client(daemon.home.socket)) as client:
+        return client.post(path, body)
 
 
 def _age(figure: str, ages_ms: list[float]) -> Row:
