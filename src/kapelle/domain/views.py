@@ -9,7 +9,7 @@ from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
-By = Literal["agent", "model", "project", "task", "run", "day"]
+By = Literal["agent", "model", "project", "task", "run", "outcome", "day"]
 IdPrefix = Annotated[Text | None, Field(max_length=100)]
 Moment = Annotated[
     Text | None, Field(max_length=100, description="An ISO date or time; UTC without an offset.")
@@ -228,6 +228,7 @@ class UsageFilter(Record):
     """Which attempts are added up, and by which of their properties; times are of their start."""
 
     by: By = "agent"
+    across: By | None = None  # a second one: a row for each pair
     since: Moment = None
     until: Moment = None
     agent: Name | None = None
@@ -241,11 +242,13 @@ class UsageRow(UsageSum):
     """The sum of one key, which is null for attempts without such a property."""
 
     key: str | None
+    across: str | None = None
     title: str | None = None  # of a task
 
 
 class UsageReport(Record):
     by: By
+    across: By | None = None
     rows: list[UsageRow]
     total: UsageSum
 
