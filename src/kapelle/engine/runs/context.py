@@ -325,7 +325,7 @@ class DurableContext(GitContext):
             raise InvalidInput(f"ctx.note: {sentence(error)}") from None
 
         def end(connection: Connection, _made: None) -> None:
-            notes.put(connection, spec, None)
+            notes.put(connection, spec, None, self.run_id)
 
         await self._journal.step("note", key, no_work, end=end, at_once=True)
 
