@@ -32,6 +32,7 @@ archive     tasks:archive  Take ended tasks and runs out of the list and keep th
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
+pr          merge:pr  Push what a task or a run did and open a pull request, or update it.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.

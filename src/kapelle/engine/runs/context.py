@@ -65,7 +65,7 @@ class DurableContext(GitContext):
         self._parts, self._project = parts, run["project"]
         self._journal, self._control, self._budget = journal, control, budget
         self._wait = Wait(parts, self.run_id, budget, control)
-        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
+        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal, self._wait)
 
     async def task(
         self,
