@@ -139,7 +139,7 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
 ) -> None:
     configure(kapelle, forge)
     id_ = kapelle.play(
-        _WRITE.format(name="a.txt"), repository, checks=["ci", "test -f a.txt"],
+        '[[do]]\nrun = "echo more >> a.txt"', repository, checks=["ci", "test -f a.txt"],
         retry={"policy": "same", "max_attempts": 2, "delay_s": 0.1},
     )  # fmt: skip
     branch = f"kapelle/{id_}"

@@ -213,6 +213,7 @@ resume {second} again
 continue {third} more
 requeue {failed}
 diff {done}
+pr {done}
 merge {done}
 archive {done}
 prune --dry-run
