@@ -163,6 +163,14 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
     assert (ci["name"], ci["passed"], ci["commit"]) == ("ci", True, second)
     # It was pushed for CI, and nothing more was asked for.
     assert not forge.pulls
+    with_playbook(kapelle, rule("Improve it", {"run": "echo more >> b.txt"}))
+    with kapelle.home.config.open("a") as file:
+        file.write(forge.config("github"))
+    forge.jobs[""] = [("build", "success", "")]
+    run = perform(kapelle, "loop", repository, prompt="Improve it", until=["ci"], deliver="pr")
+    assert delivered(kapelle, run["id"])["delivery"]["url"] == forge.pulls[0]["html_url"]
+    assert f"`ci` passed on {run['workspace']['commit']}" in forge.pulls[0]["body"]
+    assert "pull request" in kapelle.cli("list", cwd=repository, check=True).stdout
 
 
 def refused(kapelle: Instance, id_: str, status: str = "failed") -> str:

@@ -37,6 +37,7 @@ from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
 _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
 _LONGEST_S = 900.0
+_SELDOM = 23
 _MOST_TEXT, _MOST_CHECKS = 6_000, 30
 
 
@@ -134,10 +135,12 @@ class Deliveries:
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
         parts = self._parts
-        later = datetime.now(UTC) + timedelta(seconds=parts.settings().forge.refresh_s)
+        work, now = await parts.db.read(get_work, owner), datetime.now(UTC)
+        # The longer it has been open, the less often.
+        hours = min(_SELDOM, (now - (work.ended_at or now)) // timedelta(hours=1))
+        later = now + timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
         await parts.db.write(deliveries.update, owner, next_at=later)
         try:
-            work = await parts.db.read(get_work, owner)
             await refresh(parts, (await reach(parts, work.directory))[1], owner)
         except (KapelleError, OSError) as error:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
@@ -192,19 +195,22 @@ async def await_ci(
     work = await parts.db.read(get_work, owner)
     begun_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
     await require_no_secret(parts, work, "pr")
-    remote, forge = await reach(parts, work.directory)
-    held = await remote.branches(str(work.workspace.branch), token=forge.token)
-    await push(parts, work, commit, remote, forge, held.get(str(work.workspace.branch)))
-    failpoint("ci_after_push")
+    branch, forge = str(work.workspace.branch), None
     while True:
         verdict = Verdict("pending")
         with suppress(Unavailable):
+            if forge is None:
+                remote, found = await reach(parts, work.directory)
+                held = await remote.branches(branch, token=found.token)
+                await push(parts, work, commit, remote, found, held.get(branch))
+                failpoint("ci_after_push")
+                forge = found
             verdict = await forge.verdict(commit)
         seconds = (datetime.now(UTC) - begun_at).total_seconds()
         ended = verdict.state in {"passed", "failed"} or seconds > check.timeout_s
         if ended or not await pause(parts.settings().forge.poll_s):
             break
-    output = verdict.log or f"{forge.host} says {verdict.state} of {commit}."
+    output = verdict.log or f"The forge says {verdict.state} of {commit}."
     if verdict.state in {"none", "pending"}:
         output += f" Nothing else within {check.timeout_s:g} s: is CI set up for pushed branches?"
     known = await secrets_of(parts, work)
