@@ -37,6 +37,7 @@ from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
@@ -44,17 +45,20 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 from kapelle.settings import Settings, load
-from kapelle.store import attempts, backup, events, runs
+from kapelle.store import attempts, backup, events, projects, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
@@ -230,10 +234,13 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
+    parts.projects = await db.read(projects.current)
+    search = Search(parts)
     merges = Merges(parts)
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
+    usage = Usages(parts)
     service = Service(
         tasks=task_service,
         runs=run_service,
@@ -245,14 +252,18 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
-        usage=Usages(parts),
+        usage=usage,
+        reports=Reports(parts, task_service, run_service, usage),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
         templates=Templates(parts),
-        search=Search(parts),
+        search=search,
+        projects=Projects(parts, search),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
+        batches=Batches(db),
         locks=LockService(parts),
+        terminals=Terminals(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

@@ -49,6 +49,8 @@ class Home:
     # Process directories of what is run beside agents, under names that nobody can guess.
     processes = _Inside("processes")
     worktrees = _Inside("worktrees")
+    # What is known of the containers of worktrees.
+    containers = _Inside("containers")
     runner = _Inside("runner")
     git = _Inside("git")
     secrets = _Inside("secrets")

@@ -142,6 +142,8 @@ PIECES: dict[str, Piece] = {
             "direction": "minimize",
         },
     ),
+    "workflow": Piece("workflow", {"task": "Both", "checks": [_COUNTED + "test -f README.md"]}),
+    "debate": Piece("debate", {"prompt": "Which?", "minutes": "rehearsal", "action": "DO IT"}),
     "own": Piece(
         "own",
         {
@@ -156,6 +158,24 @@ PIECES: dict[str, Piece] = {
     ),
 }
 
+_NIGHT = f"""## Plan
+- [ ] first is there, check: `{_COUNTED}test -f first`
+- [ ] second is told
+## Contract
+Be brief."""
+_YES = {"verdict": "agree", "position": "The first."}
+_WORKFLOW = [
+    rule(r"You are side[\s\S]*Round 1", _MARK, answer(_YES)),
+    rule("You are side", _MARK, answer({**_YES, "verdict": "partial"})),
+    rule("You took no part", _MARK, answer({"summary": "The first."})),
+    rule("You took part[\\s\\S]*DO IT", _MARK, {"write": "which", "content": "first\n"}),
+    rule(r"You prepare work[\s\S]*could not be used", _MARK, {"result": _NIGHT}),
+    rule("You prepare work", _MARK, {"result": "Nothing comes to my mind."}),
+    rule(r"You review work[\s\S]*It is told", _MARK, answer({"done": [2], "summary": "Seen."})),
+    rule("You review work", _MARK, {"run": "touch mine"}, answer({"summary": "Go on."})),
+    rule(r"milestone\nfirst", _MARK, {"run": "touch first"}, {"result": "It is made."}),
+    rule(r"milestone\nsecond", _MARK, {"run": "echo 2 >> first"}, {"result": "It is told."}),
+]
 _TEAM = [
     rule("Resolve every conflict", _MARK, {"run": "printf 'b\\nc\\n' > same"}),
     rule("You plan[\\s\\S]*WORK-E", _MARK, answer(_MORE)),
@@ -173,7 +193,7 @@ _TEAM = [
 def hand_out_parts(kapelle: Instance) -> None:
     """Give the agents of an instance the parts that are not in a prompt."""
     sizes = {"large": "9", "small": "2", "medium": "5"}
-    books = {"rehearsal": "\n".join(_TEAM)} | {
+    books = {"rehearsal": "\n".join([*_WORKFLOW, *_TEAM])} | {
         name: rule(".", _MARK, {"write": "size", "content": f"{size}\n"})
         for name, size in sizes.items()
     }

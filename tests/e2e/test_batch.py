@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import files_on_branch, perform, play, rest, start, tasks_of
+from tests.e2e.ensembles import (
+    files_on_branch,
+    perform,
+    play,
+    rest,
+    rule,
+    start,
+    tasks_of,
+    with_playbook,
+)
 from tests.e2e.instance import ApiError, Instance
 
 MANY = "[limits]\nmax_attempts = 20\n"
@@ -103,3 +112,41 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
     assert "a batch holds no batches" in refused({"prompt": "a", "pattern": "batch"})
     assert "nobody" in refused({"prompt": "a", "agent": "nobody"})
     assert "the prompt is empty" in refused(" ")
+
+
+def test_a_list_is_saved_changed_exported_and_worked_off(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    with_playbook(
+        kapelle, rule("one", {"write": "1", "content": "1\n"}) + rule("two", {"result": "no"})
+    )
+
+    def cli(*words: str) -> str:
+        done = kapelle.cli("batches", *words, cwd=repository)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    file = tmp_path / "night.md"
+    file.write_text("# Night\n\n- Do one\n  - title: first\n- Do two\n", encoding="utf-8")
+    assert cli("save", "night", str(file)) == "2 items\n"
+    as_csv = tmp_path / "night.csv"
+    as_csv.write_text(cli("show", "night", "--csv"), encoding="utf-8")
+    assert cli("save", "copy", str(as_csv)) == "2 items\n"
+    assert cli("show", "copy") == cli("show", "night")
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho '- Do one again' >> \"$1\"\n", encoding="utf-8")
+    editor.chmod(0o755)
+    kapelle.env["EDITOR"] = str(editor)
+    assert cli("edit", "copy") == "3 items\n"
+    assert [(b["name"], len(b["items"])) for b in kapelle.get("/batches")] == [
+        ("copy", 3),
+        ("night", 2),
+    ]
+    cli("delete", "copy")
+    assert "There is no list 'copy'" in kapelle.cli("batches", "show", "copy").stderr
+    run_id = cli("run", "night", "-a", "rehearsal", "--at-once", "1").strip()
+    run = rest(kapelle, run_id)
+    assert (run["status"], run["title"]) == ("completed", "night"), run["reason"]
+    assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
+    with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
+        kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import rest
+from tests.e2e.ensembles import await_running_task, rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
@@ -324,3 +324,46 @@ def test_a_template_is_told_as_guidelines_and_known_by_what_came_of_it(
     assert (task["template"], task["guidelines"]) == ("fix", "Test first.\nChange little.")
     refused = instance.cli("run", "x", "--template", "fix", "-C", str(repository))
     assert (refused.returncode, "There is no template 'fix'" in refused.stderr) == (2, True)
+
+
+def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
+    instance: Instance, repository: Path
+) -> None:
+    instance.cli("project", "switch", "shop", cwd=repository, check=True)
+    task = instance.wait(instance.submit("Hello", repository))
+    run = start(instance, "pipeline", repository, agent="rehearsal", steps=["one", "two"])
+    assert (task["project"], rest(instance, run)["project"]) == ("shop", "shop")
+    spec = {"prompt": "x", "directory": str(repository), "project": "shop", "agent": "mirror"}
+    schedule = {"kind": "task", "spec": spec, "cron": "0 0 1 1 *"}
+    planned = instance.post("/schedules", schedule)["id"]
+    known = {"title": "x", "content": "y", "project": "shop"}
+    learning = instance.post("/learnings", known)["id"]
+    instance.post("/notes", {"key": "k", "value": "v", "scope": "project:shop"})
+    instance.cli("project", "create", "other", check=True)
+    refused = instance.cli("project", "rename", "shop", "other")
+    assert (refused.returncode, "already" in refused.stderr) == (2, True)
+    # A run that is under way is not left behind.
+    gate = repository.parent / "gate"
+    wait = f'[[do]]\nrun = "until test -e {gate}; do sleep 0.05; done"'
+    slow = start(instance, "pipeline", repository, agent="rehearsal", steps=[wait, "after"])
+    await_running_task(instance, slow)
+    instance.cli("project", "rename", "shop", "store", check=True)
+    gate.touch()
+    assert rest(instance, slow)["project"] == "store"
+    found = instance.get("/tasks?project=store")["tasks"]
+    assert len(found) == 5
+    assert instance.get("/tasks?project=shop")["tasks"] == []
+    found = instance.get(f"/schedules/{planned}")
+    assert (found["project"], found["spec"]["project"]) == ("store", "store")
+    assert instance.get(f"/learnings/{learning}")["project"] == "store"
+    assert instance.get("/notes/entry?key=k&scope=project:store")["value"] == "v"
+    assert "*  store" in instance.cli("project", cwd=repository, check=True).stdout
+    instance.cli("project", "archive", "store", check=True)
+    assert instance.get("/work?project=store")["work"] == []
+    assert len(instance.get("/work?project=store&archived=true")["work"]) == 3
+    listed = instance.cli("project", "list", "--archived", check=True).stdout
+    assert "store" in listed
+    # New work takes it out again: the repository is still switched to it.
+    instance.wait(instance.submit("Hello", repository))
+    [store] = [one for one in instance.get("/projects") if one["name"] == "store"]
+    assert (store["archived_at"], store["work"]) == (None, 8)

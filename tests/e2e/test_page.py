@@ -215,6 +215,31 @@ def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
     assert kapelle.task(task)["delivery"]["ci"] == "failed"
 
 
+def test_what_is_put_off_comes_back_and_what_was_seen_is_dim(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    task = kapelle.play('[[do]]\nfail = "no ideas"\n', repository, title="Hard", checks=["true"])
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    page.get_by_role("button", name="Later: Hard").click()
+    page.get_by_role("menuitem", name="Tomorrow morning").click()
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    expect(page.locator(".results .seen")).to_have_count(0)
+    kapelle.post(f"/work/{task}/mark", {"snoozed_until": None})
+    expect(page.locator(".needs")).to_contain_text("no ideas")
+    page.get_by_role("link", name="Hard").first.click()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Flag for attention").click()
+    page.get_by_role("link", name="Checks").click()
+    page.get_by_role("button", name="Check once more").click()
+    expect(page.get_by_role("heading", name=re.compile("Once more"))).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    expect(page.locator(".results .seen")).to_contain_text("Hard")
+    kapelle.cli("archive", task)
+    expect(page.locator(".needs")).to_have_count(0)
+
+
 def test_a_form_says_what_is_wrong_at_the_field(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:
@@ -230,6 +255,29 @@ def test_a_form_says_what_is_wrong_at_the_field(
     page.get_by_role("button", name="Start the task").click()
     expect(page.locator(".claim")).to_be_visible()
     expect(page.locator(".verdict")).to_contain_text("Completed.")
+
+
+def test_what_is_to_begin_later_becomes_a_schedule(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/new?pattern=loop")
+    page.get_by_label("Prompt", exact=True).fill("Tidy up")
+    page.get_by_label(re.compile("^Until")).fill("true")
+    page.get_by_label(re.compile("^Directory")).fill(str(repository))
+    page.get_by_label(re.compile("^Agent ?-a")).select_option("rehearsal")
+    page.get_by_role("radio", name="Again and again").click()
+    page.get_by_label(re.compile("^Minute, hour")).fill("61 * * * *")
+    page.get_by_role("button", name="Schedule the loop").click()
+    wrong = page.locator(".err", has_text="Minute, hour")
+    expect(wrong).to_contain_text("a minute is 0 to 59")
+    expect(wrong.locator("input")).to_be_focused()
+    page.get_by_role("button", name="on Mondays").click()
+    expect(page.get_by_text("Next Mon ").first).to_contain_text("09:00")
+    page.get_by_role("button", name="Schedule the loop").click()
+    expect(page.get_by_role("heading", name="Tidy up").last).to_be_visible()
+    (made,) = kapelle.get("/schedules")["schedules"]
+    assert (made["kind"], made["cron"]) == ("loop", "0 9 * * 1")
 
 
 HOSTILE = (

@@ -176,12 +176,22 @@ run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
+workflow hello
+debate hello
 loop hello --until true
 pipeline one two
+batch one two
+batches save list README.md
+batches list
+batches show list
+batches run list
+batches delete list
+batches edit list
 team hello
 start
 start evil
 start evil --help
+attach
 runs list
 runs status {run}
 runs steps {run}
@@ -215,6 +225,9 @@ requeue {failed}
 diff {done}
 pr {done}
 merge {done}
+check {done}
+flag {done}
+snooze {done}
 archive {done}
 prune --dry-run
 locks list
@@ -229,6 +242,11 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+project list
+project create other
+project rename other another
+project switch another
+project archive another
 templates list
 templates create other Guidelines
 templates show {template}
@@ -240,6 +258,7 @@ notes get key
 notes watch key
 notes delete key
 usage
+report
 events
 top
 agents list
@@ -344,11 +363,15 @@ BODIES: dict[str, Any] = {
     "POST /learnings": {"title": "x", "content": "y", "directory": "{clone}"},
     "PUT /learnings/{learning_id}": {"title": "z"},
     "POST /learnings/markdown": {"markdown": "## x\ny", "directory": "{clone}"},
+    "POST /projects": {"name": "mine"},
+    "PUT /projects": {"name": "mine", "to": "ours", "archived": True},
+    "PUT /projects/current": {"name": "ours", "directory": "{clone}"},
     "POST /templates": {"name": "other", "guidelines": "x", "directory": "{clone}"},
     "PUT /templates/{template}": {"name": "fix", "guidelines": "x", "directory": "{clone}"},
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "PUT /batches/{name}": {"text": "- x"},
     "POST /notes": {"key": "x", "value": "x"},
     "POST /questions": {"text": "x"},
     "POST /questions/{token}/answer": {"answer": "x"},

@@ -54,6 +54,7 @@ const tree = root.addChildren([
     view('/schedules', () => import('./views/schedules/schedules')),
     view('/schedules/$id', () => import('./views/schedules/schedule')),
     view('/knowledge/{-$tab}', () => import('./views/knowledge/knowledge')),
+    view('/projects', () => import('./views/knowledge/projects')),
     view('/usage', () => import('./views/usage/usage')),
     view('/system/{-$tab}', () => import('./views/system/system')),
   ]),

@@ -14,17 +14,20 @@ from kapelle.api.errors import ErrorView
 from kapelle.api.page import WithPage
 from kapelle.api.routes import (
     agents,
+    batches,
     daemon,
     integrations,
     knowledge,
     locks,
     notes,
     output,
+    projects,
     questions,
     runs,
     schedules,
     sessions,
     tasks,
+    terminals,
     trust,
 )
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
@@ -60,7 +63,9 @@ def routes() -> FastAPI:
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
         tasks.work_router, knowledge.router, knowledge.search_router, knowledge.templates_router,
+        projects.router, terminals.router,
         notes.router, integrations.router, questions.router, locks.router, tasks.attempt_router,
+        batches.router, agents.report_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)

@@ -14,6 +14,7 @@ _TABLE = """
 run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
+batches     batches:batches  Keep lists of work, and work them off with `kapelle batch`.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
 list        tasks:list_tasks  List the tasks and runs of this repository, the newest first.
 top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
@@ -22,6 +23,7 @@ questions   questions:questions  List what tasks and runs ask of you, the oldest
 say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
+attach      attach:attach  Be in the terminal of an interactive task; Ctrl-] leaves it running.
 wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
@@ -29,15 +31,20 @@ resume      tasks:resume  Go on where a task's last attempt left off, or with a 
 continue    tasks:continue_  Follow up on a task that has ended or waits.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
+check       tasks:check  Make the checks of an ended task once more, on what it committed.
+flag        tasks:flag_work  Flag tasks and runs for attention, or no more.
+snooze      tasks:snooze  Put tasks and runs off: until then they do not need you.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 pr          merge:pr  Push what a task or a run did and open a pull request, or update it.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
+project     projects:project  Make projects, rename them, put them away, switch between them.
 templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.
 notes       notes:notes  Read and write notes that agents and people share.
 locks       locks:locks  Hold files of a checkout, so that no agent changes them.
+report      usage:report  Tell what was asked for, done, proven and spent, and what needs you.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

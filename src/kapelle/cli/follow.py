@@ -24,12 +24,10 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import path_of, run_path, task_path
 from kapelle.cli.outcome import (
-    FINAL,
     Run,
     Task,
     doing_words,
     exit_code,
-    next_commands,
     settled,
     waiting_words,
 )
@@ -37,6 +35,7 @@ from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.transcript import Passage, Whole, passage, show, show_json
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
+from kapelle.domain.report import FINAL, next_commands
 from kapelle.domain.text import counted
 
 if TYPE_CHECKING:

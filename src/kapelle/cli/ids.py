@@ -100,10 +100,10 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
         for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
             if item.get("origin", what):  # a broken one has none
                 yield item["name"], item.get("status") or item["summary"]
-    elif what == "templates":
-        for item in client.get("/templates", timeout=2):
-            yield item["name"], item["guidelines"]
-    elif what in {"model", "project"}:
+    elif what in {"templates", "project"}:
+        for item in client.get(f"/{what.removesuffix('s')}s", timeout=2):
+            yield item["name"], item.get("guidelines") or f"{item['open']} open"
+    elif what == "model":
         for row in client.get("/usage", {"by": what}, timeout=2)["rows"]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"

@@ -1,6 +1,7 @@
 """`kapelle init`."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ TEMPLATE = """\
 # What a new worktree needs so that checks test it, and not your checkout: docs/environment.md.
 # Untracked files that it gets a copy of, those it gets a link to, and what runs before the agent.
 {copy}
-# link = ["data"]
+{link}
 {setup}
 
 # [tasks]
@@ -51,6 +52,7 @@ diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --
 _EXAMPLES = {
     "checks": '# checks = ["make test"]',
     "copy": '# copy = [".env"]',
+    "link": '# link = ["data"]',
     "setup": '# setup = "make deps"',
 }
 
@@ -141,16 +143,28 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
         file.write(_config(proposed, mark="" if accepted else "# "))
+    if proposal.tracks and not os.path.lexists(path.parent / "tracks.toml"):
+        with open(path.parent / "tracks.toml", "x", encoding="utf-8") as file:
+            file.write(_tracks(proposal.tracks))
+        say("Start its features with: kapelle tracks -F .kapelle/tracks.toml")
     if is_empty and accepted:
         # It holds what this person has just agreed to, and nothing else.
         grant(home, executable(home, here))
     return str(path), True
 
 
+def _tracks(spec: dict[str, Any]) -> str:
+    """A spec of the pattern tracks as TOML, which writes texts, numbers and lists as JSON does."""
+    written = {name: json.dumps(one, ensure_ascii=False) for name, one in spec.items()}
+    lines = [f"{name} = {text}" for name, text in written.items() if name != "tracks"]
+    rows = [f"{json.dumps(name)} = {json.dumps(one)}" for name, one in spec["tracks"].items()]
+    return "\n".join([*lines, "", "[tracks]", *rows, ""])
+
+
 def _config(proposed: dict[str, str], mark: str) -> str:
     """The template with what is proposed, behind the mark, in the place of its examples."""
     own = {name: f"{mark}{name} = {value}" for name, value in proposed.items()}
-    table = mark if own.keys() & {"copy", "setup"} else "# "
+    table = mark if own.keys() & {"copy", "link", "setup"} else "# "
     return TEMPLATE.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 

@@ -61,7 +61,7 @@ def pr(
     force: Annotated[bool, flag("Even with a secret in it.", "--force")] = False,
     as_json: Json = False,
 ) -> None:
-    """Push what a task or a run did and open a pull request of it, or update the one it has.
+    """Push what a task or a run did and open a pull request, or update it.
 
     Its description says what was asked, claimed and checked, and what it cost.
     """

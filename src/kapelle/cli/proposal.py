@@ -83,14 +83,16 @@ class Proposal:
     setup: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     copy: list[str] = field(default_factory=list)
+    link: list[str] = field(default_factory=list)
     filters: list[str] = field(default_factory=list)
+    tracks: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "setup": " && ".join(self.setup) or None}
 
     def as_toml(self) -> dict[str, str]:
         """What is proposed by the name of its setting, as it is written in a config file."""
-        given = [(name, self.as_json()[name]) for name in ("checks", "copy", "setup")]
+        given = [(name, self.as_json()[name]) for name in ("checks", "copy", "link", "setup")]
         # JSON writes texts and lists of them as TOML does.
         return {name: json.dumps(one, ensure_ascii=False) for name, one in given if one}
 
@@ -105,7 +107,44 @@ def propose(top: Path) -> Proposal:
                 _look(place, f"{place.name}/", proposal)
     if not proposal.checks and re.search(r"(?m)^test\s*:", _text(top / "Makefile")):
         proposal.checks.append("make test")
+    _understand(top / ".orchestrator" / "config.json", proposal)
     return proposal
+
+
+def _understand(path: Path, proposal: Proposal) -> None:
+    """Add what the configuration of an orchestrator of features asks for."""
+    try:
+        given = json.loads(_text(path) or "{}")
+        told = {name: given.get(name) or {} for name in ("worktree", "agent", "verification")}
+        rows = [{"name": "all"}, *given.get("tracks", [])][1 if given.get("tracks") else 0 :]
+        tracks = {row["name"]: ",".join(row.get("categories", [])) for row in rows}
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return
+    if not given:
+        return
+    proposal.found.append(".orchestrator/config.json")
+    proposal.copy += [
+        name for name in told["worktree"].get("copyFiles", []) if name not in proposal.copy
+    ]
+    proposal.link += told["worktree"].get("symlinkDirs", [])
+    agent, verification = told["agent"], told["verification"]
+    names = agent.get("allowedToolsVerification") or []
+    spec = {
+        "features": given.get("featuresFile"),
+        "instructions": given.get("instructionsFile"),
+        "progress_file": given.get("progressFile"),
+        "base": given.get("baseBranch"),
+        "agent": agent.get("preferred"),
+        "fallback_agents": agent.get("fallbackAgents"),
+        "worker_turns": agent.get("maxTurnsImplementation"),
+        "verifier_turns": agent.get("maxTurnsVerification"),
+        "verifier_tools": names.split(",") if isinstance(names, str) else names,
+        "max_attempts": verification.get("maxAttempts"),
+        "verify": False if verification.get("disabled") else None,
+        "checks": proposal.checks,
+        "tracks": tracks,
+    }
+    proposal.tracks = {name: value for name, value in spec.items() if value not in (None, [])}
 
 
 def _look(place: Path, prefix: str, proposal: Proposal) -> bool:

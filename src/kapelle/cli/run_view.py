@@ -31,9 +31,10 @@ from kapelle.cli.format import (
     workspace_fields,
 )
 from kapelle.cli.ids import run_path, task_path
-from kapelle.cli.outcome import Run, Task, next_commands
+from kapelle.cli.outcome import Run, Task
 from kapelle.cli.questions import asked_lines
 from kapelle.client.http import Connection
+from kapelle.domain.report import next_commands
 from kapelle.domain.text import counted
 
 Step = dict[str, Any]

@@ -8,7 +8,7 @@ from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_gr
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, run_path
-from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
+from kapelle.cli.outcome import INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import status_option, statuses
 from kapelle.cli.questions import answer
@@ -25,6 +25,7 @@ from kapelle.cli.tasks import (
 from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
+from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus
 
 

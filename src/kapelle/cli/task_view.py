@@ -22,8 +22,9 @@ from kapelle.cli.format import (
     usd_limit,
     workspace_fields,
 )
-from kapelle.cli.outcome import Task, next_commands, waiting_words
+from kapelle.cli.outcome import Task, waiting_words
 from kapelle.cli.questions import asked_lines
+from kapelle.domain.report import next_commands
 from kapelle.domain.text import counted
 
 DIAGNOSIS_TAIL = 15

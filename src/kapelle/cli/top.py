@@ -30,11 +30,12 @@ from kapelle.cli.format import (
     table,
 )
 from kapelle.cli.ids import is_run, path_of
-from kapelle.cli.outcome import FINAL, Run, Task, doing_words
+from kapelle.cli.outcome import Run, Task, doing_words
 from kapelle.cli.output import document, say, write
 from kapelle.cli.questions import question_lines
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError
+from kapelle.domain.report import FINAL
 
 Item = Task | Run
 

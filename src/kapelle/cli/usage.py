@@ -1,4 +1,4 @@
-"""`kapelle usage`."""
+"""`kapelle usage` and `kapelle report`."""
 
 from typing import Annotated, Any
 
@@ -52,6 +52,28 @@ def usage(
     silent = report["total"]["unreported"]
     if silent and not as_json:
         say(f"{counted(silent, 'attempt')} told nothing about usage.")
+
+
+def report(
+    start: Annotated[
+        str, option("WHEN", "From 12h or 7d ago, or 2026-11-01T18:00, on.", "--since")
+    ] = "24h",
+    until: Annotated[str | None, option("WHEN", "Up to then; a day is included.")] = None,
+    project: Annotated[str | None, option("NAME", "Only this project's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what was asked for, done, proven and spent, and what needs you.
+
+    It is Markdown: `kapelle report --since 12h > night.md`. What was not verified is said to be so,
+    and whatever failed has its reason and what to type next.
+    """
+    query = {
+        "since": since(start, "--since"),
+        "until": since(until, "--until"),
+        "project": None if project is None else not_empty(project, "--project"),
+    }
+    found = Connection().get("/report", query)
+    show(found, as_json, found["markdown"].splitlines())
 
 
 def lines(report: dict[str, Any]) -> list[str]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import path_of, task_path
-from kapelle.cli.outcome import FINAL
 from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report
 from kapelle.demo.sandbox import Sandbox, kapelle
 from kapelle.demo.view import Tasks, View, series
 from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.report import FINAL
 
 # Both have begun their work when the daemon is killed.
 _INTERRUPTED = {"intervals", "scales"}

@@ -16,6 +16,77 @@ Moment = Annotated[
 ]
 
 
+class ReportFilter(Record):
+    """The time that a report is about; by default the last 24 hours."""
+
+    since: Moment = None
+    until: Moment = None
+    project: Name | None = None
+
+
+class ReportPart(Record):
+    """A task or run inside a run; next is what to type about it."""
+
+    id: str
+    title: str
+    status: str
+    reason: str | None
+    cost_usd: float | None
+    verified: bool | None
+    next: str
+
+
+class ReportEntry(Record):
+    """What became of one task or run; next are commands with what each does."""
+
+    id: str
+    title: str
+    asked: str
+    group: Literal["needs", "failed", "done", "open"]
+    status: str
+    reason: str | None
+    question: str | None
+    pattern: str | None
+    project: str | None
+    schedule_id: str | None
+    directory: str
+    created_at: datetime
+    ended_at: datetime | None
+    attempts: int
+    cost_usd: float | None
+    verified: bool | None
+    evidence: list[CheckResult]
+    branch: str | None
+    base: str | None
+    merged: bool
+    pull_request: str | None = None
+    parts: list[ReportPart]
+    next: list[tuple[str, str]]
+
+
+class ReportView(Record):
+    """What was begun, went on or ended in a time; cost is that of every attempt begun in it."""
+
+    since: datetime
+    until: datetime
+    entries: list[ReportEntry]
+    left_out: int
+    cost: "UsageSum"
+    markdown: str
+
+
+class BatchView(Record):
+    """A saved list of work; problem says why what stands there is none."""
+
+    name: str
+    items: list[dict[str, Any]]
+    problem: str | None
+    markdown: str
+    csv: str
+    version: int
+    updated_at: datetime
+
+
 class DiffView(Record):
     patch: str
     stat: str
@@ -74,6 +145,17 @@ class MergePreview(Record):
 
 
 Standing = Literal["not_needed", "trusted", "changed", "not_trusted"]
+
+
+class Project(Record):
+    """What work belongs to, with how many tasks and runs it has."""
+
+    name: str
+    directories: list[str]  # the repositories of which it is the current one
+    created_at: datetime
+    archived_at: datetime | None
+    work: int
+    open: int
 
 
 class TrustItem(Record):

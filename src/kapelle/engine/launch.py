@@ -1,10 +1,12 @@
 """How agents and shell commands are launched as processes of attempts and runs."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
+from kapelle.engine.container import begin_container, script_of
 from kapelle.engine.environment import (
     Origin,
     Variables,
@@ -31,11 +33,14 @@ def launch_agent(
     timeout_s: float | None,
     label: str,
     origin: Origin,
+    terminal: tuple[int, int] | None = None,
 ) -> Launch:
     """An agent in the directory of its prompt file, where all that it needs is written first."""
     base = agent_environment(parts.environ, settings, agent, origin)
     command = agent_command(agent, replace(request, environ=base | dict(env)))
     variables = in_worktree(base | command.env | dict(env), origin).values
+    if script := script_of(parts.home, settings, origin.worktree):
+        variables["PATH"] = os.pathsep.join([str(script.parent), variables.get("PATH", os.defpath)])
     secrets = server_secrets(request.mcp_servers.values())
     return Launch(
         process_dir=process.directory,
@@ -48,6 +53,7 @@ def launch_agent(
         grace_s=settings.tasks.grace_s,
         redact=parts.redactions(owner, variables, *secrets),
         label=label,
+        terminal=terminal,
     )
 
 
@@ -59,7 +65,7 @@ def command_variables(
     return in_worktree(base | settings.environment.set | dict(env), origin)
 
 
-def launch_command(
+async def launch_command(
     parts: Parts,
     settings: Settings,
     command: str,
@@ -74,10 +80,11 @@ def launch_command(
 ) -> Launch:
     """A shell command beside the agents: a check, a score, or a workspace's set-up."""
     variables = command_variables(parts, settings, env, origin).values
+    script = await begin_container(parts, settings, origin.worktree)
     return Launch(
         process_dir=process.directory,
         secret=process.secret,
-        argv=["/bin/sh", "-c", command],
+        argv=[*([str(script)] if script else []), "/bin/sh", "-c", command],
         cwd=cwd,
         env=variables,
         timeout_s=timeout_s,

@@ -27,7 +27,7 @@ from kapelle.settings.trust import Executable, executable, require, standing
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
-from kapelle.workspaces import Workspaces
+from kapelle.workspaces import Workspaces, repository_of
 
 _MOST_SETTINGS = 100
 _SHOWN_COMMAND = 500
@@ -59,6 +59,8 @@ class Parts:
     activities: Activities = field(default_factory=Activities)
     # Whether there may be learnings; None while nobody has looked.
     learned: bool | None = None
+    # The projects that were switched to, by repository.
+    projects: dict[str, str] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
     locks: Locks = field(init=False)
@@ -70,7 +72,14 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        return self._settings(*self.standing(directory)) if directory else self._settings()
+        if directory is None:
+            return self._settings()
+        return self._in(directory, self._settings(*self.standing(directory)))
+
+    def _in(self, directory: str, settings: Settings) -> Settings:
+        """Settings with the current project of a directory, which was switched to."""
+        name = self.projects.get(repository_of(directory)) if self.projects else None
+        return settings.model_copy(update={"project": name}) if name else settings
 
     def _settings(
         self, found: Executable | None = None, status: Standing = "not_needed"
@@ -88,7 +97,7 @@ class Parts:
         """The settings of work in a directory; raises NotTrusted where there may be none."""
         found, status = self.standing(directory)
         require(found, status)
-        return self._settings(found, status)
+        return self._in(directory, self._settings(found, status))
 
     def require_trust(self, directory: str) -> None:
         """Raise NotTrusted where a repository could execute what nobody has allowed."""

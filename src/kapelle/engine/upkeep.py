@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
 from kapelle.engine import archive
+from kapelle.engine.container import remove_containers
 from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
 from kapelle.home import write_private
@@ -63,6 +64,7 @@ class Upkeep:
                 "looking for unknown worktrees", put_away_unknown_worktrees, parts, setbacks
             )
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
+        await _guarded("removing containers", remove_containers, parts)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
         await _guarded("packing attempts", archive.pack_ended, parts, self._not_packed)
         await _guarded("archiving", self._archive, number)

@@ -102,6 +102,7 @@ class LocalContext(GitContext):
         self._unanswered: list[str] = []
         self._account = parts.account
         self._tasks: dict[str, _Task] = {}
+        self._notes: dict[str, str] = {}
         self._worktrees: list[str] = []
         self._has_worked = False
         self._reverts = 0
@@ -135,6 +136,7 @@ class LocalContext(GitContext):
         max_attempts: int = 1,
         afresh: bool = False,
         disposable: bool = False,
+        patient: bool = True,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         """As everywhere, but model, tools, session and priority are the agent's own affair."""
@@ -352,6 +354,12 @@ class LocalContext(GitContext):
 
     async def progress(self, **facts: Fact) -> None:
         self.report("run.progress", **facts)
+
+    async def note(self, key: str, value: str) -> None:
+        self._notes[key] = value
+
+    async def read_note(self, key: str) -> str | None:
+        return self._notes.get(key)
 
     async def commit(self, message: str) -> str | None:
         return await self._commit(self._owner, f"{message}\n")

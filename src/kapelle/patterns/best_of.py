@@ -1,11 +1,10 @@
 """The same task to several at once: checks sort them out, a score or a judge picks one."""
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kapelle.domain.options import command
-from kapelle.domain.specs import CheckSpec, Name, Spec, field, prompt_argument
+from kapelle.domain.specs import CheckSpec, field, prompt_argument
+from kapelle.patterns.candidates import CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
@@ -19,24 +18,6 @@ from kapelle.patterns.spec import (
     ScoreCommand,
     ScoreTimeout,
 )
-
-
-class CandidateSpec(Spec):
-    """One who tries; as a plain string, agent or agent:model."""
-
-    agent: Name | None = field(None, "who tries; by default the run's agent")
-    model: Name | None = field(None, "the model it uses")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            agent, colon, model = value.partition(":")
-            if colon and not (agent.strip() and model.strip()):
-                lacks = "model" if agent.strip() else "agent"
-                raise ValueError(f"{value!r} lacks the {lacks}: write AGENT or AGENT:MODEL")
-            return {"agent": agent or None, "model": model or None}
-        return value
 
 
 class BestOfSpec(PatternSpec):

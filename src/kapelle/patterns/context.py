@@ -1,7 +1,8 @@
 """What a pattern may call: everything that touches the world goes through here."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -11,7 +12,15 @@ from pydantic import BaseModel
 from kapelle.domain.answers import Unreadable, instructions, read_answer, read_object
 from kapelle.domain.budget import Left
 from kapelle.domain.specs import CheckSpec, Priority
-from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import (
+    Checked,
+    Combined,
+    Failed,
+    Merged,
+    RunResult,
+    Scored,
+    TaskResult,
+)
 from kapelle.patterns.spec import PatternSpec
 
 Place = Literal["run", "own"]
@@ -23,6 +32,7 @@ class Who(TypedDict, total=False):
     coordinate: bool  # whether it is given Kapelle's own tools, if it can use them
     tools: Sequence[str]  # the only ones that it may use, by its agent's own names
     max_turns: int | None
+    continue_from: str | None
     read_only: bool  # whether it only reports: what it changes is thrown away
 
 
@@ -32,10 +42,10 @@ class TaskArgs(Who, total=False):
     title: str | None
     directory: str | None
     checks: Sequence[CheckSpec | str]
-    continue_from: str | None
     system_prompt: str | None
     priority: Priority | None
     timeout_s: float | None
+    budget_usd: float | None
     context: dict[str, str]
 
 
@@ -81,6 +91,7 @@ class Context(ABC):
 
     run_id: str
     spec: PatternSpec
+    prompts: Mapping[str, str] = {}  # what the repository has its roles told, by role
     kept: State | None = None
 
     @property
@@ -94,6 +105,15 @@ class Context(ABC):
         self.kept = _ModelState(state) if isinstance(state, BaseModel) else state
         return state
 
+    def prompt(self, role: str, built_in: str, **parts: str) -> str:
+        """What a role is told: the repository's own text, or else the built-in one; each part
+        stands where the text names it in braces, otherwise behind it under a heading."""
+        text = self.prompts.get(role, built_in)
+        behind = [name for name in parts if parts[name] and f"{{{name}}}" not in text]
+        text = re.sub(r"\{(\w+)\}", lambda named: parts.get(named[1], named[0]), text).strip()
+        headed = (f"## {name.replace('_', ' ').capitalize()}\n{parts[name]}" for name in behind)
+        return "\n\n".join([text, *headed])
+
     @abstractmethod
     async def task(
         self,
@@ -104,6 +124,7 @@ class Context(ABC):
         max_attempts: int = 1,
         afresh: bool = False,
         disposable: bool = False,
+        patient: bool = True,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         """Have an agent do something and wait for the end.
@@ -111,7 +132,8 @@ class Context(ABC):
         workspace "run" is the run's own worktree, in which one task works after another; "own"
         is a worktree for this task alone, made from where the run's branch is now, or the branch of
         the task that it goes on from unless it is to begin afresh all the same; a disposable
-        one is removed at the end, and what was changed there goes to the archive.
+        one is removed at the end, and what was changed there goes to the archive. One that is not
+        patient is cancelled rather than wait for the end of a rate limit.
         """
 
     @abstractmethod
@@ -154,6 +176,19 @@ class Context(ABC):
         """Tell how far it is: shown with the run and kept in its history."""
 
     @abstractmethod
+    async def note(self, key: str, value: str) -> None:
+        """Write a note of the run, which its agents and people can read."""
+
+    @abstractmethod
+    async def read_note(self, key: str) -> str | None:
+        """What a person, or the run itself, wrote there; None if that is gone, or if an agent
+        wrote over it."""
+
+    @abstractmethod
+    async def astray(self) -> str | None:
+        """What the run's worktree stands on instead of the run's branch; None if on that."""
+
+    @abstractmethod
     async def commit(self, message: str) -> str | None:
         """Commit everything in the run's worktree; the commit that its branch then holds."""
 
@@ -173,6 +208,24 @@ class Context(ABC):
     @abstractmethod
     async def take_in(self, task: TaskResult) -> list[str]:
         """Merge the run's branch into a task's: the files that conflict, with their markers."""
+
+    @abstractmethod
+    async def combine(self, task: TaskResult) -> Combined:
+        """The same, with the commit that the task's branch then holds; where nothing conflicts it
+        is what a merge leads to, made aside."""
+
+    @abstractmethod
+    async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
+        """A text file of the run's worktree, or of a task's; None if there is none."""
+
+    @abstractmethod
+    async def write_file(self, path: str, text: str) -> None:
+        """Write a text file of the run's worktree; commit keeps it."""
+
+    @abstractmethod
+    async def name_branch(self, name: str, task: TaskResult, before: str | None = None) -> bool:
+        """Have a branch of this name hold what a task did; before is what it holds by an earlier
+        call. False, and nothing is moved, if somebody else's branch is called so."""
 
     @abstractmethod
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:

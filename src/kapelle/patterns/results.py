@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
@@ -48,6 +49,7 @@ class TaskResult(WorkResult):
     verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])
     agent: str = ""
+    failure: FailureClass | None = None  # of the last attempt
 
     @classmethod
     def of(cls, task: Task) -> "TaskResult":
@@ -65,9 +67,17 @@ class TaskResult(WorkResult):
             failed_checks=[check for check in task.checks if not check.passed],
             cost_usd=sum(known) if known else None,
             agent=task.attempts[-1].agent if task.attempts else task.agent,
+            failure=task.attempts[-1].failure if task.attempts else None,
             directory=task.directory,
             title=task.title,
         )
+
+
+class Combined(Record):
+    """What a task's branch holds with the run's merged into it, and the files that conflict."""
+
+    commit: str
+    conflicts: list[str] = Field(default=[])
 
 
 class Checked(Record):

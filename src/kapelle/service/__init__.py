@@ -11,6 +11,7 @@ from kapelle.domain.states import is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
@@ -18,12 +19,15 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -48,9 +52,13 @@ class Service:
     knowledge: Knowledge
     templates: Templates
     search: Search
+    projects: Projects
     integrations: Integrations
     notes: Notes
     locks: LockService
+    terminals: Terminals
+    batches: Batches
+    reports: Reports
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

@@ -245,6 +245,10 @@ class Search:
         for end in () if keep else ("", "-wal", "-shm"):
             Path(f"{self._path}{end}").unlink(missing_ok=True)
 
+    async def rename(self, project: str, to: str) -> None:
+        with suppress(Damaged):
+            await self._use(self._open().rename, project, to)
+
     async def _use(self, work: Any, *args: Any, **kwargs: Any) -> Any:
         """Call something of the index in a thread, one at a time."""
         async with self._alone:

@@ -19,8 +19,8 @@ class Usages:
 
     async def report(self, wanted: UsageFilter) -> UsageReport:
         """What attempts used, by one property."""
-        since = _moment(wanted.since, "since") if wanted.since else None
-        until = _moment(wanted.until, "until", ends=True) if wanted.until else None
+        since = moment(wanted.since, "since") if wanted.since else None
+        until = moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)
         rows = [_row(wanted.by, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted.by))
@@ -47,7 +47,7 @@ def _total(rows: Sequence[UsageRow]) -> UsageSum:
     return UsageSum(cost_usd=sum(known) if known else None, **sums)
 
 
-def _moment(text: str, name: str, *, ends: bool = False) -> datetime:
+def moment(text: str, name: str, *, ends: bool = False) -> datetime:
     """An ISO time, or a date, which stands for its beginning or end in UTC."""
     try:
         at = datetime.fromisoformat(text)

@@ -1,8 +1,8 @@
 """Every setting, its type and its default; the docstrings make docs/configuration.md."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from kapelle.domain.specs import (
     CheckSpec,
@@ -72,6 +72,31 @@ class Children(Section):
     """US dollars that one and all below it may cost, where it has no budget of its own."""
 
 
+class Docker(Section):
+    engine: Annotated[Text, Field(min_length=1)] = "docker"
+    """Program that runs containers: docker, podman, or a path."""
+    image: Text | None = None
+    """Image of a container for each worktree, in which set-up, checks and tests run."""
+    service: Text | None = None
+    """Instead of an image: the service of a compose file, such as laravel.test."""
+    compose: list[Text] = []
+    """Compose files; when empty, those that the engine finds in the worktree."""
+    workdir: Annotated[Text, Field(pattern="^/")] | None = None
+    """Where the worktree is in the container; for an image /workspace, when not set."""
+    options: list[Text] = []
+    """Further arguments of `run` with an image, such as --network=host."""
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.image or self.service)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.image and self.service:
+            raise ValueError("either image or service: leave one of them out")
+        return self
+
+
 class WorkspaceSettings(Section):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
@@ -85,6 +110,7 @@ class WorkspaceSettings(Section):
     """Shell command run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
     """Seconds the setup command may take."""
+    docker: Docker = Docker()
 
 
 class Environment(Section):

@@ -102,6 +102,12 @@ def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str 
     return found[0]
 
 
+def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
+    """What stands there in the family of a task or run, unless an agent wrote it."""
+    found = some(connection, family(connection, id_), [key])
+    return found[0].value if found and found[0].author == _PERSON else None
+
+
 def page(
     connection: sa.Connection, wanted: NoteFilter, attempt_id: str | None
 ) -> tuple[list[Note], str | None]:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import SHORT, Kind, as_part, is_id, new_id
+from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
-from kapelle.store.tables import end_of, metadata
+from kapelle.store.tables import end_of, metadata, runs, tasks
 
 Row = sa.RowMapping
 
@@ -173,6 +173,8 @@ class Rows:
             column, value = columns[name], values[name]
             if value:
                 found.append(column.in_(value) if isinstance(value, list) else column == value)
+        if values.get("flagged"):
+            found.append(columns.flagged_at.is_not(None))
         if values.get("archived") is False:
             found.append(columns.archived_at.is_(None))
         return found
@@ -238,3 +240,21 @@ def workspace_of(row: Row | dict[str, Any]) -> Workspace:
     return Workspace.model_validate(
         {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
     )
+
+
+def touched(
+    connection: sa.Connection, since: datetime, until: datetime, project: str | None
+) -> list[str]:
+    """Tasks and runs that are part of nothing else and were begun, open or merged in a time, the
+    oldest first."""
+    found: list[str] = []
+    for table, around in ((tasks, tasks.c.run_id), (runs, runs.c.parent_id)):
+        columns = table.c
+        ended = sa.or_(columns.ended_at.is_(None), columns.ended_at >= since)
+        query = sa.select(columns.id).where(columns.created_at < until, around.is_(None))
+        query = query.where(sa.or_(ended, columns.merged_at >= since))
+        query = query.where(columns.parent_task_id.is_(None))
+        if project is not None:
+            query = query.where(columns.project == project)
+        found += connection.execute(query).scalars()
+    return sorted(found, key=body)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
-from kapelle.store import deliveries, events, questions, steps
+from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
@@ -52,6 +52,7 @@ class Claim(NamedTuple):
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    projects.join(connection, values)
     connection.execute(runs.insert(), values)
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFilter, ScheduleStatus
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
-from kapelle.store import events
+from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows
 from kapelle.store.tables import firings, runs, schedules, tasks
@@ -61,6 +61,7 @@ by_idempotency_key = _rows.by_idempotency_key
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    projects.join(connection, values)
     connection.execute(schedules.insert(), values)
 
 

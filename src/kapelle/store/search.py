@@ -84,6 +84,10 @@ class SearchIndex:
         only = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
         self._connection.execute(f"DELETE FROM documents WHERE owner = ?{only}", (owner, *kinds))
 
+    def rename(self, project: str, to: str) -> None:
+        change = "UPDATE documents SET project = ? WHERE project = ?"
+        self._connection.execute(change, (to, project))
+
     def owners(self) -> list[str]:
         found = self._connection.execute("SELECT DISTINCT owner FROM documents")
         return [row[0] for row in found]

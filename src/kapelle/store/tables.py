@@ -106,6 +106,10 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("ended_at", Instant),
         sa.Column("archived_at", Instant),
         sa.Column("merged_at", Instant),
+        # What a person marked it with.
+        sa.Column("seen_at", Instant),
+        sa.Column("flagged_at", Instant),
+        sa.Column("snoozed_until", Instant),
         sa.Column("idempotency_key", sa.String(200), unique=True),
     ]
 
@@ -147,6 +151,7 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools.
     sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
@@ -496,6 +501,16 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("name", SafeText, primary_key=True),
+    # The repositories of which it is the current one.
+    sa.Column("directories", SafeJson, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("archived_at", Instant),
+)
 
 templates = sa.Table(
     "templates",

@@ -14,7 +14,7 @@ from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
-from kapelle.store import attempts, deliveries, events, questions
+from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.runs import GOING
@@ -75,6 +75,7 @@ archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
+    projects.join(connection, values)
     connection.execute(_INSERT, values)
     tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
     if tags:

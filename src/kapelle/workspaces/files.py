@@ -56,6 +56,17 @@ def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
     return os.fdopen(descriptor, "rb", closefd=False) if is_regular else None
 
 
+def write_inside(top: Path, path: str, content: bytes) -> None:
+    """Write a file below the top, in place of whatever has its name there."""
+    *above, name = relative_parts(path)
+    with ExitStack() as stack:
+        parent = _descend_making(stack, top, above)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+        with os.fdopen(os.open(name, _TARGET, 0o644, dir_fd=parent), "wb") as writer:
+            writer.write(content)
+
+
 def unlink_inside(top: Path, path: str) -> None:
     """Remove a file or link below the top, if it is there."""
     with ExitStack() as stack:

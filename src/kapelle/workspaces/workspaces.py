@@ -4,13 +4,13 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.task import Workspace
 from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
@@ -18,6 +18,7 @@ from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
 from kapelle.workspaces.diff import Diff
+from kapelle.workspaces.files import open_inside, write_inside
 from kapelle.workspaces.forge import Remote, find_remote
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
 from kapelle.workspaces.locks import Guard
@@ -42,6 +43,7 @@ from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
 _MANY_OBJECTS = 250
+_MOST_TEXT = 5_000_000
 # How long a branch that others move all the time is tried again, at least.
 _PATIENCE_S, _TRIES = 60.0, 20
 
@@ -147,6 +149,13 @@ class Workspaces:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
         return await commits.tip_of(self._markers.require(owner))
 
+    async def astray(self, owner: str) -> str | None:
+        """What the worktree stands on instead of the owner's branch; None if on that."""
+        marker = self._markers.require(owner)
+        marker.make_ready()
+        head = await marker.own.head_branch()
+        return None if head == marker.branch else head or "a commit without a branch"
+
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
         return await commits.log_of(self._markers.require(owner), limit)
@@ -164,6 +173,31 @@ class Workspaces:
         async with self._guard.standing(owner) as marker:
             marker.require_present()
             return await diff.put_back(marker)
+
+    async def read_file(self, owner: str, directory: Path, path: str) -> str | None:
+        """A text file of the worktree, by its path from a directory of the repository."""
+        workspace = self._markers.require(owner).as_workspace()
+        return await asyncio.to_thread(_text_of, working_directory(workspace, directory), path)
+
+    async def write_file(self, owner: str, directory: Path, path: str, text: str) -> None:
+        """Write a text file of the worktree, by its path from a directory of the repository."""
+        async with self._guard.standing(owner) as marker:
+            marker.require_present()
+            top = working_directory(marker.as_workspace(), directory)
+            await asyncio.to_thread(write_inside, top, path, text.encode("utf-8", "replace"))
+
+    async def name_branch(self, owner: str, name: str, commit: str, before: str | None) -> bool:
+        """Have a branch go from a commit to another of the owner's, or be made for it; False if it
+        is not there."""
+        refs, ref = self._markers.require(owner).refs, branch_ref(name)
+        if ref is None:
+            raise InvalidInput(f"{name!r} cannot be the name of a branch.")
+        try:
+            if await refs.read(ref) != commit:
+                await refs.move(ref, commit, before, f"kapelle: {owner}")
+        except RefMoved:
+            return False
+        return True
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
@@ -407,6 +441,12 @@ class Workspaces:
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""
         await self._shadows.tidy()
+
+
+def _text_of(top: Path, path: str) -> str | None:
+    with ExitStack() as stack:
+        stream = open_inside(stack, top, path)
+        return None if stream is None else stream.read(_MOST_TEXT).decode("utf-8", "replace")
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

@@ -39,10 +39,12 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine.dispose()
 
 
+_MARKS = ("seen_at", "flagged_at", "snoozed_until")
 _ADDED_SINCE = (
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
+    ("tasks", "interactive"),
     ("tasks", "tools"),
     ("tasks", "read_only"),
     ("attempts", "repository"),
@@ -69,6 +71,7 @@ _ADDED_SINCE = (
     ("runs", "shell"),
     ("tasks", "repository"),
     ("runs", "repository"),
+    *((table, name) for table in ("tasks", "runs") for name in _MARKS),
 )
 _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
@@ -96,7 +99,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
         )  # fmt: skip
         for table in (
             "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
-            "templates", "deliveries",
+            "templates", "projects", "deliveries",
         ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:

@@ -5,7 +5,7 @@ import pytest
 
 from kapelle.cli.commands import commands, load, unknown_command
 
-OTHERS = {"demo"}
+OTHERS = {"demo", "attach"}
 SUBCOMMANDS = [
     *(f"config {name}" for name in ("show", "get", "set", "reset", "path")),
     *(f"agents {name}" for name in ("list", "check")),
@@ -41,6 +41,8 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "loop",
         "team",
         "orchestrate",
+        "workflow",
+        "debate",
         "pipeline",
         "best-of",
         "start",

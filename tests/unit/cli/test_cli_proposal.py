@@ -1,12 +1,15 @@
 """What `kapelle init` proposes for the usual kinds of repositories."""
 
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from kapelle.cli.init import _config
+from kapelle.cli.init import _config, _tracks
 from kapelle.cli.proposal import FRAMEWORKS, TOOLS, propose
+from kapelle.cli.spec_file import read_spec_file
+from kapelle.patterns.tracks import TracksSpec
 
 VENV = "python3 -m venv .venv && .venv/bin/pip install -q pytest "
 SCRIPTS = '{"scripts": {"test": "jest", "build": "x"}, "dependencies": {"%s": "1"}}'
@@ -160,3 +163,25 @@ def test_what_is_proposed_is_written_as_toml(tmp_path: Path, mark: str) -> None:
     uncommented = [line[2:] if line.startswith(("# checks", "# [workspace]", "# setup")) else line
                    for line in text.splitlines()]  # fmt: skip
     assert tomllib.loads("\n".join(uncommented)) == accepted
+
+
+def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> None:
+    (tmp_path / ".orchestrator").mkdir()
+    told = {
+        "baseBranch": "ai-develop",
+        "tracks": [{"name": "core", "categories": ["auth", "db"], "color": "#3b82f6"}],
+        "worktree": {"symlinkDirs": ["node_modules"], "copyFiles": [".env"]},
+        "agent": {"preferred": "claude", "maxTurnsVerification": 20},
+        "verification": {"maxAttempts": 2, "disabled": True},
+    }
+    (tmp_path / ".orchestrator" / "config.json").write_text(json.dumps(told), "utf-8")
+    proposal = propose(tmp_path)
+    assert (proposal.copy, proposal.link) == ([".env"], ["node_modules"])
+    (tmp_path / "tracks.toml").write_text(_tracks(proposal.tracks), "utf-8")
+    spec = TracksSpec.model_validate(
+        read_spec_file("tracks", tmp_path / "tracks.toml", {}, {"directory": str(tmp_path)})
+    )
+    assert (spec.base, spec.agent, spec.verifier_turns) == ("ai-develop", "claude", 20)
+    assert (spec.max_attempts, spec.verify, spec.tracks) == (2, False, {"core": "auth,db"})
+    (tmp_path / ".orchestrator" / "config.json").write_text("[]", "utf-8")
+    assert propose(tmp_path).tracks == {}

@@ -7,9 +7,10 @@ import pytest
 from kapelle.cli.events import event_line, line, passage, progress_words, state_words
 from kapelle.cli.follow import verdict
 from kapelle.cli.format import short_title
-from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
+from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
 from kapelle.cli.run_view import describe
 from kapelle.cli.tasks import rows as lines
+from kapelle.domain.report import next_commands
 
 RUN: dict[str, Any] = {
     "id": "run_1",

@@ -10,6 +10,9 @@ export interface Filter {
   status?: Query['status'];
   nested?: boolean;
   project?: string;
+  flagged?: boolean;
+  /** What was put away, too. */
+  archived?: boolean;
   limit?: number;
 }
 
@@ -34,9 +37,10 @@ export async function readPage(filter: Filter, cursor: string | null): Promise<P
 function belongs(filter: Filter, work: Work): boolean {
   const inside = isRun(work) ? work.parent_id : work.run_id;
   return (
-    !work.archived_at &&
+    (filter.archived || !work.archived_at) &&
     (!filter.status || filter.status.includes(work.status)) &&
     (filter.nested || !inside) &&
+    (!filter.flagged || !!work.flagged_at) &&
     (!filter.project || work.project === filter.project)
   );
 }

@@ -7,7 +7,7 @@ const BATCH_MS = 60;
 const SLOW_MS = 1000;
 const MOST_AT_ONCE = 20;
 /** What is listed under its own name. */
-const KEPT = new Set(['learning', 'note', 'template', 'project']);
+const KEPT = new Set(['learning', 'note', 'template']);
 
 /** Keeps what was read as the history says it is now; the returned function ends it. */
 export function keepLive(queries: QueryClient): () => void {
@@ -57,6 +57,8 @@ function concerned(event: HistoryEvent): string[] {
   const [noun] = event.kind.split('.');
   if (noun === 'schedule') return ['schedules'];
   if (noun === 'account') return ['agents'];
+  // A renamed one has another name in all that belongs to it.
+  if (noun === 'project') return ['projects', 'work', 'schedules', 'learnings', 'notes', 'usage'];
   if (noun && KEPT.has(noun)) return [`${noun}s`];
   return event.data.schedule_id ? ['daemon', 'usage', 'schedules'] : ['daemon', 'usage'];
 }

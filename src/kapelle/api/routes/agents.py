@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.specs import Spec, Text
-from kapelle.domain.views import AgentView, UsageFilter, UsageReport
+from kapelle.domain.views import AgentView, ReportFilter, ReportView, UsageFilter, UsageReport
 from kapelle.service.agents import CheckView, KeyRemovedView
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
@@ -67,3 +67,13 @@ usage_router = APIRouter(prefix="/usage", tags=["usage"], dependencies=[Depends(
 async def usage(service: UseCases, wanted: Annotated[UsageFilter, Query()]) -> UsageReport:
     """What attempts used that started in a time: by agent, model, project, task, run, UTC day."""
     return await service.usage.report(wanted)
+
+
+report_router = APIRouter(prefix="/report", tags=["report"], dependencies=[Depends(owner_only)])
+
+
+@report_router.get("", name="get")
+async def report(service: UseCases, wanted: Annotated[ReportFilter, Query()]) -> ReportView:
+    """What was asked for, done, proven, delivered and spent in a time, by default the last 24
+    hours, what needs a person, and all of it as Markdown."""
+    return await service.reports.report(wanted)

@@ -160,7 +160,7 @@ class Commands:
         process = await self.journal.process(name, announce)
         settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
-        launch = launch_command(
+        launch = await launch_command(
             self.parts, settings, command, self.run_id,
             process=process, cwd=directory, origin=origin, label=f"{name} of {self.run_id}",
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
@@ -31,7 +32,7 @@ from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, questions, runs, steps, tasks
+from kapelle.store import events, notes, questions, runs, steps, tasks
 from kapelle.store.database import Connection
 
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
@@ -76,6 +77,7 @@ class DurableContext(GitContext):
         max_attempts: int = 1,
         afresh: bool = False,
         disposable: bool = False,
+        patient: bool = True,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         is_own = workspace == "own"
@@ -89,13 +91,14 @@ class DurableContext(GitContext):
                 "workspace": kind,
                 "base": base,
                 "fork_session": keep_session and fields.get("continue_from") is not None,
-                "budget_usd": left.usd,
+                "budget_usd": min(filter(None, (left.usd, fields.get("budget_usd"))), default=None),
                 "retry": _retry(max_attempts, left.agent_calls),
             }
             await self._submit(step, self._task_spec(prompt, fields, own), is_own=is_own)
 
         async def perform(step: Step) -> str:
-            task_id = await self._child(step, may_ask=not self.spec.never_blocks)
+            may_ask = not self.spec.never_blocks
+            task_id = await self._child(step, may_ask=may_ask, patient=patient)
             if disposable and is_own:
                 await self._put_away(task_id)
             return task_id
@@ -104,10 +107,10 @@ class DurableContext(GitContext):
         result = await self._journal.step("task", label, perform, begin=begin, end=self._task_ended)
         return TaskResult.model_validate(result)
 
-    async def _child(self, step: Step, *, may_ask: bool = True) -> str:
+    async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
-        await self._wait.for_child(child_id, may_ask=may_ask)
+        await self._wait.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
     async def _place(
@@ -314,6 +317,23 @@ class DurableContext(GitContext):
             events.append(connection, "run.progress", run_id=self.run_id, **facts)
 
         await self._journal.step("progress", "progress", no_work, end=end, data=facts, at_once=True)
+
+    async def note(self, key: str, value: str) -> None:
+        try:
+            spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
+        except ValidationError as error:
+            raise InvalidInput(f"ctx.note: {sentence(error)}") from None
+
+        def end(connection: Connection, _made: None) -> None:
+            notes.put(connection, spec, None)
+
+        await self._journal.step("note", key, no_work, end=end, at_once=True)
+
+    async def read_note(self, key: str) -> str | None:
+        async def perform(_step: Step) -> str | None:
+            return await self._parts.db.read(notes.of_people, self.run_id, key)
+
+        return await self._journal.step("read_note", key, perform, at_once=True)
 
     async def commit(self, message: str) -> str | None:
         async def perform(_step: Step) -> Any:

@@ -4,11 +4,11 @@ import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, Unavailable
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import Merged, RunResult, TaskResult
+from kapelle.patterns.results import Combined, Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.workspaces import Workspaces
 
@@ -60,12 +60,39 @@ class GitContext(Context):
                 _log.warning("the worktree of %s stays: %s", owner, error.message)
 
     async def take_in(self, task: TaskResult) -> list[str]:
-        async def perform() -> list[str]:
-            branch = await self._branch()
-            message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
-            return await self._workspaces.take_in(task.id, branch, message)
+        return await self._git_step("take_in", task.id, lambda: self._take_in(task), again=False)
 
-        return await self._git_step("take_in", task.id, perform, again=False)
+    async def _take_in(self, task: TaskResult) -> list[str]:
+        branch = await self._branch()
+        message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
+        return await self._workspaces.take_in(task.id, branch, message)
+
+    async def combine(self, task: TaskResult) -> Combined:
+        async def perform() -> dict[str, Any]:
+            conflicts = await self._take_in(task)
+            return {"commit": await self._workspaces.tip(task.id), "conflicts": conflicts}
+
+        found = await self._git_step("combine", task.id, perform, again=False)
+        return Combined.model_validate(found)
+
+    async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
+        owner, directory = task.id if task else self._owner, Path(self.spec.directory)
+        return await self._git_step(
+            "read", path, lambda: self._workspaces.read_file(owner, directory, path)
+        )
+
+    async def write_file(self, path: str, text: str) -> None:
+        owner, directory = self._owner, Path(self.spec.directory)
+        await self._git_step(
+            "write", path, lambda: self._workspaces.write_file(owner, directory, path, text)
+        )
+
+    async def name_branch(self, name: str, task: TaskResult, before: str | None = None) -> bool:
+        async def perform() -> bool:
+            new = task.commit or await self._workspaces.tip(task.id)
+            return await self._workspaces.name_branch(task.id, name, new, before)
+
+        return await self._git_step("branch", name, perform)
 
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
         async def perform() -> list[str]:
@@ -86,6 +113,12 @@ class GitContext(Context):
             return f"{summary}\n\n{text}".strip()
 
         return await self._git_step("changes", task.id if task else "changes", perform)
+
+    async def astray(self) -> str | None:
+        async def perform() -> str | None:
+            return await self._workspaces.astray(self._owner) if self._is_git else None
+
+        return await self._git_step("astray", "branch", perform)
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         async def perform() -> str:

@@ -82,7 +82,7 @@ class Wait:
     budget: RunBudget
     control: Control
 
-    async def for_child(self, child_id: str, *, may_ask: bool = True) -> None:
+    async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
         row = runs.row if is_id("run", child_id) else tasks.row
@@ -93,6 +93,8 @@ class Wait:
                 if child["waiting_for"] == "input" and not may_ask:
                     reason = f"nobody is there to answer: {child['reason']}"
                     await end_child(self.parts, child_id, reason)
+                elif child["waiting_for"] == "rate_limit" and not patient:
+                    await end_child(self.parts, child_id, child["reason"] or "rate-limited")
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     reason = limit_reason(limit)

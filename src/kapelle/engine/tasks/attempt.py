@@ -108,7 +108,8 @@ class Attempt:
 
     def agent(self) -> Agent:
         """Its adapter, a new one each time, for some count what they read; raises if unknown."""
-        return get_agent(self.agent_name, self.settings)
+        interactive = self.task["interactive"]
+        return get_agent(self.agent_name, self.settings, interactive=interactive)
 
     @property
     def shares_files(self) -> bool:
@@ -266,7 +267,7 @@ class Attempt:
     ) -> tuple[Path, Ended]:
         """Run a shell command beside the agent; the directory of its process, and how it ended."""
         process = await self.process(name)
-        launch = launch_command(
+        launch = await launch_command(
             self.parts, self.settings, command, self.id, process=process,
             cwd=directory or self.directory, env=self.env, timeout_s=timeout_s,
             label=f"{name} of {self.task_id}", origin=origin or self.origin,

@@ -14,6 +14,7 @@ from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
 from kapelle.domain.text import search_terms
+from kapelle.engine.container import TOLD
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
 from kapelle.engine.tasks.attempt import Attempt, recall, task_diff
@@ -54,7 +55,8 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     if row["continue_from"] is None and attempt.mode != "resume":
         memory = await _memory(attempt)
         told = compose(
-            row["prompt"], row["context"], [], message, diagnosis, memory, row["guidelines"]
+            row["prompt"], row["context"] | _container(attempt), [], message, diagnosis, memory,
+            row["guidelines"],
         )  # fmt: skip
         return Briefing(told)
     task = await parts.db.read(tasks.get, attempt.task_id)
@@ -76,10 +78,16 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     if resumed:
         pieces.append(await earlier_attempt(parts, task))
     told = compose(
-        task.prompt, task.context, pieces, message, diagnosis, await _memory(attempt),
-        task.guidelines,
+        task.prompt, task.context | _container(attempt), pieces, message, diagnosis,
+        await _memory(attempt), task.guidelines,
     )  # fmt: skip
     return Briefing(told, asked=asked)
+
+
+def _container(attempt: Attempt) -> dict[str, str]:
+    """That the project's commands run in a container, where they do."""
+    wanted = attempt.is_worktree and attempt.settings.workspace.docker.wanted
+    return {"Container": TOLD} if wanted else {}
 
 
 def project_of(task: Row | dict[str, Any]) -> str:
@@ -160,7 +168,8 @@ def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     process_dir = parts.process_directory(last.id)
     lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
     try:
-        agent = get_agent(last.agent, parts.settings(task.directory))
+        settings = parts.settings(task.directory)
+        agent = get_agent(last.agent, settings, interactive=task.interactive)
     except KapelleError:
         return "\n".join(lines)[-_LAST_OUTPUT:]
     words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)

@@ -13,6 +13,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
+from kapelle.engine.container import begin_container
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -28,6 +29,8 @@ from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 
 _log = logging.getLogger("kapelle.attempts")
+# The size that a terminal has until somebody attaches to it.
+_TERMINAL = (24, 80)
 
 
 async def perform(parts: Parts, attempt_id: str) -> None:
@@ -95,6 +98,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     if limits.budget_left_usd == 0:
         raise LimitReached(money_spent(limits.budget_usd or 0))
     token = attempt_token(parts.secret, attempt.id)
+    await begin_container(parts, attempt.settings, attempt.agent_origin.worktree)
     return launch_agent(
         parts,
         attempt.settings,
@@ -106,6 +110,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
         origin=attempt.agent_origin,
+        terminal=_TERMINAL if attempt.task["interactive"] else None,
     )
 
 
@@ -130,8 +135,9 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         session_id=briefing.session_id,
         fork=briefing.fork,
         attempt_number=attempt.number,
-        max_turns=limits.max_turns,
-        budget_usd=limits.budget_left_usd,
+        # A person in a terminal ends it; nobody can count there.
+        max_turns=None if task["interactive"] else limits.max_turns,
+        budget_usd=None if task["interactive"] else limits.budget_left_usd,
         tools=task["tools"] if attempt.agent_name == task["agent"] else (),
         read_only=attempt.is_read_only,
         mcp_servers={

@@ -1,16 +1,22 @@
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { Choices } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Learnings } from './learnings';
+import { Notes } from './notes';
 import { Templates } from './templates';
 
-const TABS = { templates: { label: 'Templates', Shown: Templates } };
+const TABS = {
+  learnings: { label: 'Learnings', Shown: Learnings },
+  notes: { label: 'Notes', Shown: Notes },
+  templates: { label: 'Templates', Shown: Templates },
+};
 type Tab = keyof typeof TABS;
 
 /** What work has taught, what it leaves for other work, and what it is told. */
 export function View() {
-  const { tab: typed = 'templates' } = useParams({ from: '/inside/knowledge/{-$tab}' });
+  const { tab: typed = 'learnings' } = useParams({ from: '/inside/knowledge/{-$tab}' });
   const navigate = useNavigate();
-  const tab: Tab = typed in TABS ? (typed as Tab) : 'templates';
+  const tab: Tab = typed in TABS ? (typed as Tab) : 'learnings';
   const { Shown } = TABS[tab];
   return (
     <Frame title="Knowledge">

@@ -18,7 +18,7 @@ export function FormField(props: Props) {
   const { field, problem } = props;
   const id = useId();
   return (
-    <div className={`lab ${problem ? 'err' : ''} ${field.input === 'lines' ? 'whole' : ''}`}>
+    <div className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs'].includes(field.input) ? 'whole' : ''}`}>
       <label htmlFor={id} className={field.input === 'long' ? 'vh' : 'name'}>
         {field.label}
         {field.option && <span className="opt">{field.option}</span>}
@@ -54,6 +54,10 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
       return <textarea {...common} className="field prompt" placeholder="What is to be done?" />;
     case 'lines':
       return <textarea {...common} className="field mono" rows={2} placeholder="one in each line" />;
+    case 'pairs':
+      return (
+        <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one in each line" />
+      );
     case 'truth':
       return (
         <select {...common}>

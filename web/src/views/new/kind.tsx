@@ -49,6 +49,9 @@ const WORDS: Record<string, string> = {
   team: 'plan, work, verify, review',
   'best-of': 'several try, one wins',
   orchestrate: 'an agent conducts others',
+  batch: 'a list of items, many at once',
+  workflow: 'steps that wait for others',
+  debate: 'two argue until they agree',
 };
 
 export function Kind(props: { name: string; about: string; chosen: boolean; choose: () => void }) {

@@ -1,7 +1,15 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { type FormEvent, type KeyboardEvent, useMemo } from 'react';
-import { ApiError, api, ask, type Work } from '../../api/client';
+import {
+  type FormEvent,
+  type KeyboardEvent,
+  type ReactNode,
+  useEffect,
+  useMemo,
+  useRef,
+  useState,
+} from 'react';
+import { ApiError, api, ask, type Schedule, type Work } from '../../api/client';
 import { useTemplates } from '../../api/knowledge';
 import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
 import { Button, Loading, Problem } from '../../parts/controls';
@@ -12,8 +20,9 @@ import { Chosen } from '../knowledge/templates';
 import { FormField } from './form_field';
 import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
+import { triggerOf, triggerWords, WhenGroup, whenOf } from './when';
 
-const WHERE = ['template', 'directory', 'agent', 'model', 'project'];
+const WHERE = ['template', 'directory', 'agent', 'model', 'project', 'interactive'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
   'checks',
@@ -27,6 +36,9 @@ const PROOF = [
   'count',
   'success_criteria',
 ];
+
+const KEYS: Record<string, string> = { at: 'when.at', cron: 'when.cron', every_s: 'when.every' };
+const WHEN = [...Object.keys(KEYS), 'when.after'].map((name) => ({ name }));
 
 /** The task's schema, which is in the REST document and not among the patterns. */
 const useTaskSchema = () =>
@@ -55,22 +67,21 @@ export function View() {
   return (
     <Frame title="New">
       <div className="page">
-        <div className="form">
-          <fieldset className="kinds" aria-label="What to start">
-            {kinds.map((name) => (
-              <Kind
-                key={name}
-                name={name}
-                about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
-                chosen={name === pattern}
-                choose={() => navigate({ search: { pattern: name }, replace: true })}
-              />
-            ))}
-          </fieldset>
-        </div>
         <Problem error={patterns.error ?? document.error} />
         {schema && defs ? (
-          <Form key={pattern} pattern={pattern} schema={schema} defs={defs} />
+          <Form key={pattern} pattern={pattern} schema={schema} defs={defs}>
+            <fieldset className="kinds" aria-label="What to start">
+              {kinds.map((name) => (
+                <Kind
+                  key={name}
+                  name={name}
+                  about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
+                  chosen={name === pattern}
+                  choose={() => navigate({ search: { pattern: name }, replace: true })}
+                />
+              ))}
+            </fieldset>
+          </Form>
         ) : (
           <Loading lines={8} />
         )}
@@ -95,30 +106,50 @@ function useDirectories(): string[] {
   return [...new Set(work.map((item) => item.repository ?? item.directory))];
 }
 
-function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs: Record<string, Schema> }) {
+interface FormProps {
+  pattern: string;
+  schema: Schema;
+  defs: Record<string, Schema>;
+  children: ReactNode;
+}
+
+function Form({ pattern, schema, defs, children }: FormProps) {
   const fields = useMemo(() => fieldsOf(schema, defs), [schema, defs]);
   const [typed, type, clear] = useDraft(pattern);
   const directories = useDirectories();
   const template = useTemplates().data?.find(({ name }) => name === typed.template);
   const navigate = useNavigate();
-  const start = useAction(async (): Promise<Work> => {
+  const start = useAction(async (): Promise<Work | Schedule> => {
     const values = fields.map((field) => [field.name, given(field, typed[field.name] ?? '')] as const);
     const spec: Record<string, unknown> = Object.fromEntries(
       values.filter(([, value]) => value !== undefined),
     );
     spec.directory ??= template?.directory ?? directories[0];
+    // In a terminal the first words may be typed there.
+    if (spec.interactive) spec.prompt ??= '';
+    const trigger = triggerOf(typed);
+    if (trigger) {
+      const schedule = { kind: pattern, spec, title: spec.title, ...trigger };
+      return ask(api.POST('/api/v1/schedules', { body: schedule as never }));
+    }
+    if (whenOf(typed) === 'after' && typed['when.after']) spec.depends_on = [typed['when.after']];
     const body = spec as never;
     return pattern === 'task'
       ? ask(api.POST('/api/v1/tasks', { body }))
       : ask(api.POST('/api/v1/runs', { body: { pattern, spec } }));
   });
-  const send = () =>
+  const [sent, keepSent] = useState(typed);
+  const send = () => {
+    keepSent(typed);
     start.mutate(undefined, {
       onSuccess: (work) => {
         clear();
-        navigate({ to: `/${'pattern' in work ? 'runs' : 'tasks'}/${work.id}` });
+        navigate({
+          to: `/${'cron' in work ? 'schedules' : 'pattern' in work ? 'runs' : 'tasks'}/${work.id}`,
+        });
       },
     });
+  };
   const submit = (event: FormEvent) => {
     event.preventDefault();
     send();
@@ -127,16 +158,26 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
     if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send();
     if (event.key === 'Escape') window.history.back();
   };
-  const problems = start.error instanceof ApiError ? problemsOf(start.error.message, fields) : {};
-  const unplaced = start.error && Object.keys(problems).length === 0 ? start.error : null;
+  const all: Record<string, string> =
+    start.error instanceof ApiError ? problemsOf(start.error.message, [...fields, ...WHEN], sent) : {};
+  const problems = { ...all };
+  // What was typed anew is not what was refused.
+  for (const name of Object.keys(problems)) {
+    const key = KEYS[name] ?? name;
+    if ((typed[key] ?? '') !== (sent[key] ?? '')) delete problems[name];
+  }
+  const form = useRef<HTMLFormElement>(null);
+  useEffect(() => {
+    if (start.error) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
+  }, [start.error]);
+  const unplaced = start.error && Object.keys(all).length === 0 ? start.error : null;
   const named = (names: string[]) =>
     names.map((name) => fields.find((field) => field.name === name)).filter((field) => field !== undefined);
+  const placed = [...WHERE, ...LIMITS, ...PROOF];
   const main = fields.filter(
-    (field) => field.input === 'long' && (field.name === 'prompt' || field.name === 'goal'),
+    (field) => field.input === 'long' || (field.required && !placed.includes(field.name)),
   );
-  const rest = fields.filter(
-    (field) => !main.includes(field) && ![...WHERE, ...LIMITS, ...PROOF].includes(field.name),
-  );
+  const rest = fields.filter((field) => !main.includes(field) && !placed.includes(field.name));
   const show = (field: Field) => (
     <FormField
       key={field.name}
@@ -149,12 +190,14 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
   );
   const changed = rest.filter((field) => typed[field.name]).length;
   return (
-    <form className="form" onSubmit={submit} onKeyDown={press}>
+    <form ref={form} className="form" onSubmit={submit} onKeyDown={press}>
       <div>
-        <div className="fs">{main.map(show)}</div>
+        {children}
+        <div className="fs stack">{main.map(show)}</div>
         <Group title="What it must hold" fields={named(PROOF)} show={show} columns="grid2" />
         <Group title="Where and who" fields={named(WHERE)} show={show} columns="grid2" />
         <Group title="Limits" fields={named(LIMITS)} show={show} columns="grid3" />
+        <WhenGroup typed={typed} type={type} problems={problems} waits={pattern === 'task'} />
         <details className="fs more" open={rest.some((field) => problems[field.name])}>
           <summary>
             <Icon name="right" className="chev" />
@@ -168,9 +211,7 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
           <Button type="submit" look="primary" hotkey="⌘↵" disabled={start.isPending}>
             {start.isPending
               ? 'Starting'
-              : pattern === 'orchestrate'
-                ? 'Start the orchestration'
-                : `Start the ${pattern}`}
+              : `${triggerOf(typed) ? 'Schedule' : 'Start'} the ${nounOf(pattern)}`}
           </Button>
           <Button look="quiet" onClick={clear}>
             Clear
@@ -187,6 +228,8 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
     </form>
   );
 }
+
+const nounOf = (pattern: string): string => (pattern === 'orchestrate' ? 'orchestration' : pattern);
 
 function Group(props: {
   title: string;
@@ -233,7 +276,7 @@ const HAPPENS: Record<string, { work?: string; checked?: string; unchecked?: str
 };
 
 function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; typed: Typed }) {
-  const command = commandOf(pattern, fields, typed);
+  const command = commandOf(pattern, fields, typed, triggerWords(typed));
   const agents = useAgents().data ?? [];
   const agent = typed.agent || agents.find(({ default: usual }) => usual)?.name;
   const checked = typed.checks || typed.until || typed.verify || typed.eval;
@@ -246,6 +289,8 @@ function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; t
       : (own?.unchecked ?? 'Nothing is checked, so what it says is all that is known.'),
     'You merge the result, or not.',
   ];
+  if (triggerOf(typed))
+    happens.unshift('It waits until its time; Schedules shows when that is, and what came of it.');
   return (
     <aside className="aside stack">
       <section className="panel box">

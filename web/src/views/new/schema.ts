@@ -22,14 +22,25 @@ export interface Field {
   label: string;
   about: string;
   option: string;
-  input: 'text' | 'long' | 'number' | 'truth' | 'choice' | 'lines' | 'duration' | 'agent' | 'template';
+  input:
+    | 'text'
+    | 'long'
+    | 'number'
+    | 'truth'
+    | 'choice'
+    | 'lines'
+    | 'duration'
+    | 'agent'
+    | 'pairs'
+    | 'template';
   choices: string[];
   required: boolean;
   otherwise: string;
 }
 
 const PROMPTS = new Set(['prompt', 'goal']);
-const LEFT_OUT = new Set(['shell', 'env', 'mcp', 'context', 'retry', 'eval_schema', 'fork_session']);
+const AGENTS = new Set(['agent', 'judge', 'planner', 'worker', 'reviewer']);
+const LEFT_OUT = new Set(['shell', 'mcp', 'context', 'retry', 'eval_schema', 'fork_session']);
 
 /** The fields that a form can ask for. */
 export function fieldsOf(schema: Schema, defs: Record<string, Schema>): Field[] {
@@ -73,11 +84,12 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   if (PROMPTS.has(name)) return 'long';
   if (choices) return 'choice';
   if (name === 'template') return 'template';
-  if (name === 'agent' || name === 'judge' || field['x-cli']?.kind === 'agent') return 'agent';
+  if (AGENTS.has(name) || field['x-cli']?.kind === 'agent') return 'agent';
   if (field['x-cli']?.kind === 'duration') return 'duration';
   if (type === 'boolean') return 'truth';
   if (type === 'integer' || type === 'number') return 'number';
   if (type === 'array') return 'lines';
+  if (name === 'env') return 'pairs';
   return type === 'string' ? 'text' : null;
 }
 
@@ -87,6 +99,14 @@ function shown(value: unknown): string {
 }
 
 const UNITS: Record<string, number> = { s: 1, m: 60, min: 60, h: 3600, d: 86400 };
+
+const linesOf = (text: string): string[] => text.split('\n').filter((line) => line.trim());
+
+/** A duration in seconds; the text itself where it is none. */
+export function secondsOf(text: string): number | string {
+  const [, amount, unit = 's'] = /^([\d.]+)\s*(s|m|min|h|d)?$/.exec(text) ?? [];
+  return amount ? Number(amount) * (UNITS[unit] ?? 1) : text;
+}
 
 /** What was typed, as the daemon wants it; undefined for nothing. */
 export function given(field: Field, typed: string): unknown {
@@ -99,22 +119,27 @@ export function given(field: Field, typed: string): unknown {
       const number = Number(text.replace(/^\$/, ''));
       return Number.isNaN(number) ? text : number;
     }
-    case 'duration': {
-      const [, amount, unit = 's'] = /^([\d.]+)\s*(s|m|min|h|d)?$/.exec(text) ?? [];
-      return amount ? Number(amount) * (UNITS[unit] ?? 1) : text;
-    }
-    case 'lines': {
-      const lines = text.split('\n').filter((line) => line.trim());
-      return field.name === 'steps' ? lines.map((prompt) => ({ prompt })) : lines;
-    }
+    case 'duration':
+      return secondsOf(text);
+    case 'lines':
+      return linesOf(text);
+    case 'pairs':
+      return Object.fromEntries(
+        linesOf(text).map((line) => [line.split('=')[0], line.split('=').slice(1).join('=')]),
+      );
     default:
       return typed;
   }
 }
 
 /** The same as a command. */
-export function commandOf(pattern: string, fields: Field[], typed: Record<string, string>): string {
-  const words = ['kapelle', pattern === 'task' ? 'run' : pattern];
+export function commandOf(
+  pattern: string,
+  fields: Field[],
+  typed: Record<string, string>,
+  when: string,
+): string {
+  const words = [`kapelle${when}`, when ? '--' : '', pattern === 'task' ? 'run' : pattern];
   const quoted = (text: string) =>
     /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
   const long = fields.find((field) => field.input === 'long');
@@ -124,19 +149,32 @@ export function commandOf(pattern: string, fields: Field[], typed: Record<string
     if (!text || field === long || field.name === 'directory') continue;
     if (field.input === 'truth') words.push(text === 'true' ? field.option : '');
     else
-      for (const line of field.input === 'lines' ? text.split('\n') : [text])
+      for (const line of field.input === 'lines' || field.input === 'pairs' ? linesOf(text) : [text])
         words.push(`${field.option} ${quoted(line)}`);
   }
   return words.filter(Boolean).join(' ');
 }
 
-/** What a refusal says about each field. */
-export function problemsOf(message: string, fields: Field[]): Record<string, string> {
+/** What a refusal says about each field: by the names that it begins with or quotes, or by what was typed. */
+export function problemsOf(
+  message: string,
+  fields: { name: string }[],
+  typed: Record<string, string>,
+): Record<string, string> {
   const found: Record<string, string> = {};
-  for (const part of message.split('; ')) {
-    const place = /^(?:spec\.)?`?([a-z_]+)/.exec(part)?.[1] ?? '';
-    const field = fields.find(({ name }) => name === place);
-    if (field) found[field.name] = part;
+  const known = new Set(fields.map(({ name }) => name));
+  for (const part of message
+    .replace(/^[a-z-]+: (?=[a-z_`])/, (all) => (known.has(all.slice(0, -2)) ? all : ''))
+    .split('; ')) {
+    const first = /^(?:spec\.)?`?([a-z_]+)/.exec(part)?.[1] ?? '';
+    const quoted = [...part.matchAll(/`([a-z_]+)`/g)].map(([, name = '']) => name);
+    const place =
+      [first, ...quoted].find((name) => known.has(name)) ??
+      ECHOES.find((name) => known.has(name) && typed[name]?.trim() && part.includes(typed[name].trim()));
+    if (place) found[place] = found[place] ? `${found[place]}; ${part}` : part;
   }
   return found;
 }
+
+/** Fields whose value stands in what is said against it. */
+const ECHOES = ['directory', 'agent', 'model', 'base', 'when.after'];

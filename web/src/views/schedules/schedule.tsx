@@ -9,6 +9,7 @@ import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { Missing } from '../missing';
+import { NextTimes, zone } from '../next_times';
 import { Facts } from '../work_head';
 import { rhythm, scheduleState } from './schedules';
 
@@ -123,6 +124,11 @@ export function View() {
                 ['Started', schedule.started],
               ]}
             />
+            {open && schedule.cron && schedule.timezone === zone() && (
+              <p className="hint">
+                <NextTimes cron={schedule.cron} />
+              </p>
+            )}
           </section>
           <section>
             <h3>What</h3>

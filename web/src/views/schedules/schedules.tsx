@@ -7,6 +7,7 @@ import { Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
+import { useScope } from '../../shell/preferences';
 
 const STATES: Record<Schedule['status'], State> = {
   active: 'queued',
@@ -30,7 +31,8 @@ export function rhythm(schedule: Schedule): string {
 
 export function View() {
   const read = useSchedules();
-  const schedules = read.data?.schedules ?? [];
+  const [project] = useScope();
+  const schedules = (read.data?.schedules ?? []).filter((one) => !project || one.project === project);
   return (
     <Frame title="Schedules">
       <div className="page wide">
@@ -38,8 +40,11 @@ export function View() {
         {read.isPending && <Loading />}
         {read.data && schedules.length === 0 && (
           <Empty title="No schedule yet">
-            <p>Anything you can start, you can start again and again:</p>
-            <p className="cmd">kapelle schedule create --cron "0 3 * * *" -- run "Update the dependencies"</p>
+            <p>Anything you can start, you can start again and again: choose “When” in New, or type</p>
+            <p className="cmd">kapelle schedule create --cron "0 3 * * *" run "Update the dependencies"</p>
+            <Link className="btn" to="/new">
+              New schedule
+            </Link>
           </Empty>
         )}
         {schedules.length > 0 && (

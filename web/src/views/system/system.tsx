@@ -22,6 +22,7 @@ export function View() {
         <nav className="ph places" aria-label="More places">
           <Link to="/schedules">Schedules</Link>
           <Link to="/knowledge/{-$tab}">Knowledge</Link>
+          <Link to="/projects">Projects</Link>
           <Link to="/usage">Usage</Link>
           <button type="button" onClick={switchTheme}>
             Light or dark

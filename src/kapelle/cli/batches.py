@@ -1,0 +1,139 @@
+"""`kapelle batches`: lists of work that are kept, changed, and worked off again and again."""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from kapelle.cli.command import (
+    LISTS,
+    FollowToEnd,
+    Json,
+    LightCommand,
+    argument,
+    command_group,
+    flag,
+)
+from kapelle.cli.format import local, one_line, table
+from kapelle.cli.output import data, document, say, show
+from kapelle.cli.prompt import read_prompt
+from kapelle.cli.spec_options import (
+    absolute_directory,
+    options_of,
+    schemas,
+    spec_of,
+    spelled,
+    with_parameters,
+)
+from kapelle.cli.start import begin
+from kapelle.client.http import Connection
+from kapelle.domain.batch import format_of, read_items
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.options import KEY
+from kapelle.domain.text import counted
+
+batches = command_group("Keep lists of work, and work them off with `kapelle batch`." + LISTS)
+
+Name = Annotated[str, argument("NAME", "What the list is called.")]
+_SOURCE = argument("NAME|FILE", "A saved list, or a file: .md or .csv.")
+
+
+@batches.command("list", cls=LightCommand)
+def list_batches(as_json: Json = False) -> None:
+    """List what is saved."""
+    found = Connection().get("/batches")
+    rows = [[one_line(b["name"]), str(len(b["items"])), local(b["updated_at"])] for b in found]
+    if not found and not as_json:
+        say("No lists. `kapelle batches save NAME FILE` keeps one.")
+    show(found, as_json, table(["NAME", "ITEMS", "SAVED"], rows) if rows else [])
+
+
+@batches.command("show", cls=LightCommand)
+def show_batch(
+    name: Name,
+    as_csv: Annotated[bool, flag("As CSV instead of Markdown.", "--csv")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a list as Markdown or CSV, as `save` takes it."""
+    found = Connection().get(_path(name))
+    show(found, as_json, found["csv" if as_csv else "markdown"].splitlines())
+
+
+@batches.command("save", cls=LightCommand)
+def save(
+    name: Name,
+    file: Annotated[Path, argument("FILE", "A list in .md or .csv; - reads Markdown from stdin.")],
+    as_json: Json = False,
+) -> None:
+    """Keep a list under a name; what was there is replaced."""
+    body = {"text": _text(file), "format": format_of(file.name)}
+    _saved(Connection().put(_path(name), body), as_json)
+
+
+@batches.command("edit", cls=LightCommand)
+def edit(name: Name, as_json: Json = False) -> None:
+    """Change a list in your editor ($VISUAL or $EDITOR)."""
+    client = Connection()
+    found = client.get(_path(name))
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / f"{name}.md"
+        file.write_text(found["markdown"], encoding="utf-8")
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        if code := subprocess.run([*shlex.split(editor), str(file)], check=False).returncode:
+            raise InvalidInput(f"{editor} ended with code {code}: nothing was changed.")
+        text = file.read_text(encoding="utf-8")
+    body = {"text": text, "expected_version": found["version"]}
+    _saved(client.put(_path(name), body), as_json)
+
+
+@batches.command("delete", cls=LightCommand)
+def delete(name: Name, as_json: Json = False) -> None:
+    """Delete a list; `kapelle batches show` printed it before that."""
+    found = Connection().delete(_path(name))
+    document(found) if as_json else data(one_line(name))
+
+
+def run_command() -> Any:
+    """`kapelle batches run`, with the options of `kapelle batch`."""
+    schema = schemas()["batch"]
+    options = [item for item in options_of(schema) if item.key != "items"]
+
+    def run(**params: Any) -> None:
+        from kapelle.cli.follow import show_new
+
+        client, source = Connection(), params["source"]
+        is_file = source == "-" or Path(source).suffix.lower() in {".md", ".csv"}
+        if is_file:
+            items = read_items(_text(Path(source)), format_of(source))
+        else:
+            items = client.get(_path(source))["items"]
+        with spelled(options):
+            where = absolute_directory(params["directory"])
+            title = Path(source).stem if is_file else source
+            spec = {"items": items, "directory": where, "title": title, **spec_of(options, params)}
+            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec}, options)
+            show_new(client, begun, params["follow"], params["as_json"])
+
+    first = {"source": Annotated[str, _SOURCE]}
+    last = {"follow": FollowToEnd, "as_json": Json}
+    about = {KEY: {"summary": "Work off a list: one run of `kapelle batch`."}}
+    return with_parameters(run, about, first, options, last)
+
+
+batches.command("run", cls=LightCommand)(run_command())
+
+
+def _path(name: str) -> str:
+    return f"/batches/{quote(name, safe='')}"
+
+
+def _text(file: Path) -> str:
+    is_stdin = str(file) == "-"
+    return read_prompt("-" if is_stdin else None, None if is_stdin else file, "", "list")
+
+
+def _saved(found: dict[str, Any], as_json: bool) -> None:
+    document(found) if as_json else data(counted(len(found["items"]), "item"))

@@ -1,0 +1,137 @@
+"""Lists of work as Markdown or CSV: what `kapelle batches` keeps, and what people write."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from kapelle.domain.errors import InvalidInput
+
+Format = Literal["markdown", "csv"]
+Item = dict[str, Any]
+
+# The fields of an item by what they are called in a list; several checks stand in several lines.
+_FIELDS = {
+    "title": "title", "agent": "agent", "model": "model", "directory": "directory",
+    "priority": "priority", "check": "checks", "timeout_s": "timeout_s",
+    "max_attempts": "max_attempts", "pattern": "pattern", "options": "options",
+}  # fmt: skip
+_COLUMNS = ("prompt", *_FIELDS)
+_ITEM = re.compile(r"[-*+] +(?:\[[ xX]\] +)?(.*)|\d+[.)] +(.*)")
+_FIELD = re.compile(r"\s+[-*+] +(\w+): *(.*)")
+_HINT = "Begin each item with `- `; `  - agent: NAME` under it says who does it."
+
+
+def read_items(text: str, kind: Format) -> list[Item]:
+    """The items of a list; raises InvalidInput that names the line."""
+    items = _from_csv(text) if kind == "csv" else _from_markdown(text)
+    if not items:
+        raise InvalidInput("There are no items in this list.", hint=_HINT)
+    return items
+
+
+def format_of(name: str) -> Format:
+    """What a file of this name holds."""
+    return "csv" if name.lower().endswith(".csv") else "markdown"
+
+
+def _from_markdown(text: str) -> list[Item]:
+    items: list[Item] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if begun := _ITEM.fullmatch(line):
+            items.append({"prompt": (begun[1] or begun[2] or "").strip()})
+        elif line.startswith((" ", "\t")) and items:
+            field = _FIELD.fullmatch(line)
+            if field and field[1] in _FIELDS:
+                _put(items[-1], field[1], field[2].strip(), f"line {number}")
+            else:
+                items[-1]["prompt"] += "\n" + line.removeprefix("  ").rstrip()
+        elif not line.strip():
+            if items:
+                items[-1]["prompt"] += "\n"
+        elif not line.startswith("#") and items:
+            problem = f"line {number}: {line.strip()[:60]!r} belongs to no item."
+            raise InvalidInput(problem, hint="Indent what goes on by two spaces. " + _HINT)
+    return [{**item, "prompt": item["prompt"].strip()} for item in items]
+
+
+def _from_csv(text: str) -> list[Item]:
+    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    items: list[Item] = []
+    try:
+        names = [name.strip().lower() for name in next(rows, [])]
+        if unknown := [name for name in names if name not in _COLUMNS] or "prompt" not in names:
+            told = f"{unknown[0]!r} is no column" if isinstance(unknown, list) else "there is none"
+            raise InvalidInput(
+                f"line 1 names the columns, prompt among them: {told}.",
+                hint=f"Use {', '.join(_COLUMNS)}.",
+            )
+        for row in rows:
+            if not any(cell.strip() for cell in row):
+                continue
+            values = dict(zip(names, row, strict=False))
+            item: Item = {"prompt": values.pop("prompt", "").strip()}
+            for name, value in values.items():
+                for part in value.splitlines() if name == "check" else [value]:
+                    if part.strip():
+                        _put(item, name, part.strip(), f"line {rows.line_num}")
+            items.append(item)
+    except csv.Error as error:
+        raise InvalidInput(f"line {rows.line_num}: this is not CSV: {error}.") from None
+    return items
+
+
+def _put(item: Item, name: str, value: str, place: str) -> None:
+    field = _FIELDS[name]
+    if field == "checks":
+        item.setdefault(field, []).append(value)
+    elif field == "options":
+        try:
+            item[field] = json.loads(value)
+        except ValueError:
+            hint = 'Write it like {"count": 3}.'
+            raise InvalidInput(f"{place}: options is no JSON object.", hint=hint) from None
+    else:
+        item[field] = value
+
+
+def as_markdown(items: Iterable[Item]) -> str:
+    """The list for people; read again, it says the same."""
+    lines: list[str] = []
+    for item in items:
+        first, *others = item["prompt"].splitlines()
+        lines += [f"- {first}", *(f"  {line}" if line.strip() else "" for line in others)]
+        for name, value in _cells(item):
+            lines += [f"  - {name}: {part}" for part in value]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(items: Iterable[Item]) -> str:
+    """The list for spreadsheets, with a column for whatever an item says."""
+    told = [{"prompt": item["prompt"], **_joined(item)} for item in items]
+    names = [name for name in _COLUMNS if any(name in row for row in told)]
+    written = io.StringIO()
+    writer = csv.DictWriter(written, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(told)
+    return written.getvalue()
+
+
+def _joined(item: Item) -> dict[str, str]:
+    return {name: "\n".join(value) for name, value in _cells(item)}
+
+
+def _cells(item: Item) -> Iterable[tuple[str, list[str]]]:
+    for name, field in _FIELDS.items():
+        if (value := item.get(field)) in (None, [], {}):
+            continue
+        if field == "checks":
+            yield name, [one if isinstance(one, str) else _check(one) for one in value]
+        else:
+            yield name, [json.dumps(value) if field == "options" else str(value)]
+
+
+def _check(check: Item) -> str:
+    return str(check.get("command") or check.get("kind"))

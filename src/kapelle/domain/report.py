@@ -1,0 +1,192 @@
+"""What became of work, for people: what to type next, and the report of a night in Markdown."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from kapelle.domain.text import counted, excerpt
+
+Task = dict[str, Any]
+Run = dict[str, Any]
+Entry = dict[str, Any]
+
+FINAL = frozenset({"completed", "failed", "cancelled"})
+_SECTIONS = {
+    "needs": "Needs you",
+    "failed": "Failed",
+    "done": "Done",
+    "open": "Under way",
+}
+_SHOWN, _PARTS = 300, 20
+
+# What may be typed for a task or a run, and what it does.
+_COMMANDS = {
+    "wait": ("kapelle wait {id}", "wait until it has ended"),
+    "call off": ("kapelle cancel {id}", "call it off"),
+    "watch": ("kapelle logs -f {id}", "watch it"),
+    "stop": ("kapelle cancel {id}", "stop it"),
+    "requeue": ("kapelle requeue {id}", "try now instead of waiting"),
+    "answer": ('kapelle answer {id} "…"', "answer, and it goes on"),
+    "look": ("kapelle logs {id}", "see what happened"),
+    "resume": ('kapelle resume {id} "…"', "go on from there, with advice"),
+    "retry": ("kapelle retry {id}", "start again"),
+    "logs": ("kapelle logs {id}", "read what was done"),
+    "diff": ("kapelle diff {id}", "see the changes"),
+    "merge": ("kapelle merge {id}", "merge it into {base}"),
+    "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
+    "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
+    "archive": ("kapelle archive {id}", "put it away"),
+    "run cancel": ("kapelle runs cancel {id}", "call it off"),
+    "run pause": ("kapelle runs pause {id}", "pause it"),
+    "run result": ("kapelle runs result {id}", "its result as JSON"),
+    "run resume": ("kapelle runs resume {id}", "let it go on"),
+    "run steps": ("kapelle runs steps {id}", "see what it did"),
+    "run tail": ("kapelle runs tail {id}", "watch it"),
+}
+
+
+def next_commands(item: Task | Run) -> list[tuple[str, str]]:
+    """What one may type now for a task or a run, and what it does."""
+    names = _for_run(item) if "spent" in item else _for_task(item)
+    known = {"id": item["id"], "base": item.get("workspace", {}).get("base") or "its base"}
+    chosen = [_COMMANDS[name] for name in names]
+    return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
+
+
+def _for_task(task: Task) -> list[str]:
+    status = task["status"]
+    if task.get("archived_at") or status == "completed":
+        workspace = task["workspace"]
+        if not workspace["branch"] or not workspace.get("commit"):
+            return ["logs"]
+        if task.get("archived_at") or (workspace.get("owner") and not task["merged_at"]):
+            return ["logs", "diff"]
+        if task.get("merge_refused"):
+            return ["diff", "mend"]
+        return ["diff", "archive" if task["merged_at"] else "merge"]
+    if status == "waiting":
+        return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]
+    if status == "running":
+        return ["watch", "stop"]
+    return ["wait", "call off"] if status in {"queued", "blocked"} else ["look", "resume", "retry"]
+
+
+def _for_run(run: Run) -> list[str]:
+    status, workspace = run["status"], run["workspace"]
+    if status == "waiting":
+        # Where there are several questions, each stands beside its command.
+        return ["answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
+    if status == "paused":
+        return ["run resume", "run cancel"]
+    if status not in FINAL:
+        return ["run tail", "run pause", "run cancel"]
+    if workspace.get("owner"):
+        return ["run steps"]
+    if not workspace["branch"] or workspace.get("commit") in (None, workspace["base_commit"]):
+        return ["run steps", "run result"]
+    if run.get("archived_at"):
+        return ["run steps", "diff"]
+    if run["merged_at"]:
+        return ["diff", "archive"]
+    return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
+
+
+def group_of(item: Task | Run) -> str:
+    """Where work stands in a report: needs, failed, done or open."""
+    status = item["status"]
+    if status in {"waiting", "paused"} or item.get("waiting_for"):
+        return "open" if item.get("waiting_for") == "rate_limit" else "needs"
+    return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """A report for people and for mail; every command in it can be typed as it is."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    entries, cost = report["entries"], report["cost"]
+    yield f"# Report: {_moment(report['since'])} to {_moment(report['until'])}"
+    yield ""
+    if not entries:
+        yield "Nothing was asked for, and nothing went on."
+    else:
+        yield _summary(report)
+    if cost["attempts"]:
+        unknown = f", {counted(cost['unknown_cost'], 'attempt')} unknown" * bool(
+            cost["unknown_cost"]
+        )
+        yield (
+            f"Cost: {_dollars(cost['cost_usd'])}{unknown}; {counted(cost['attempts'], 'attempt')}, "
+            f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out."
+        )
+    for group, heading in _SECTIONS.items():
+        if found := [entry for entry in entries if entry["group"] == group]:
+            yield from ("", f"## {heading}", "")
+            for entry in found:
+                yield from _entry(entry)
+    if report["left_out"]:
+        yield from ("", f"{report['left_out']} more began earlier; ask with a later --since.")
+
+
+def _summary(report: dict[str, Any]) -> str:
+    entries = report["entries"]
+    done = [entry for entry in entries if entry["group"] == "done"]
+    proven = sum(entry["verified"] is True for entry in done)
+    parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
+    for group, words in (("failed", "failed"), ("needs", "need you"), ("open", "under way")):
+        if number := sum(entry["group"] == group for entry in entries):
+            parts.append(f"{number} {words}")
+    delivered = {
+        "merged": sum(entry["merged"] for entry in entries),
+        "with a pull request": sum(bool(entry["pull_request"]) for entry in entries),
+    }
+    parts += [f"{number} {words}" for words, number in delivered.items() if number]
+    return f"{len(entries)} asked for: {', '.join(parts)}."
+
+
+def _entry(entry: Entry) -> Iterator[str]:
+    facts = [f"**{_inline(entry['title'])}** (`{entry['id']}`)"]
+    facts += [entry["pattern"]] if entry["pattern"] else []
+    facts += ["by schedule"] if entry["schedule_id"] else []
+    facts += [counted(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []
+    facts += [f"merged into {entry['base']}"] if entry["merged"] else []
+    facts += [f"pull request {entry['pull_request']}"] if entry["pull_request"] else []
+    facts += [_dollars(entry["cost_usd"])] if entry["cost_usd"] is not None else []
+    yield f"- {', '.join(facts)}"
+    if entry["reason"]:
+        yield f"  {_inline(entry['reason'])}"
+    if entry["question"]:
+        yield f"  It asks: {_inline(entry['question'])}"
+    if entry["group"] == "done":
+        yield f"  {_proof(entry)}"
+    for part in [part for part in entry["parts"] if part["status"] != "completed"][:_PARTS]:
+        why = f": {_inline(part['reason'])}" if part["reason"] else ""
+        yield f"  - {_inline(part['title'])} is {part['status']}{why} (`{part['next']}`)"
+    for command, does in entry["next"]:
+        yield f"  `{command}` {does}"
+
+
+def _proof(entry: Entry) -> str:
+    """What was seen of done work; that nothing was seen is said too."""
+    seen = [check for check in entry["evidence"] if check["passed"]]
+    if entry["verified"] is not True:
+        blind = " The checks that passed do not look at the work." if seen else ""
+        return f"Not verified.{blind}"
+    told = [
+        f"`{_inline(check['name'])}`" + (f" on {check['commit'][:12]}" if check["commit"] else "")
+        for check in seen
+    ]
+    return f"Verified by {', '.join(told)}." if told else "Verified by the checks of its parts."
+
+
+def _inline(text: str) -> str:
+    return excerpt(" ".join(text.split()), _SHOWN).replace("`", "'")
+
+
+def _dollars(usd: float | None) -> str:
+    return "unknown" if usd is None else f"${usd:.2f}"
+
+
+def _moment(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,159 @@
+"""The container of a workspace: a script that runs commands in it, and its removal.
+
+All that is known of a container lies in a directory of the home that is written before it is begun,
+so that a new daemon finds it; it goes when its worktree is gone.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from kapelle.domain.errors import WorkspaceError
+from kapelle.engine.environment import passed
+from kapelle.engine.parts import Parts
+from kapelle.home import Home
+from kapelle.runner.command import Command, Finished, Running
+from kapelle.settings.models import Docker, Settings
+
+SCRIPT = "in-container"
+TOLD = (
+    "The commands of this project (tests, package managers, its programs) run in a container: "
+    f"write `{SCRIPT} COMMAND ARGUMENT…`. The files in it are those of your working directory."
+)
+_log = logging.getLogger("kapelle.container")
+_BEGIN_S, _REMOVE_S, _MOST_OUTPUT = 1200.0, 120.0, 100_000
+_NAMES = ("KAPELLE_TASK_ID", "KAPELLE_RUN_ID")
+_HEAD = """\
+#!/bin/sh
+top={top} name={name} engine={engine}
+"""
+_EXEC = """\
+# Runs a command in the container of this workspace.
+here=$(pwd -P)
+case "$here/" in "$top"/*) inside=${{here#"$top"}} ;; *) inside= ;; esac
+"""
+_IN_IMAGE = 'exec "$engine" exec {names}-w {workdir}"$inside" "$name" "$@"\n'
+_IN_SERVICE = """\
+cd "$top" || exit 125
+exec "$engine" compose -p "$name" {files}exec -T {names}{where}{service} "$@"
+"""
+_BEGIN_IMAGE = """\
+"$engine" exec "$name" /bin/sh -c : >/dev/null 2>&1 && exit
+"$engine" restart -t 0 "$name" >/dev/null 2>&1 && exit
+exec "$engine" run -d --name "$name" -v "$top":{workdir} {user}{options} \
+  --entrypoint /bin/sh {image} -c 'while :; do sleep 3600; done'
+"""
+_BEGIN_SERVICE = 'cd "$top" && exec "$engine" compose -p "$name" {files}up -d {service}\n'
+# An engine that is not there has removed nothing.
+_REMOVE = """\
+left=$("$engine" ps -aq --filter {by}"$name") || exit
+[ -z "$left" ] || "$engine" rm -f -v $left || exit
+for kind in network volume; do
+  left=$("$engine" $kind ls -q --filter {by}"$name")
+  [ -z "$left" ] || "$engine" $kind rm $left
+done
+"""
+
+
+async def begin_container(parts: Parts, settings: Settings, worktree: Path | None) -> Path | None:
+    """Have the container of a worktree run, if it is to have one, and give its script.
+
+    It is the daemon that begins it, for all that a command begins is ended with the command.
+    """
+    if worktree is None or not settings.workspace.docker.wanted:
+        return None
+    script = await asyncio.to_thread(_written, parts.home, settings, worktree)
+    ended = await _run(parts, script.parent, "begin", _BEGIN_S)
+    if ended.code:
+        told = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip()[-500:]
+        how = "was not there in time" if ended.timed_out else f"could not be begun: {told}"
+        engine = settings.workspace.docker.engine
+        raise WorkspaceError(
+            f"The container of the workspace {how}.", hint=f"Does `{engine} ps` work?"
+        )
+    return script
+
+
+async def _run(parts: Parts, place: Path, script: str, timeout_s: float) -> Finished:
+    env = passed(parts.environ, parts.settings().environment.pass_)
+    command = Command([str(place / script)], env, place, timeout_s, _MOST_OUTPUT)
+    return await asyncio.to_thread(Running(command).run)
+
+
+def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
+    """The script that runs its arguments in the container of a worktree; None without one."""
+    wanted = worktree is not None and settings.workspace.docker.wanted
+    return _written(home, settings, worktree) if wanted and worktree else None
+
+
+def _written(home: Home, settings: Settings, worktree: Path) -> Path:
+    docker = settings.workspace.docker
+    top = os.path.realpath(worktree)
+    digest = hashlib.sha256(top.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+    name = f"kapelle-{re.sub('[^a-z0-9]+', '-', worktree.name.lower()).strip('-')[:40]}-{digest}"
+    place = home.containers / name
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = {
+        "top": shlex.quote(top), "name": name, "engine": shlex.quote(docker.engine),
+        "names": "".join(
+            f'-e {one}="${{{one}-}}" ' for one in (*_NAMES, *settings.environment.set)
+        ),
+        **(_service(docker) if docker.service else _image(docker)),
+    }  # fmt: skip
+    bodies = _SERVICE if docker.service else _OF_IMAGE
+    texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
+    for file, text in {"worktree": top, **texts}.items():
+        path = place / file
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            fresh = place / f".{file}.{os.getpid()}"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.chmod(0o700)
+            fresh.replace(path)
+    return place / SCRIPT
+
+
+_OF_IMAGE = {SCRIPT: _EXEC + _IN_IMAGE, "begin": _BEGIN_IMAGE, "remove": _REMOVE}
+_SERVICE = {SCRIPT: _EXEC + _IN_SERVICE, "begin": _BEGIN_SERVICE, "remove": _REMOVE}
+
+
+def _image(docker: Docker) -> dict[str, str]:
+    # What is written in it belongs to whoever runs the daemon.
+    keep = "--userns=keep-id " if "podman" in docker.engine else '--user "$(id -u):$(id -g)" '
+    return {
+        "workdir": shlex.quote(docker.workdir or "/workspace"),
+        "user": keep if os.getuid() else "",
+        "options": shlex.join(docker.options),
+        "image": shlex.quote(docker.image or ""),
+        "by": "name=",
+    }
+
+
+def _service(docker: Docker) -> dict[str, str]:
+    return {
+        "files": "".join(f"-f {shlex.quote(file)} " for file in docker.compose),
+        "where": f'-w {shlex.quote(docker.workdir)}"$inside" ' if docker.workdir else "",
+        "service": shlex.quote(docker.service or ""),
+        "by": "label=com.docker.compose.project=",
+    }
+
+
+async def remove_containers(parts: Parts) -> None:
+    """Remove the containers whose worktrees are gone; one that cannot be is tried again later."""
+    for place in await asyncio.to_thread(_orphans, parts.home):
+        if (await _run(parts, place, "remove", _REMOVE_S)).code:
+            _log.warning("the container %s could not be removed yet", place.name)
+        else:
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+def _orphans(home: Home) -> list[Path]:
+    """The directories of containers whose worktree is not there any more."""
+    if not home.containers.is_dir():
+        return []
+    found = [path for path in home.containers.iterdir() if (path / "remove").is_file()]
+    return [path for path in found if not Path((path / "worktree").read_text()).is_dir()]

@@ -1,0 +1,94 @@
+"""A file of features, as `tracks` works it off: JSON, a list or an object with `features`."""
+
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from kapelle.domain.errors import sentence
+from kapelle.patterns.results import Failed
+
+Status = Literal["open", "verifying", "passed", "failed"]
+
+
+class Step(BaseModel):
+    step: int = Field(description="its number")
+    passed: bool
+    evidence: str = Field(description="what you did to see it, and what you saw")
+
+
+class Report(BaseModel):
+    """What a verifying agent saw of every step."""
+
+    steps: list[Step] = Field(description="every step of the feature, in order")
+
+    def lacks(self, criteria: list[str]) -> str:
+        """The steps that have not passed, or without evidence, in words; empty if all have."""
+        said = {step.step: step for step in self.steps}
+        lines = []
+        for number, text in enumerate(criteria, 1):
+            step = said.get(number)
+            if step is None or not step.passed or not step.evidence.strip():
+                lines.append(f"STEP {number}: {text}\n{step.evidence if step else 'not reported'}")
+        return "\n\n".join(lines)
+
+
+class Feature(BaseModel):
+    """A feature as it is in the file, and what became of it."""
+
+    id: int | str
+    category: str = ""
+    name: str
+    description: str = ""
+    steps: list[str] = []
+    status: Status = "open"
+    track: str = ""
+    phase: str = "waiting"
+    branch: str | None = None
+    commit: str | None = None
+    tasks: list[str] = []
+    verifications: int = 0
+    report: list[Step] = []
+    reason: str | None = None
+
+    @property
+    def criteria(self) -> list[str]:
+        return self.steps or [self.description or self.name]
+
+    @property
+    def told(self) -> str:
+        steps = [f"{number}. {step}" for number, step in enumerate(self.criteria, 1)]
+        return "\n".join([f"## {self.name}", self.description, "", *steps])
+
+    @property
+    def wanted_branch(self) -> str:
+        """feature/<id>-<name>, in letters that a branch may have."""
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{self.id}-{self.name}".lower())
+        return f"feature/{slug[:60].strip('-')}"
+
+
+def read_features(name: str, text: str | None) -> list[Feature]:
+    if text is None:
+        raise Failed(f"there is no {name} on the branch that the run begins from: commit it first")
+    try:
+        features = [Feature.model_validate(item) for item in _items(json.loads(text))]
+    except (ValueError, KeyError, TypeError) as error:
+        why = sentence(error) if isinstance(error, ValidationError) else f"{error}"
+        raise Failed(f"{name} is no list of features, nor an object with one: {why}") from None
+    if len({feature.id for feature in features}) < len(features):
+        raise Failed(f"{name}: two features have the same id")
+    return features
+
+
+def with_status(text: str, feature: Feature, status: Status) -> str:
+    """The file with another status of one feature; everything else stays as it is."""
+    found = json.loads(text)
+    for item in _items(found):
+        if item["id"] == feature.id:
+            item["status"] = status
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def _items(found: Any) -> Any:
+    return found["features"] if isinstance(found, dict) else found

@@ -1,0 +1,76 @@
+"""Use cases of saved lists of work, each of which is a global note under `batch/`."""
+
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from kapelle.domain.batch import Format, as_csv, as_markdown, read_items
+from kapelle.domain.errors import InvalidInput, NotFound, sentence
+from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Note, NoteFilter, NoteSpec
+from kapelle.domain.views import BatchView
+from kapelle.patterns.batch import ItemSpec
+from kapelle.store import notes
+from kapelle.store.database import Connection, Database
+
+_PREFIX, _GLOBAL = "batch/", "global"
+_ITEMS = TypeAdapter(list[ItemSpec])
+
+
+class Batches:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def save(self, name: str, text: str, kind: Format, expected: int | None) -> BatchView:
+        """Keep a list under a name; what is there is replaced, if it has the version expected."""
+        value = as_markdown(_valid(read_items(text, kind)))
+        if len(value) > MAX_VALUE:
+            raise InvalidInput(f"A list has at most {MAX_VALUE:,} characters.", hint="Make it two.")
+        spec = NoteSpec(key=_PREFIX + name, value=value, scope=_GLOBAL, expected_version=expected)
+        return _view(await self._db.write(notes.put, spec, None))
+
+    async def get(self, name: str) -> BatchView:
+        return _view(await self._db.glance(_note, name))
+
+    async def all(self) -> list[BatchView]:
+        """Every saved list, by name."""
+        return await self._db.read(_all)
+
+    async def delete(self, name: str) -> BatchView:
+        found = await self.get(name)
+        await self._db.write(notes.delete, _GLOBAL, _PREFIX + name, found.version, None)
+        return found
+
+
+def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    try:
+        found = _ITEMS.validate_python(items)
+    except ValidationError as error:
+        raise InvalidInput(f"item {sentence(error)}.") from None
+    return [item.model_dump(mode="json", exclude_unset=True) for item in found]
+
+
+def _note(connection: Connection, name: str) -> Note:
+    try:
+        return notes.get(connection, _GLOBAL, _PREFIX + name, None)
+    except NotFound:
+        hint = "`kapelle batches list` shows those there are."
+        raise NotFound(f"There is no list {name!r}.", hint=hint) from None
+
+
+def _all(connection: Connection) -> list[BatchView]:
+    wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
+    found, _ = notes.page(connection, wanted, None)
+    return [_view(_note(connection, note.key.removeprefix(_PREFIX))) for note in found]
+
+
+def _view(note: Note) -> BatchView:
+    """A list as it stands; what somebody wrote as a note and is none has no items."""
+    text = note.value or ""
+    try:
+        items, problem = _valid(read_items(text, "markdown")), None
+    except InvalidInput as error:
+        items, problem = [], error.message
+    return BatchView(
+        name=note.key.removeprefix(_PREFIX), items=items, problem=problem, version=note.version,
+        markdown=text, csv=as_csv(items), updated_at=note.updated_at,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Projects by their names: made by their first work, renamed wherever their name stands."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import Conflict, NotFound
+from kapelle.domain.views import Project
+from kapelle.store import events
+from kapelle.store.tables import Instant, learnings, notes, projects, runs, schedules, tasks
+
+# A statement that both databases know.
+_USE = sa.text(
+    "INSERT INTO projects (name, directories, created_at) VALUES (:name, '[]', :at) "
+    "ON CONFLICT (name) DO UPDATE SET archived_at = NULL WHERE projects.archived_at IS NOT NULL"
+).bindparams(sa.bindparam("at", type_=Instant))
+
+
+def join(connection: sa.Connection, values: dict[str, Any]) -> None:
+    """Make the project of new work, or take it out of the archive; what is part of a run is of the
+    run's, as that is called by now."""
+    if run_id := values.get("run_id") or values.get("parent_id"):
+        query = sa.select(runs.c.project).where(runs.c.id == run_id)
+        values["project"] = connection.execute(query).scalar()
+    if name := values.get("project"):
+        connection.execute(_USE, {"name": name, "at": datetime.now(UTC)})
+
+
+def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
+    """All of them by their names, or the one of a name, with how much work they have."""
+    counts: dict[str, tuple[int, int]] = {}
+    for table in (tasks, runs):
+        going = sa.func.sum(sa.case((table.c.ended_at.is_(None), 1), else_=0))
+        query = sa.select(table.c.project, sa.func.count(), going).group_by(table.c.project)
+        for project, number, open_ in connection.execute(query.where(table.c.project.is_not(None))):
+            before = counts.get(project, (0, 0))
+            counts[project] = (before[0] + number, before[1] + open_)
+    known = sa.select(projects).order_by(projects.c.name)
+    known = known.where(projects.c.name == name) if name else known
+    return [
+        Project(
+            **row, work=counts.get(row["name"], (0, 0))[0], open=counts.get(row["name"], (0, 0))[1]
+        )
+        for row in connection.execute(known).mappings()
+    ]
+
+
+def get(connection: sa.Connection, name: str) -> Project:
+    for found in some(connection, name):
+        return found
+    raise NotFound(f"There is no project {name!r}.", hint="`kapelle project` lists them.")
+
+
+def create(connection: sa.Connection, name: str) -> Project:
+    if some(connection, name):
+        raise Conflict(f"There is a project {name!r} already.", hint="Take another name.")
+    join(connection, {"project": name})
+    events.append(connection, "project.created", name=name)
+    return get(connection, name)
+
+
+def rename(connection: sa.Connection, name: str, to: str) -> Project:
+    """Call a project otherwise, in all that belongs to it."""
+    get(connection, name)
+    scope, new_scope = f"project:{name}", f"project:{to}"
+    noted = sa.select(sa.literal(1)).where(notes.c.scope == new_scope).limit(1)
+    if some(connection, to) or connection.execute(noted).scalar():
+        raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
+    for table in (tasks, runs, schedules, learnings):
+        of_it = table.c.project == name
+        if "spec" in table.c:
+            for id_, spec in connection.execute(sa.select(table.c.id, table.c.spec).where(of_it)):
+                if spec.get("project"):
+                    changed = table.update().where(table.c.id == id_)
+                    connection.execute(changed.values(spec={**spec, "project": to}))
+        connection.execute(table.update().where(of_it).values(project=to))
+    connection.execute(notes.update().where(notes.c.scope == scope).values(scope=new_scope))
+    connection.execute(projects.update().where(projects.c.name == name).values(name=to))
+    events.append(connection, "project.renamed", name=name, to=to)
+    return get(connection, to)
+
+
+def archive(connection: sa.Connection, name: str, archived: bool) -> Project:
+    """Put a project away in which nothing is open, or take it out again."""
+    if (found := get(connection, name)).open and archived:
+        raise Conflict(
+            f"{found.open} of {name!r} have not ended.", hint="Wait for them, or cancel them."
+        )
+    at = datetime.now(UTC) if archived else None
+    connection.execute(projects.update().where(projects.c.name == name).values(archived_at=at))
+    events.append(connection, "project.archived" if archived else "project.restored", name=name)
+    return get(connection, name)
+
+
+def switch(connection: sa.Connection, name: str | None, directory: str) -> dict[str, str]:
+    """Make a project the current one of a directory, or none; all that are current by directory."""
+    if name is not None:
+        join(connection, {"project": name})
+    for found in some(connection):
+        places = {*found.directories} - {directory} | ({directory} if found.name == name else set())
+        if places != {*found.directories}:
+            changed = projects.update().where(projects.c.name == found.name)
+            connection.execute(changed.values(directories=sorted(places)))
+    return current(connection)
+
+
+def current(connection: sa.Connection) -> dict[str, str]:
+    """The projects that work in a directory belongs to unless it says otherwise."""
+    query = sa.select(projects.c.directories, projects.c.name)
+    return {place: name for places, name in connection.execute(query) for place in places}
+
+
+def ended_work(connection: sa.Connection, name: str) -> list[str]:
+    """What is part of nothing else and not yet archived."""
+    found: list[str] = []
+    for table, part_of in ((runs, runs.c.parent_id), (tasks, tasks.c.run_id)):
+        query = sa.select(table.c.id).where(table.c.project == name, part_of.is_(None))
+        query = query.where(table.c.archived_at.is_(None), table.c.ended_at.is_not(None))
+        found += connection.execute(query).scalars().all()
+    return found

@@ -1,0 +1,168 @@
+"""Worktrees with a container each: set-up, checks and the agent's own commands run in it."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.ensembles import play
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import git
+from tests.e2e.staging import until
+
+# An engine without a registry and without rights that a test machine may lack.
+_SETTINGS = """
+[containers]
+default_ulimits = ["nofile=1000:1000", "nproc=1000:1000"]
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+_STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "{0}/graph"\nrunroot = "{0}/run"\n'
+_PROGRAMS = ("sh", "cat", "grep", "test", "sleep", "touch", "true")
+_IMAGE = "localhost/kapelle-test:latest"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A program like podman with an image of its own, made of busybox; skipped where none runs."""
+    podman, busybox = shutil.which("podman"), shutil.which("busybox")
+    if podman is None or busybox is None:
+        pytest.skip("no podman and busybox-static here (apt-get install podman busybox-static)")
+    place = tmp_path_factory.mktemp("engine")
+    (place / "containers.conf").write_text(_SETTINGS)
+    (place / "storage.conf").write_text(_STORAGE.format(place))
+    runtime = "--runtime runc" if shutil.which("runc") else ""
+    program = place / "podman"
+    program.write_text(
+        f"""#!/bin/sh
+export CONTAINERS_CONF={place}/containers.conf CONTAINERS_STORAGE_CONF={place}/storage.conf
+if [ "$1" = compose ]; then shift; exec podman-compose --podman-path "$0" "$@"; fi
+exec {podman} {runtime} "$@"
+"""
+    )
+    program.chmod(0o755)
+    root = place / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "etc").mkdir()
+    (root / "etc" / "inside").write_text("inside\n")
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for name in _PROGRAMS:
+        (root / "bin" / name).symlink_to("busybox")
+    archive = place / "image.tar"
+    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+    try:
+        for argv in (["import", str(archive), _IMAGE], ["run", "--rm", _IMAGE, "/bin/true"]):
+            done = subprocess.run([program, *argv], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"no container runs here: {done.stderr.strip()[-300:]}")
+        yield program
+    finally:
+        subprocess.run([program, "rm", "-a", "-f"], capture_output=True, check=False)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _containers(engine: Path) -> list[str]:
+    found = subprocess.run(
+        [engine, "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True, check=True
+    )
+    return found.stdout.split()
+
+
+def _configure(repository: Path, text: str) -> None:
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").write_text(text, encoding="utf-8")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "A container for each worktree")
+
+
+def test_setup_checks_and_the_agents_commands_run_in_the_workspaces_container(
+    kapelle: Instance, repository: Path, engine: Path, tmp_path: Path
+) -> None:
+    _configure(
+        repository,
+        f"""
+[workspace]
+setup = "touch /etc/was-set-up; cat /etc/inside > setup.txt"
+[workspace.docker]
+engine = {json.dumps(str(engine))}
+image = "{_IMAGE}"
+workdir = "/work"
+""",
+    )
+    go = tmp_path / "go"
+    work = play(
+        {"run": f"test ! -e /etc/was-set-up; until test -e {go}; do sleep 0.1; done"},
+        {"run": "mkdir sub; cd sub; in-container cat /etc/inside > ../seen.txt"},
+    )
+    checks = [
+        "cat setup.txt seen.txt | grep -c inside",
+        "test -e /etc/was-set-up -a -e /work/sub/..",
+    ]
+    task_id = kapelle.submit(work, repository, agent="rehearsal", checks=checks)
+    kapelle.wait_for_status(task_id, "running")
+    prompt = kapelle.home.attempts / kapelle.task(task_id)["attempts"][0]["id"] / "prompt"
+    # The daemon dies, and the container is found again, as it was set up.
+    kapelle.kill()
+    kapelle.start()
+    go.touch()
+    task = kapelle.wait(task_id, timeout_s=180)
+    said = kapelle.output(task_id, "err").decode()
+    assert task["status"] == "completed", f"{task['reason']} {said}"
+    assert [check["output"].strip() for check in task["checks"]] == ["2", ""]
+    assert "in-container COMMAND" in prompt.read_text(encoding="utf-8")
+    (name,) = _containers(engine)
+    assert task_id.replace("_", "-") in name
+    assert not Path("/etc/was-set-up").exists()
+    kapelle.post(f"/tasks/{task_id}/merge")
+    # What its worktree was is gone, and so is what ran in it.
+    kapelle.kill()
+    kapelle.start()
+    until(lambda: not _containers(engine), "the container is removed")
+    until(lambda: not any(kapelle.home.containers.iterdir()), "nothing is known of it")
+
+
+def test_a_service_of_a_compose_file_is_the_workspaces_container(
+    kapelle: Instance, repository: Path, engine: Path
+) -> None:
+    """As Laravel's Sail has it: the worktree is mounted by the compose file itself."""
+    if shutil.which("podman-compose") is None:
+        pytest.skip("no podman-compose here (apt-get install podman-compose)")
+    (repository / "compose.yml").write_text(
+        f"""
+services:
+  laravel.test:
+    image: {_IMAGE}
+    command: ["/bin/sh", "-c", "while :; do sleep 3600; done"]
+    working_dir: /var/www/html
+    volumes: [".:/var/www/html"]
+""",
+        encoding="utf-8",
+    )
+    _configure(
+        repository,
+        f"""
+[workspace.docker]
+engine = {json.dumps(str(engine))}
+service = "laravel.test"
+compose = ["compose.yml"]
+workdir = "/var/www/html"
+""",
+    )
+    work = play({"run": "in-container cat /etc/inside > seen.txt"})
+    checks = ["grep inside /var/www/html/seen.txt /etc/inside"]
+    task_id = kapelle.submit(work, repository, agent="rehearsal", checks=checks)
+    task = kapelle.wait(task_id, timeout_s=180)
+    said = kapelle.output(task_id, "err").decode()
+    if "netavark" in said or "network" in (task["reason"] or ""):
+        pytest.skip(f"no network of containers here: {task['reason']}")
+    assert task["status"] == "completed", f"{task['reason']} {said}"
+    assert len(_containers(engine)) == 1
+    kapelle.post(f"/tasks/{task_id}/archive")
+    kapelle.kill()
+    kapelle.start()
+    until(lambda: not _containers(engine), "the container is removed")

@@ -1,0 +1,33 @@
+"""`kapelle report`: what became of a night, as people and programs read it."""
+
+from pathlib import Path
+
+from tests.e2e.instance import Instance
+from tests.e2e.night import night, require_true
+
+
+def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
+    kapelle: Instance, repository: Path
+) -> None:
+    report, since = night(kapelle, repository)
+    text = report["markdown"]
+    assert "5 asked for: 2 done (1 verified, 1 not), 2 failed, 1 need you, 1 merged." in text
+    asked, failed, done = (text.split(f"## {heading}\n")[1] for heading in
+                           ("Needs you", "Failed", "Done"))  # fmt: skip
+    assert "It asks: Which database?" in asked.split("##")[0]
+    assert "kapelle answer task_" in asked.split("##")[0]
+    assert "the model has no idea" in failed.split("##")[0]
+    assert "kapelle retry task_" in failed.split("##")[0]
+    assert "batch, by schedule, 4 attempts, $0.75" in failed.split("##")[0]
+    assert "Verified by `grep good good.txt` on " in done
+    assert "merged into main" in done
+    assert "Not verified." in done
+    printed = kapelle.cli("report", "--since", since)
+    assert printed.stdout.splitlines()[2:] == text.splitlines()[2:]
+    assert kapelle.cli("report", "--since", "1h", "--project", "none").stdout.endswith(
+        "Nothing was asked for, and nothing went on.\n"
+    )
+    assert "neither a duration nor a date" in kapelle.cli("report", "--since", "soon").stderr
+    # What began before is not told again, except what is open.
+    later = require_true(kapelle, "2999-01-01T00:00:00+00:00")
+    assert [entry["group"] for entry in later["entries"]] == ["needs"]

@@ -1,0 +1,155 @@
+import { useId, useState } from 'react';
+import { isRun } from '../../api/client';
+import {
+  deleteNote,
+  type Note,
+  useChange,
+  useNote,
+  useNotes,
+  useProjects,
+  writeNote,
+} from '../../api/knowledge';
+import { useActive } from '../../api/queries';
+import { bytes } from '../../model/format';
+import { Button, Empty, Loading, Problem } from '../../parts/controls';
+import { Icon } from '../../parts/icon';
+import { Moment, Said } from '../../parts/text';
+import { useScope } from '../../shell/preferences';
+import { Editor, Input } from './editor';
+
+/** Keys by what stands before their first slash. */
+function byFolder(notes: Note[]): [string, Note[]][] {
+  const found = new Map<string, Note[]>();
+  for (const note of notes) {
+    const folder = note.key.includes('/') ? `${note.key.split('/')[0]}/` : '';
+    found.set(folder, [...(found.get(folder) ?? []), note]);
+  }
+  return [...found];
+}
+
+export function Notes() {
+  const id = useId();
+  const [project] = useScope();
+  const [scope, setScope] = useState(project ? `project:${project}` : 'global');
+  const [open, setOpen] = useState<string | null>(null);
+  const projects = useProjects().data ?? [];
+  const families = useActive().work.filter((work) => !(isRun(work) ? work.parent_id : work.run_id));
+  const read = useNotes(scope.trim() || 'global');
+  const notes = read.data?.notes ?? [];
+  return (
+    <div className={`knows ${open === null ? '' : 'two'}`}>
+      <div className="stack">
+        <div className="bar-of-list">
+          <label htmlFor={id}>Scope</label>
+          <input
+            id={id}
+            className="field mono"
+            list={`${id}-scopes`}
+            value={scope}
+            onChange={(event) => setScope(event.target.value)}
+          />
+          <datalist id={`${id}-scopes`}>
+            <option value="global">for all work</option>
+            {projects.map(({ name }) => (
+              <option key={name} value={`project:${name}`} />
+            ))}
+            {families.map((work) => (
+              <option key={work.id} value={work.id}>
+                {work.title}
+              </option>
+            ))}
+          </datalist>
+          <span className="faint">global, project:NAME, or the id of a task or run</span>
+          <Button small onClick={() => setOpen('')}>
+            <Icon name="plus" />
+            New note
+          </Button>
+        </div>
+        <Problem error={read.error} />
+        {read.isPending && <Loading />}
+        {read.data && notes.length === 0 && (
+          <Empty title="No notes in this scope">
+            <p>Agents and people leave each other texts under a key.</p>
+            <p className="cmd">kapelle notes set results/step1 "…"</p>
+          </Empty>
+        )}
+        {byFolder(notes).map(([folder, some]) => (
+          <section key={folder} className="panel">
+            <table className="table cardy">
+              <thead>
+                <tr>
+                  <th>{folder ? <Said>{folder}</Said> : 'Key'}</th>
+                  <th className="num">Version</th>
+                  <th className="num">Size</th>
+                  <th>By</th>
+                  <th>Written</th>
+                </tr>
+              </thead>
+              <tbody>
+                {some.map((note) => (
+                  <tr key={note.key} className={open === note.key ? 'chosen' : ''}>
+                    <td className="full">
+                      <button type="button" className="link" onClick={() => setOpen(note.key)}>
+                        <Said>{note.key.slice(folder.length)}</Said>
+                      </button>
+                    </td>
+                    <td className="num dim">{note.version}</td>
+                    <td className="num dim">{bytes(note.size)}</td>
+                    <td className="dim">
+                      <Said>{note.task_id ?? note.author}</Said>
+                    </td>
+                    <td className="faint">
+                      <Moment at={note.updated_at} />
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </section>
+        ))}
+      </div>
+      {open !== null && (
+        <Opened key={`${scope} ${open}`} scope={scope} name={open} close={() => setOpen(null)} />
+      )}
+    </div>
+  );
+}
+
+function Opened({ scope, name, close }: { scope: string; name: string; close: () => void }) {
+  const read = useNote(scope, name);
+  if (name && read.isPending) return <Loading />;
+  return (
+    <Edit key={read.data?.version} scope={scope} note={name ? (read.data ?? null) : null} close={close} />
+  );
+}
+
+function Edit({ scope, note, close }: { scope: string; note: Note | null; close: () => void }) {
+  const [key, setKey] = useState(note?.key ?? '');
+  const [value, setValue] = useState(note?.value ?? '');
+  // It is written only if it is still what is shown here.
+  const expected_version = note?.version ?? 0;
+  const write = useChange('notes', () => writeNote({ key, value, scope, expected_version }));
+  const remove = useChange('notes', () => deleteNote({ scope, key, expected_version }));
+  return (
+    <Editor
+      title={note ? <Said>{note.key}</Said> : 'New note'}
+      send="Write it"
+      submit={() => write.mutate(undefined, { onSuccess: close })}
+      pending={write.isPending || remove.isPending}
+      error={write.error ?? remove.error}
+      remove={note ? () => remove.mutate(undefined, { onSuccess: close }) : undefined}
+      close={close}
+      facts={
+        note && (
+          <p className="faint">
+            Version {note.version}, written <Moment at={note.updated_at} /> by{' '}
+            <Said>{note.task_id ?? note.author}</Said>. Yours is refused if somebody writes it meanwhile.
+          </p>
+        )
+      }
+    >
+      {!note && <Input label="Key" value={key} change={setKey} about="such as results/step1" />}
+      <Input label="Text" value={value} change={setValue} rows={14} />
+    </Editor>
+  );
+}
