@@ -143,7 +143,8 @@ class _Cycles(Phases):
         now = self.now
         now.contract = await self.ctx.read_note(self.key("contract")) or now.contract
         plan = await self.ctx.read_note(self.key("plan"))
-        if plan is not None and plan != now.plan:
+        known, self.written = self.written, {"plan": plan, "contract": now.contract}
+        if plan is not None and plan != known.get("plan"):
             try:
                 now.replan(read_plan(plan))
             except ValueError as error:
