@@ -163,8 +163,8 @@ def _entry(entry: Entry) -> Iterator[str]:
     for part in [part for part in entry["parts"] if part["status"] != "completed"][:_PARTS]:
         why = f": {_inline(part['reason'])}" if part["reason"] else ""
         yield f"  - {_inline(part['title'])} is {part['status']}{why} (`{part['next']}`)"
-    for command, does in entry["next"]:
-        yield f"  `{command}` {does}"
+    for one in entry["next"]:
+        yield f"  `{one['command']}` {one['does']}"
 
 
 def _proof(entry: Entry) -> str:

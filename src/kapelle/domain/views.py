@@ -36,8 +36,13 @@ class ReportPart(Record):
     next: str
 
 
+class NextCommand(Record):
+    command: str
+    does: str
+
+
 class ReportEntry(Record):
-    """What became of one task or run; next are commands with what each does."""
+    """What became of one task or run, and what to type next."""
 
     id: str
     title: str
@@ -61,7 +66,7 @@ class ReportEntry(Record):
     merged: bool
     pull_request: str | None = None
     parts: list[ReportPart]
-    next: list[tuple[str, str]]
+    next: list[NextCommand]
 
 
 class ReportView(Record):

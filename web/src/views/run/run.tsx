@@ -8,6 +8,7 @@ import { View as Frame } from '../../shell/layout';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
+import { Batch } from './batch';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { RunInspector } from './inspector';
@@ -29,6 +30,7 @@ const PICTURES: Record<string, [string, Part]> = {
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
+  batch: ['Items', Batch],
 };
 
 export function View() {
