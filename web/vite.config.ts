@@ -8,5 +8,7 @@ export default defineConfig({
   plugins: [react(), tailwindcss()],
   build: { target: 'es2023', assetsInlineLimit: 0, modulePreload: { polyfill: false } },
   // `kapelle serve --port 8350`; a write must carry the Origin of the daemon's own page.
-  server: { proxy: { '/api': { target: daemon, changeOrigin: true, headers: { origin: daemon } } } },
+  server: {
+    proxy: { '/api': { target: daemon, ws: true, changeOrigin: true, headers: { origin: daemon } } },
+  },
 });

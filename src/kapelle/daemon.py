@@ -53,6 +53,7 @@ from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -262,6 +263,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         notes=Notes(db, parts.without_secrets),
         batches=Batches(db),
         locks=LockService(parts),
+        terminals=Terminals(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

@@ -1,8 +1,10 @@
 """Order and control: queue, dependencies, cancel, retry, resume, requeue, archive."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,3 +235,55 @@ def test_an_idempotency_key_submits_once(kapelle: Instance, tmp_path: Path) -> N
     ]
     assert len(set(made)) == 1
     assert len(kapelle.get("/tasks")["tasks"]) == 1
+
+
+def test_checks_are_made_once_more_on_what_was_committed(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    check = f"test -f new.txt && echo seen && ! test -e {broken}"
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n[[do]]\nrun = \"sleep 60\"\n"
+    task = kapelle.play(work.replace("sleep 60", "true"), repository, checks=[check])
+    first = kapelle.wait(task)
+    assert [spec["command"] for spec in first["check_specs"]] == [check]
+    assert (first["verified"], first["checked_again"]) == (True, None)
+    # What lies in the worktree meanwhile is not what was committed.
+    Path(first["workspace"]["path"], "new.txt").unlink()
+    again = kapelle.post(f"/tasks/{task}/check")["checked_again"]
+    assert (again["passed"], again["commit"]) == (True, first["workspace"]["commit"])
+    broken.touch()
+    done = kapelle.cli("check", task)
+    assert done.returncode == 1, done.stderr
+    assert "✗ check failed" in done.stdout
+    now = kapelle.task(task)
+    assert (now["status"], now["checks"]) == ("completed", first["checks"])
+    assert now["checked_again"]["checks"][0]["output"].startswith("seen")
+    running = kapelle.play(work, repository, checks=[check])
+    kapelle.wait_for_status(running, "running")
+    with pytest.raises(ApiError, match="is running"):
+        kapelle.post(f"/tasks/{running}/check")
+    kapelle.post(f"/tasks/{running}/cancel")
+
+
+def test_work_is_flagged_put_off_and_seen(kapelle: Instance, tmp_path: Path) -> None:
+    task = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
+    other = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
+    kapelle.wait(task), kapelle.wait(other)
+    assert kapelle.cli("flag", task).returncode == 0
+    assert [one["id"] for one in kapelle.get("/work?flagged=true")["work"]] == [task]
+    assert kapelle.cli("snooze", task, "--until", "2h").returncode == 0
+    marked = kapelle.post(f"/work/{task}/mark", {"seen": True})
+    assert marked["flagged_at"]
+    assert marked["snoozed_until"] > marked["seen_at"]
+    kinds = [e["kind"] for e in _events(kapelle, task)]
+    assert kinds.count("task.marked") == 2
+    kapelle.cli("flag", "--off", task)
+    kapelle.cli("snooze", "--off", task)
+    marked = kapelle.task(task)
+    assert (marked["flagged_at"], marked["snoozed_until"]) == (None, None)
+    assert marked["seen_at"]
+
+
+def _events(kapelle: Instance, task: str) -> list[dict[str, Any]]:
+    told = kapelle.cli("events", "--after", "0", "--task", task, "--json", check=True).stdout
+    return [json.loads(line) for line in told.splitlines()]

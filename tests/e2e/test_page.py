@@ -189,6 +189,31 @@ def test_verified_work_is_merged_after_one_question(
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
 
 
+def test_what_is_put_off_comes_back_and_what_was_seen_is_dim(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    task = kapelle.play('[[do]]\nfail = "no ideas"\n', repository, title="Hard", checks=["true"])
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    page.get_by_role("button", name="Later: Hard").click()
+    page.get_by_role("menuitem", name="Tomorrow morning").click()
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    expect(page.locator(".results .seen")).to_have_count(0)
+    kapelle.post(f"/work/{task}/mark", {"snoozed_until": None})
+    expect(page.locator(".needs")).to_contain_text("no ideas")
+    page.get_by_role("link", name="Hard").first.click()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Flag for attention").click()
+    page.get_by_role("link", name="Checks").click()
+    page.get_by_role("button", name="Check once more").click()
+    expect(page.get_by_role("heading", name=re.compile("Once more"))).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    expect(page.locator(".results .seen")).to_contain_text("Hard")
+    kapelle.cli("archive", task)
+    expect(page.locator(".needs")).to_have_count(0)
+
+
 def test_a_form_says_what_is_wrong_at_the_field(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:

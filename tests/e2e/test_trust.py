@@ -191,6 +191,7 @@ team hello
 start
 start evil
 start evil --help
+attach
 runs list
 runs status {run}
 runs steps {run}
@@ -223,6 +224,9 @@ continue {third} more
 requeue {failed}
 diff {done}
 merge {done}
+check {done}
+flag {done}
+snooze {done}
 archive {done}
 prune --dry-run
 locks list

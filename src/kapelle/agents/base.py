@@ -45,6 +45,7 @@ class Capabilities:
     budget: bool = False  # likewise
     system_prompt: bool = False
     mcp: bool = False
+    terminal: bool = False  # whether a person can talk to it in a terminal
     acp: bool = False  # whether its program also speaks the Agent Client Protocol
     usage: bool = False
     cost: bool = False  # whether it reports money itself; else the price table tells
@@ -73,6 +74,7 @@ class AgentRequest:
     model: str | None = None
     session_id: str | None = None
     fork: bool = False  # of the session: go on from a copy of it
+    interactive: bool = False  # in a terminal, with a prompt that may be empty
     attempt_number: int = 1
     max_turns: int | None = None
     budget_usd: float | None = None  # what is left of it
@@ -96,6 +98,10 @@ class AgentRequest:
     def forks(self) -> bool:
         """Whether it goes on from a copy of an earlier session."""
         return self.fork and self.session_id is not None
+
+    def first_words(self, *option: str) -> list[str]:
+        """The prompt as the last argument, behind its option if it has one; nothing if empty."""
+        return [*option, self.prompt] if self.prompt.strip() else []
 
     @property
     def stdin(self) -> bytes:
@@ -362,6 +368,14 @@ class Agent:
             f"The agent {self.name} has {place if request.settings.base_url else 'no model'}.",
             hint=f"kapelle agents config set {self.name} model NAME",
         )
+
+    def refuse_prompt(self, request: AgentRequest) -> None:
+        """For a program that takes none before it has begun."""
+        if request.prompt.strip():
+            raise AgentMisconfigured(
+                f"{self.name} takes no prompt when it starts in a terminal.",
+                hint="Leave the prompt out, and type it there.",
+            )
 
     @staticmethod
     def fits(text: str) -> bool:

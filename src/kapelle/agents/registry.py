@@ -3,16 +3,20 @@
 import difflib
 import os
 import pkgutil
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
 
 from kapelle.agents import adapters
-from kapelle.agents.base import Agent, AgentRequest, Capabilities
-from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, KapelleError
+from kapelle.agents.base import Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.events import AgentEvent
+from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings, Settings
 
 GROUP = "kapelle.agents"
@@ -45,10 +49,11 @@ class AgentInfo:
         return self.agent.capabilities if self.agent else Capabilities()
 
 
-def get(name: str, settings: Settings) -> Agent:
+def get(name: str, settings: Settings, *, interactive: bool = False) -> Agent:
     """The agent of this name, set up; raises AgentNotFound or AgentMisconfigured."""
     kind = type_of(name, settings)
-    return _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
+    agent = _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
+    return _in_terminal(agent) if interactive else agent
 
 
 def resolve_default(settings: Settings) -> str:
@@ -170,3 +175,57 @@ def _how_to_start(settings: Settings) -> str:
         "No coding agent is installed here. Install one, such as claude, codex or gemini, then:"
         " kapelle init, or: kapelle config set default_agent claude"
     )
+
+
+# What moves the cursor, colours, or names the window, and what a line was before it was redrawn.
+_NOT_TEXT = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P_^X].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+
+class _InTerminal(Agent):
+    """What an agent is in a terminal, before its own adapter."""
+
+    reads_whole_output = False
+    hears = False
+
+    def command(self, request: AgentRequest) -> Command:
+        made = super().command(replace(request, interactive=True))
+        return replace(made, env={"TERM": "xterm-256color", "COLORTERM": "truecolor", **made.env})
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        text = _NOT_TEXT.sub("", line).rstrip()
+        return [AgentEvent("text", text)] if text else []
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        return []
+
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        """Whoever was there knows how it went: only an end by force or with an error is none."""
+        if exit.code == 0:
+            return Verdict(True)
+        reason = self.exit_sentence(exit, "")
+        return Verdict(False, reason, failure=Failure(FailureClass.TASK, reason))
+
+
+def _in_terminal(agent: Agent) -> Agent:
+    """The same agent in a terminal; InvalidInput if it has no form for that."""
+    can = agent.capabilities
+    if not can.terminal:
+        raise InvalidInput(
+            f"The agent {agent.name} cannot be used in a terminal.",
+            hint="Leave --interactive out; `kapelle agents` names those that can.",
+        )
+    kind = type(agent)
+    made: Agent = type(kind.__name__, (_InTerminal, kind), {})(agent.name, agent.settings)
+    # Nothing in its output says what it uses, nor which conversation it was.
+    made.reads_whole_output = False
+    made.capabilities = Capabilities(
+        model=can.model,
+        system_prompt=can.system_prompt,
+        mcp=can.mcp,
+        terminal=True,
+        read_only=can.read_only,
+    )
+    return made

@@ -27,6 +27,7 @@ from kapelle.api.routes import (
     schedules,
     sessions,
     tasks,
+    terminals,
     trust,
 )
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
@@ -62,7 +63,7 @@ def routes() -> FastAPI:
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
         tasks.work_router, knowledge.router, knowledge.search_router, knowledge.templates_router,
-        projects.router,
+        projects.router, terminals.router,
         notes.router, integrations.router, questions.router, locks.router, tasks.attempt_router,
         batches.router, agents.report_router,
     ):  # fmt: skip

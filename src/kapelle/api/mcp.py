@@ -51,13 +51,14 @@ _INSTRUCTIONS = """\
 Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
 did and merges what passed. Hand over work with task_create (one agent, one piece of work; give it
 checks, or nobody verifies it) or with one of the *_start tools (loop, team, pipeline, best_of,
-orchestrate: several agents after a pattern; pattern_list tells further fields: max_seconds …).
-Both return an id at once. Then call wait with the ids: it answers
-within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
-evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
-into the branch that it came from. Work that builds on other work names it in depends_on instead of
-waiting for it. Ids may be shortened. What an agent under Kapelle asks for belongs to its own task:
-it starts from what is committed on that task's branch, and task_merge brings it there."""
+orchestrate …: several agents after a pattern; fields without a description mean what they mean in
+task_create, a check is a shell command; pattern_list tells further fields: max_seconds …). Both
+return an id at once. Then call wait with the ids: it answers within a minute and says in `pending`
+what to call it again for. task_get tells the outcome with the evidence of every check, task_diff
+what changed, task_logs what the agent did; task_merge brings it into the branch that it came from.
+Work that builds on other work names it in depends_on instead of waiting for it. Ids may be
+shortened. What an agent under Kapelle asks for belongs to its own task: it starts from what is
+committed on that task's branch, and task_merge brings it there."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Mcp:
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
-        self.listed = []
+        self.listed: list[types.Tool] = []
         # What an attempt is shown: the tools whose routes it may call.
         self.for_attempts: list[types.Tool] = []
         self._queries: dict[str, set[str]] = {}
@@ -172,7 +173,8 @@ class Mcp:
                 about, schema = operation["description"], _arguments(operation, document)
                 given = operation.get("parameters", ())
                 self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
-            self.listed.append(_listed(tool, about, schema))
+            known = self.listed[0].input_schema["properties"] if tool.pattern else {}
+            self.listed.append(_listed(tool, about, schema, known))
             if {"attempt": []} in operation["security"]:
                 self.for_attempts.append(self.listed[-1])
         server = Server(
@@ -239,7 +241,8 @@ def _start(pattern: str) -> Tool:
     return Tool(f"{pattern.replace('-', '_')}_start", "post", "/runs", pattern=pattern)
 
 
-def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
+def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any]) -> types.Tool:
+    """A tool for a list; of fields that are known from the first one it has no further words."""
     properties = {
         name: field
         for name, field in schema.get("properties", {}).items()
@@ -248,10 +251,16 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
     # A client that says where it is need not say it with every call.
     required = [name for name in schema.get("required", []) if name != "directory"]
     short = {"type": "object", "properties": properties, "required": required}
+    compact = _compact(short, schema.get("$defs", {}))
+    for name, one in compact["properties"].items() if known else ():
+        if one == known.get(name):
+            del one["description"]
+        if one.get("items") == known["checks"]["items"]:
+            one["items"] = {"type": "string"}
     return types.Tool(
         name=tool.name,
         description=f"{' '.join(about.split())} {tool.about}".strip(),
-        input_schema=_compact(short, schema.get("$defs", {})),
+        input_schema=compact,
         annotations=types.ToolAnnotations(
             # What a tool that only reads cannot do needs no words, nor does what holds by default.
             read_only_hint=tool.read_only or None,

@@ -22,7 +22,7 @@ _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kape
 def is_page(scope: Scope) -> bool:
     """Whether a request asks for the page or a part of it, which holds nothing of anybody's."""
     first = scope["path"].split("/")[1]
-    return scope["method"] in {"GET", "HEAD"} and first in _FILES | _VIEWS
+    return scope.get("method") in {"GET", "HEAD"} and first in _FILES | _VIEWS
 
 
 class WithPage:

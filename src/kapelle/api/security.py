@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -57,8 +57,7 @@ class PrivateSocket:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["kapelle.private"] = True
+        scope["kapelle.private"] = True
         await self._app(scope, receive, send)
 
 
@@ -78,12 +77,10 @@ class Guard:
         self._knows_session = knows_session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"only http is guarded, so {scope['type']} is not served")
-        answer = self._refusal(Request(scope)) or self._app
+        answer = self._refusal(HTTPConnection(scope)) or self._app
         await answer(scope, receive, with_security_headers(send))
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _refusal(self, request: HTTPConnection) -> Response | None:
         private = request.scope.get("kapelle.private", False)
         host = own_host(request.headers, self._allowed_hosts())
         # A target such as http://evil.com/ names a host of its own.
@@ -100,7 +97,7 @@ class Guard:
             return error_response(401, "unauthorized", text)
         return None
 
-    def _caller(self, request: Request) -> Caller:
+    def _caller(self, request: HTTPConnection) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if hmac.compare_digest(token.strip().encode(), self._token.encode()):
@@ -109,7 +106,7 @@ class Guard:
             return Caller("attempt", attempt_id) if attempt_id else Caller("nobody")
         session = request.cookies.get(COOKIE)
         # A cookie is sent without the page knowing, so a write must also say where it comes from.
-        named = request.method in _SAFE or "origin" in request.headers
+        named = request.scope.get("method") in _SAFE or "origin" in request.headers
         if session and named and self._knows_session(session):
             return Caller("owner")
         return Caller("nobody")
@@ -133,6 +130,12 @@ AttemptToken = Annotated[HTTPAuthorizationCredentials | None, Security(_of_attem
 async def owner_only(request: Request, _token: Token) -> None:
     """Marks a route that no attempt may call."""
     if request.scope["kapelle.caller"].kind != "owner":
+        raise Forbidden("An attempt's token does not allow this: only a person may.")
+
+
+async def owner_attaches(connection: HTTPConnection) -> None:
+    """Marks a WebSocket that no attempt may open."""
+    if connection.scope["kapelle.caller"].kind != "owner":
         raise Forbidden("An attempt's token does not allow this: only a person may.")
 
 
@@ -262,7 +265,7 @@ def _with_port(host: str) -> str:
 
 def with_security_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] in {"http.response.start", "websocket.http.response.start"}:
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY_HEADERS.items():
                 headers.setdefault(name, value)

@@ -115,8 +115,16 @@ class Protocol(H11Protocol):
 
 
 _log = logging.getLogger("kapelle.api")
+_LONGEST_MESSAGE = 1 << 20
 _TICK_S = 1.0
 _LOOK_S = 2.0
+
+
+def _websocket(**settings: Any) -> asyncio.Protocol:
+    """The protocol of a terminal's connection, imported once somebody attaches to one."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(**settings)
 
 
 class Door:
@@ -127,7 +135,8 @@ class Door:
         config = uvicorn.Config(
             app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
             server_header=False, proxy_headers=False, log_config=None, access_log=False,
-            lifespan="off", timeout_graceful_shutdown=2, ws="none",
+            lifespan="off", timeout_graceful_shutdown=2, ws=_websocket,  # type: ignore[arg-type]
+            ws_max_size=_LONGEST_MESSAGE,
         )  # fmt: skip
         self._server = _Server(config)
 

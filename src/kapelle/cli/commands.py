@@ -23,6 +23,7 @@ questions   questions:questions  List what tasks and runs ask of you, the oldest
 say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
+attach      attach:attach  Be in the terminal of an interactive task; Ctrl-] leaves it running.
 wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
@@ -30,6 +31,9 @@ resume      tasks:resume  Go on where a task's last attempt left off, or with a 
 continue    tasks:continue_  Follow up on a task that has ended or waits.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
+check       tasks:check  Make the checks of an ended task once more, on what it committed.
+flag        tasks:flag_work  Flag tasks and runs for attention, or no more.
+snooze      tasks:snooze  Put tasks and runs off: until then they do not need you.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.

@@ -32,6 +32,7 @@ _RUN_WORDS = {
     "resumed": "Resumed",
     "merged": "Merged into {base}",
     "archived": "Archived",
+    "marked": "Marked by a person",
 }
 _PROBLEM = 200
 _VERDICTS = {

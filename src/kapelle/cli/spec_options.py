@@ -361,6 +361,9 @@ def _given(option: Option, params: Params) -> Any:
 def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> None:
     typed, file = params.get(option.name), params.get(f"{option.name}_file")
     about = option.about
+    if typed is None and file is None and spec.get("interactive"):
+        spec[option.key] = ""  # it is typed in the terminal
+        return
     if option.repeatable:
         prompts = [*(typed or ()), *(params.get(f"{option.name}_more") or ())]
         spec[option.key] = _read_list(option, prompts, command)

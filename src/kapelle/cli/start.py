@@ -172,7 +172,13 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
     from kapelle.cli.follow import show_new
 
     client = Connection()
-    show_new(client, begin(client, path, body, options), params["follow"], params["as_json"])
+    begun = begin(client, path, body, options)
+    if body.get("interactive") and not params["as_json"]:
+        from kapelle.cli.attach import attach_to, is_at_terminal
+
+        if is_at_terminal():
+            attach_to(client, begun)
+    show_new(client, begun, params["follow"], params["as_json"])
 
 
 def _perform(

@@ -27,7 +27,8 @@ from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all,
 from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
+from kapelle.cli.transcript import check_passage
+from kapelle.cli.values import future_time, listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
@@ -36,6 +37,7 @@ from kapelle.domain.states import RunStatus, TaskStatus
 
 # A run can be paused, besides all that a task can be.
 _STATUSES = (*TaskStatus, RunStatus.PAUSED)
+_LONGEST_CHECKS_S = 86_400.0
 Everything = Annotated[bool, flag("Those of every repository, archived ones too.", "--all")]
 
 
@@ -48,6 +50,7 @@ def list_tasks(
     ] = None,
     limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
     nested: Annotated[bool, flag("Parts of runs too.", "--nested")] = False,
+    flagged: Annotated[bool, flag("Only those that are flagged.", "--flagged")] = False,
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
@@ -60,6 +63,7 @@ def list_tasks(
         "tag": optional_text(tag, "--tag"),
         "project": optional_text(project, "--project"),
         "nested": "true" if nested else None,
+        "flagged": "true" if flagged else None,
         "archived": "true" if everything else None,
     }
     hint = '`kapelle run "…"` gives an agent a task.'
@@ -274,6 +278,40 @@ def cancel(
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     """Take ended tasks and runs out of the list and keep their work."""
     change_each(task_ids, "archive", state="archived", as_json=as_json)
+
+
+def check(task_id: NewestTaskId = None, as_json: Json = False) -> None:
+    """Make the checks of an ended task once more, on what it committed."""
+    path = task_path(work_id(Connection(), task_id, "tasks"), "check")
+    task = Connection().post(path, timeout=_LONGEST_CHECKS_S)
+    made = task["checked_again"]
+    show(made, as_json, (check_passage(one).text for one in made["checks"]))
+    raise typer.Exit(0 if made["passed"] else 1)
+
+
+Off = Annotated[bool, flag("Take that back.", "--off")]
+
+
+def flag_work(task_ids: AnyIds, off: Off = False, as_json: Json = False) -> None:
+    """Flag tasks and runs for attention, or no more."""
+    _mark(task_ids, {"flagged": not off}, "not flagged" if off else "flagged", as_json)
+
+
+def snooze(
+    task_ids: AnyIds,
+    until: Annotated[str, option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.")] = "1d",
+    off: Off = False,
+    as_json: Json = False,
+) -> None:
+    """Put tasks and runs off: until then they do not need you."""
+    moment = None if off else future_time(until, "--until", None)
+    _mark(task_ids, {"snoozed_until": moment}, "snoozed" if moment else "not snoozed", as_json)
+
+
+def _mark(ids: list[str], body: dict[str, Any], state: str, as_json: bool) -> None:
+    client = Connection()
+    change_each(ids, "mark", body, as_json=as_json, state=state,
+                path=lambda text, what: f"/work/{work_id(client, text)}/{what}")  # fmt: skip
 
 
 def retry(

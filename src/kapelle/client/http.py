@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
@@ -87,8 +88,8 @@ class ServerEvent:
 class Response:
     """An answer, whose body is read as it comes; headers have their names in lower case."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, sock: Any = None) -> None:
+        self._stream, self.sock = stream, sock
         version, status, self.reason = (*self._line().split(None, 2), "", "", "")[:3]
         if not version.startswith("HTTP/1") or not status.isdecimal():
             raise ConnectionError("this is not HTTP")
@@ -184,7 +185,7 @@ class Channel:
             raise InvalidInput("A header of one line is wanted, without line breaks.")
         head = "\r\n".join([*lines, "", ""]).encode("utf-8")
         self.sock.sendall(head + (content or b""))
-        return Response(self._stream)
+        return Response(self._stream, self.sock)
 
 
 class Connection:
@@ -272,7 +273,7 @@ class Connection:
             except ConnectionLost:
                 if not endless:
                     raise
-            self._wait_for_return()
+            self.wait_for_return()
 
     def exchange(
         self, path: str, body: Any, headers: dict[str, str], timeout: float
@@ -283,6 +284,18 @@ class Connection:
                 yield from (event.data for event in parse(_lines(response)))
             elif content := response.read().strip():
                 yield json.loads(content)
+
+    @contextmanager
+    def websocket(self, path: str, query: Query) -> Iterator[tuple[socket.socket, Response]]:
+        """A WebSocket behind its handshake: where frames are sent to, and where they come from."""
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": b64encode(os.urandom(16)).decode(),
+        }
+        with self._exchange("GET", target(path, query), None, headers, TIMEOUT_S) as response:
+            yield response.sock, response
 
     def _ask(
         self,
@@ -302,7 +315,7 @@ class Connection:
                 tries -= 1
                 if not tries:
                     raise
-            self._wait_for_return()
+            self.wait_for_return()
 
     @contextmanager
     def _exchange(
@@ -369,7 +382,7 @@ class Connection:
             raise _nobody_there(self.address, error) from None
         return connection
 
-    def _wait_for_return(self) -> None:
+    def wait_for_return(self) -> None:
         """After a break: go on when the daemon is back; start it again if it crashed.
 
         A daemon that was told to stop takes its socket away, and is not brought back behind

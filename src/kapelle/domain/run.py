@@ -39,7 +39,8 @@ class RunFilter(Record):
     parent_task_id: TaskCursor | None = None
     nested: bool = False
     archived: bool = False
-    light: bool = False  # as rows: long texts are cut
+    flagged: bool = False  # true leaves out those that are not
+    light: bool = False  # as rows: every long text is cut
     limit: Limit = 50
     cursor: RunCursor | None = None
 

@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -263,8 +264,11 @@ class TaskSpec(WorkSpec):
         json_schema_extra=command("Give an agent a task and print the task's id.")
     )
 
+    interactive: bool = field(
+        False, "in a terminal, where you talk to the agent; the prompt may then be empty", "-i",
+        help="in a terminal, where you talk to the agent: start it and attach",
+    )  # fmt: skip
     prompt: Text = Field(
-        min_length=1,
         max_length=MAX_PROMPT_BYTES,
         description="what is to be done",
         json_schema_extra=prompt_argument(),
@@ -312,8 +316,8 @@ class TaskSpec(WorkSpec):
 
     @field_validator("prompt")
     @classmethod
-    def _prompt_fits(cls, value: str) -> str:
-        if not value.strip():
+    def _prompt_fits(cls, value: str, known: ValidationInfo) -> str:
+        if not value.strip() and not known.data.get("interactive"):
             raise ValueError("the prompt is empty")
         if len(value.encode("utf-8", "surrogatepass")) > MAX_PROMPT_BYTES:
             raise ValueError("the prompt is larger than 1 MB")

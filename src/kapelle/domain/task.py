@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.question import Question
-from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.text import cut
 
@@ -15,6 +15,10 @@ ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Directory = Annotated[str, StringConstraints(max_length=4000, pattern=r"^/[^\x00]*$")]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
+
+
+# A text of a row is cut to so much.
+_LONG = 300
 
 
 class Record(BaseModel):
@@ -98,6 +102,10 @@ class CheckResult(Record):
     proved: bool | None = None
     proof: str | None = None
 
+    def as_row(self) -> Self:
+        """As a list tells it: of one that failed, the end of what it printed."""
+        return self.model_copy(update={"output": "" if self.passed else self.output[-_LONG:]})
+
     @property
     def verdict(self) -> str:
         """Its name; with why that is not enough, where it passed and had to be proved."""
@@ -155,8 +163,16 @@ class Delivery(Record):
     updated_at: datetime | None = None
 
 
-_LONG = 300
 _LONG_FIELDS = ("prompt", "context", "report", "reason", "result", "spec")
+
+
+class CheckedAgain(Record):
+    """What the checks of a task said when they were made once more on what it committed."""
+
+    at: datetime
+    commit: str
+    passed: bool
+    checks: list[CheckResult]
 
 
 class Work(Record):
@@ -179,12 +195,15 @@ class Work(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    seen_at: datetime | None = None  # by a person, who flagged it or put it off
+    flagged_at: datetime | None = None
+    snoozed_until: datetime | None = None
     delivery: Delivery | None = None  # where it is to be delivered, or was
 
     def as_row(self) -> Self:
         """As a row of a list tells it: every long text in it is cut."""
         values = {name: cut(getattr(self, name, None), _LONG) for name in _LONG_FIELDS}
-        checks = [one.model_copy(update={"output": ""}) for one in getattr(self, "checks", ())]
+        checks = [one.as_row() for one in getattr(self, "checks", ())]
         values |= {"checks": checks}
         return self.model_copy(update={k: v for k, v in values.items() if k in vars(self)})
 
@@ -216,12 +235,15 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    interactive: bool = False  # whether a person talks to its agent in a terminal
     template: str | None = None
     guidelines: str | None = None  # what the template said when the task was asked for
     tools: list[str] = []
     read_only: bool = False
     attempts: list[Attempt]
+    check_specs: list[CheckSpec] = []  # the checks that it has
     checks: list[CheckResult]
+    checked_again: CheckedAgain | None = None  # not in lists
     result: str | None
 
 
@@ -235,7 +257,8 @@ class TaskFilter(Record):
     parent_task_id: TaskCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
-    light: bool = False  # as rows: long texts are cut, and no output of checks is told
+    flagged: bool = False  # true leaves out those that are not
+    light: bool = False  # as rows: every long text is cut
     limit: Limit = 50
     cursor: TaskCursor | None = None
 

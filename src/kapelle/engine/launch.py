@@ -33,6 +33,7 @@ def launch_agent(
     timeout_s: float | None,
     label: str,
     origin: Origin,
+    terminal: tuple[int, int] | None = None,
 ) -> Launch:
     """An agent in the directory of its prompt file, where all that it needs is written first."""
     base = agent_environment(parts.environ, settings, agent, origin)
@@ -52,6 +53,7 @@ def launch_agent(
         grace_s=settings.tasks.grace_s,
         redact=parts.redactions(owner, variables, *secrets),
         label=label,
+        terminal=terminal,
     )
 
 

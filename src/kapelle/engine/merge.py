@@ -1,9 +1,11 @@
-"""Merging what a task or run did: in turn, and checked on the result in a worktree aside."""
+"""Merging what a task or run did: in turn, and checked on the result in a worktree aside; and its
+checks once more on what it committed."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -14,6 +16,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import CheckResult, Task, Workspace
+from kapelle.domain.text import cut
 from kapelle.domain.views import MergeView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
@@ -30,6 +33,7 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
 from kapelle.store import events, processes, runs, tasks
 from kapelle.store.database import Connection
+from kapelle.store.events import CHECKED
 from kapelle.workspaces import Candidate, Diff, checkouts_around, git_in, working_directory
 
 _log = logging.getLogger("kapelle.merge")
@@ -280,6 +284,27 @@ class Verification:
     async def verify(self, found: Candidate) -> None:
         """Raise ChecksFailed, with the evidence, if one of the checks fails there."""
         self.made.clear()
+        where = f"on what {found.base} would be ({found.new[:12]})"
+        async with aclosing(self._make_all(found.new, where)) as results:
+            async for result in results:
+                if not result.passed:
+                    raise await self._refusal(found, result)
+
+    async def again(self, commit: str) -> None:
+        """Make them all on what it committed, and have the history tell what they said."""
+        self.made.clear()
+        async with aclosing(self._make_all(commit, f"on {commit[:12]}")) as results:
+            async for _ in results:
+                pass
+        if not self.made:
+            raise Conflict(f"{self.work.id} has no check that is a command.")
+        passed = all(result.passed for result in self.made)
+        told = [cut(result.model_dump(mode="json"), _SHOWN) for result in self.made]
+        await self.parts.db.write(
+            events.append, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
+        )
+
+    async def _make_all(self, commit: str, where: str) -> AsyncGenerator[CheckResult, None]:
         if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
@@ -291,16 +316,14 @@ class Verification:
             try:
                 brought = brought_along(wanted, directory)
                 place = await parts.workspaces.create_aside(
-                    owner, self.work.id, found.new, *brought
+                    owner, self.work.workspace.owner or self.work.id, commit, *brought
                 )
                 for number, check in enumerate(checks):
-                    what = f"{check.label} on what {found.base} would be ({found.new[:12]})"
-                    self.tell(f"{number + 1} of {len(checks)}: {what}")
+                    self.tell(f"{number + 1} of {len(checks)}: {check.label} {where}")
                     failpoint("merge_before_check")
                     result = await self._make(owner, f"{number}", check, place)
                     self.made.append(result)
-                    if not result.passed:
-                        raise await self._refusal(found, result)
+                    yield result
             finally:
                 try:
                     await clear_aside(parts, owner)
@@ -355,6 +378,15 @@ class Verification:
             f"commit {found.new}. {found.base} was not changed.\n{shown}",
             hint=f"{again}`kapelle merge {work.id} --no-verify` merges it all the same.",
         )
+
+
+async def check_again(parts: Parts, task: Task) -> None:
+    """Make the checks of an ended task once more, on what it committed."""
+    commit = task.workspace.commit or task.workspace.base_commit
+    if commit is None or task.workspace.kind is not WorkspaceKind.WORKTREE:
+        raise Conflict(f"{task.id} committed nothing on which its checks could be made once more.")
+    await recall(parts, task)
+    await Verification(parts, task, lambda _: None).again(commit)
 
 
 def _noun(work: Task | Run) -> str:

@@ -49,6 +49,7 @@ class Launch:
     grace_s: float = 5.0
     redact: tuple[bytes, ...] = ()
     label: str = ""
+    terminal: tuple[int, int] | None = None  # rows and columns of the one it is executed in
     secret: bytes = field(default_factory=new_secret, repr=False)
 
 
@@ -170,6 +171,7 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
         "boot_id": identity.boot_id(),
         "leaf": None if leaf is None else str(leaf),
         "secret": launch.secret,
+        "terminal": launch.terminal,
     }
     return request.encode(fields, launch.stdin)
 

@@ -27,6 +27,7 @@ from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -55,6 +56,7 @@ class Service:
     integrations: Integrations
     notes: Notes
     locks: LockService
+    terminals: Terminals
     batches: Batches
     reports: Reports
 

@@ -151,7 +151,8 @@ class Output:
 
     def _parser(self, task: Task, attempt: Attempt) -> Parse:
         try:
-            return get_agent(attempt.agent, self._parts.settings(task.directory)).parse
+            settings = self._parts.settings(task.directory)
+            return get_agent(attempt.agent, settings, interactive=task.interactive).parse
         except KapelleError:
             # The agent is not configured any more.
             return lambda line: [AgentEvent("text", line)]

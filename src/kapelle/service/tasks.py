@@ -1,5 +1,6 @@
 """Use cases of tasks: submit, look, wait, and change their course."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from kapelle.engine.children import (
     room_for,
     why_stopped,
 )
-from kapelle.engine.merge import take_in_base
+from kapelle.engine.merge import check_again, take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -38,6 +39,7 @@ class Tasks:
         self._parts = parts
         self._db = parts.db
         self._queue = queue
+        self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def submit(
         self, spec: TaskSpec, idempotency_key: str | None = None, parent: str | None = None
@@ -104,6 +106,16 @@ class Tasks:
             await self._db.read(actions.require_ended, task.id, "resumed")
             message = await take_in_base(self._parts, task, message)
         return await self._apply_change(text, actions.resume, message, given, parent=parent)
+
+    async def check(self, text: str) -> Task:
+        """Make the checks of an ended task once more; who asks meanwhile waits for the same."""
+        task = await self._db.read(_ended, text)
+        if (going := self._checks.get(task.id)) is None:
+            going = asyncio.create_task(check_again(self._parts, task))
+            self._checks[task.id] = going
+            going.add_done_callback(lambda _: self._checks.pop(task.id))
+        await asyncio.shield(going)
+        return await self.get(task.id)
 
     async def say(self, text: str, message: str) -> SayView:
         """Tell the agent of a task something: at once where that can be done, else next time."""
@@ -203,10 +215,18 @@ def _with_refusal(connection: Connection, text: str) -> Task:
     task = tasks.get(connection, text)
     if asked := children.of_task(connection, task.id):
         task = task.model_copy(update={"children": asked})
-    if task.status is not TaskStatus.COMPLETED or task.merged_at is not None:
+    if task.ended_at is None:
         return task
-    refusal = events.merge_refusal(connection, task.id)
-    return task.model_copy(update={"merge_refused": refusal})
+    found: dict[str, Any] = {"checked_again": events.checked_again(connection, task.id)}
+    if task.status is TaskStatus.COMPLETED and task.merged_at is None:
+        found["merge_refused"] = events.merge_refusal(connection, task.id)
+    return task.model_copy(update=found)
+
+
+def _ended(connection: Connection, text: str) -> Task:
+    task = tasks.get(connection, text)
+    actions.require_ended(connection, task.id, "checked once more")
+    return task
 
 
 def _is_resting(connection: Connection, task_id: str) -> bool:

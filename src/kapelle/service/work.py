@@ -18,6 +18,7 @@ from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.merge import Merges, changes, require_ended, secrets_of
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
 from kapelle.store import attempts, children, runs, tasks
@@ -151,6 +152,12 @@ class Work:
         except Conflict as error:
             return seen.model_copy(update={"problem": error.message})
         return seen
+
+    async def mark(self, text: str, values: dict[str, datetime | None]) -> Task | Run:
+        """Note that a person has seen a task or run, flagged it or put it off."""
+        id_ = await self._db.read(resolve, text, "task", "run")
+        await self._db.write(mark, id_, values)
+        return await self.get(id_)
 
     async def archive_task(self, text: str) -> Task:
         return await archive_task(self._parts, text)

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.task import Event, MergeRefusal
+from kapelle.domain.task import CheckedAgain, Event, MergeRefusal
 from kapelle.store.database import about
 from kapelle.store.tables import events, tasks
 
@@ -53,14 +53,27 @@ def after(
     return [Event.model_validate(row) for row in connection.execute(query).mappings()]
 
 
+CHECKED = "task.checked"
+
+
 def merge_refusal(connection: sa.Connection, task_id: str) -> MergeRefusal | None:
     """Why a task was not merged the last time, unless it has gone on since then."""
-    kinds = ("task.merge_refused", "attempt.started")
+    last = _last(connection, task_id, "task.merge_refused")
+    return MergeRefusal.model_validate({**last["data"], "at": last["at"]}) if last else None
+
+
+def checked_again(connection: sa.Connection, task_id: str) -> CheckedAgain | None:
+    """What its checks said when they were last made once more, unless it has gone on since."""
+    last = _last(connection, task_id, CHECKED)
+    return CheckedAgain.model_validate({**last["data"], "at": last["at"]}) if last else None
+
+
+def _last(connection: sa.Connection, task_id: str, kind: str) -> sa.RowMapping | None:
+    """The last event of a kind, unless an attempt was started since then."""
+    kinds = (kind, "attempt.started")
     query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
     last = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).mappings().first()
-    if last is None or last["kind"] != kinds[0]:
-        return None
-    return MergeRefusal.model_validate({**last["data"], "at": last["at"]})
+    return last if last is not None and last["kind"] == kind else None
 
 
 def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:

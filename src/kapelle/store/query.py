@@ -173,6 +173,8 @@ class Rows:
             column, value = columns[name], values[name]
             if value:
                 found.append(column.in_(value) if isinstance(value, list) else column == value)
+        if values.get("flagged"):
+            found.append(columns.flagged_at.is_not(None))
         if values.get("archived") is False:
             found.append(columns.archived_at.is_(None))
         return found

@@ -106,6 +106,10 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("ended_at", Instant),
         sa.Column("archived_at", Instant),
         sa.Column("merged_at", Instant),
+        # What a person marked it with.
+        sa.Column("seen_at", Instant),
+        sa.Column("flagged_at", Instant),
+        sa.Column("snoozed_until", Instant),
         sa.Column("idempotency_key", sa.String(200), unique=True),
     ]
 
@@ -147,6 +151,7 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools.
     sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),

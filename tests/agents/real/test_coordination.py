@@ -23,8 +23,9 @@ LEARNING: dict[str, Any] = {
     "title": "The fork rings at 440",
     "content": "Strike it before you tune.",
 }
-# The first is long enough that the daemon tells of progress before it answers.
-SHORT_S, LONG_S = 6, 50
+# The first is long enough that the daemon tells of progress before it answers; both together are
+# longer than any client of MCP waits for one answer.
+SHORT_S, LONG_S = 6, 55
 _PATIENCE_S = 240.0
 
 
@@ -56,7 +57,8 @@ def test_an_agent_conducts_asks_and_remembers(agent: str, open_scene: Open) -> N
     steps = Steps(agent)
     steps.call("task_report", text="Half of it is tuned.")
     steps.call("task_create", prompt=f"Play.\n```rehearsal\n{part}```\n", agent="rehearsal")
-    waited = steps.call("wait", CHILD, ids=["$child"], timeout_s=SHORT_S)
+    steps.call("wait", CHILD, ids=["$child"], timeout_s=SHORT_S)
+    waited = steps.call("wait", CHILD, ids=["$child"], timeout_s=LONG_S)
     steps.call("wait", CHILD, ids=["$child"], timeout_s=LONG_S)
     read = steps.call("task_get", CHILD, task_id="$child")
     steps.call("note_set", key="pitch", value="a440")

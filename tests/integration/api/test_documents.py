@@ -3,8 +3,12 @@
 import re
 from pathlib import Path
 
+from fastapi.routing import APIWebSocketRoute
+
 from kapelle.api.app import routes
 from kapelle.api.errors import DOOR_CODES
+from kapelle.api.routes import terminals
+from kapelle.api.security import owner_attaches
 from kapelle.domain.errors import KapelleError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -14,7 +18,14 @@ GUIDE = (DOCS / "rest.md").read_text(encoding="utf-8")
 def test_the_guide_names_every_route() -> None:
     listed = set(re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", GUIDE, re.MULTILINE))
     paths = routes().openapi()["paths"]
-    assert listed == {(m.upper(), path) for path, methods in paths.items() for m in methods}
+    known = {(m.upper(), path) for path, methods in paths.items() for m in methods}
+    assert listed == known | {("WEBSOCKET", f"/api/v1{route.path}") for route in _sockets()}
+
+
+def test_every_websocket_is_for_the_owner_alone() -> None:
+    assert _sockets()
+    for route in _sockets():
+        assert owner_attaches in {one.call for one in route.dependant.dependencies}, route.path
 
 
 def test_the_guide_lists_every_error_with_its_status() -> None:
@@ -45,3 +56,7 @@ def test_only_health_and_login_are_documented_as_open() -> None:
 def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
     own = [child for child in error.__subclasses__() if child.__module__ == error.__module__]
     return {error}.union(*(_family(child) for child in own))
+
+
+def _sockets() -> list[APIWebSocketRoute]:
+    return [route for route in terminals.router.routes if isinstance(route, APIWebSocketRoute)]

@@ -39,10 +39,12 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine.dispose()
 
 
+_MARKS = ("seen_at", "flagged_at", "snoozed_until")
 _ADDED_SINCE = (
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
+    ("tasks", "interactive"),
     ("tasks", "tools"),
     ("tasks", "read_only"),
     ("attempts", "repository"),
@@ -69,6 +71,7 @@ _ADDED_SINCE = (
     ("runs", "shell"),
     ("tasks", "repository"),
     ("runs", "repository"),
+    *((table, name) for table in ("tasks", "runs") for name in _MARKS),
 )
 _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),

@@ -5,7 +5,7 @@ import pytest
 
 from kapelle.cli.commands import commands, load, unknown_command
 
-OTHERS = {"demo"}
+OTHERS = {"demo", "attach"}
 SUBCOMMANDS = [
     *(f"config {name}" for name in ("show", "get", "set", "reset", "path")),
     *(f"agents {name}" for name in ("list", "check")),

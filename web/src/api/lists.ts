@@ -10,6 +10,7 @@ export interface Filter {
   status?: Query['status'];
   nested?: boolean;
   project?: string;
+  flagged?: boolean;
   /** What was put away, too. */
   archived?: boolean;
   limit?: number;
@@ -39,6 +40,7 @@ function belongs(filter: Filter, work: Work): boolean {
     (filter.archived || !work.archived_at) &&
     (!filter.status || filter.status.includes(work.status)) &&
     (filter.nested || !inside) &&
+    (!filter.flagged || !!work.flagged_at) &&
     (!filter.project || work.project === filter.project)
   );
 }

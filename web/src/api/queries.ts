@@ -29,6 +29,12 @@ export function useEnded(project?: string) {
   return { ...list, work: rows(list) };
 }
 
+/** What a person wants to look at. */
+export function useFlagged(project?: string) {
+  const list = useWork({ flagged: true, nested: true, project, limit: 100 });
+  return { ...list, work: rows(list) };
+}
+
 export function useOne(id: string) {
   return useQuery({
     queryKey: ['work', 'one', id],
@@ -119,13 +125,23 @@ export const useMergePreview = (id: string, wanted: boolean) =>
     retry: false,
   });
 
-type TaskAction = 'cancel' | 'retry' | 'requeue' | 'archive';
+type TaskAction = 'cancel' | 'check' | 'retry' | 'requeue' | 'archive';
 type RunAction = 'cancel' | 'pause' | 'resume' | 'archive';
 
 const onTask = (id: string) => ({ params: { path: { task_id: id } } });
 const onRun = (id: string) => ({ params: { path: { run_id: id } } });
 
+export type Marks = components['schemas']['MarkBody'];
+
 export const actions = {
+  mark: (id: string, marks: Partial<Marks>): Promise<Work> =>
+    ask(
+      api.POST('/api/v1/work/{work_id}/mark', {
+        params: { path: { work_id: id } },
+        // What is not named stays as it is.
+        body: marks as Marks,
+      }),
+    ),
   task: (id: string, action: TaskAction): Promise<Work> =>
     ask(api.POST(`/api/v1/tasks/{task_id}/${action}`, onTask(id))),
   run: (id: string, action: RunAction): Promise<Work> =>

@@ -5,13 +5,17 @@ export type Need =
   | { kind: 'question'; work: Work; at: string; behind: number }
   | { kind: 'login'; agent: string; tasks: Task[]; at: string; evidence: string }
   | { kind: 'failure'; work: Work; at: string }
-  | { kind: 'merge'; work: Work; at: string };
+  | { kind: 'merge'; work: Work; at: string }
+  | { kind: 'flag'; work: Work; at: string };
 
-const RANK = { question: 0, login: 1, failure: 2, merge: 3 };
+const RANK = { question: 0, login: 1, failure: 2, merge: 3, flag: 4 };
 
 /** Everything that waits for a person, what holds up most work first. */
-export function needsOf(active: Work[], ended: Work[]): Need[] {
+export function needsOf(under: Work[], over: Work[], flagged: Work[], now: number): Need[] {
   const needs: Need[] = [];
+  const isDue = (work: Work) => !isSnoozed(work, now);
+  const active = under.filter(isDue);
+  const ended = over.filter(isDue);
   for (const work of active.filter(asksYou)) {
     needs.push({ kind: 'question', work, at: askedAt(work), behind: behind(work, active) });
   }
@@ -31,6 +35,10 @@ export function needsOf(active: Work[], ended: Work[]): Need[] {
   for (const work of ended.filter((item) => isMergeable(item) && !parentOf(item))) {
     needs.push({ kind: 'merge', work, at: work.ended_at ?? work.created_at });
   }
+  const told = new Set(needs.flatMap((need) => (need.kind === 'login' ? [] : [need.work.id])));
+  for (const work of flagged.filter((item) => isDue(item) && item.flagged_at && !told.has(item.id))) {
+    needs.push({ kind: 'flag', work, at: work.flagged_at ?? work.created_at });
+  }
   return needs.sort(
     (a, b) =>
       RANK[a.kind] - RANK[b.kind] ||
@@ -38,6 +46,10 @@ export function needsOf(active: Work[], ended: Work[]): Need[] {
       (a.kind === 'question' ? sooner(a, b) : sooner(b, a)),
   );
 }
+
+/** Whether a person wants to see it again only later. */
+export const isSnoozed = (work: Work, now: number): boolean =>
+  !!work.snoozed_until && Date.parse(work.snoozed_until) > now;
 
 const sooner = (a: Need, b: Need): number => a.at.localeCompare(b.at);
 const held = (need: Need): number => (need.kind === 'question' ? need.behind : 0);

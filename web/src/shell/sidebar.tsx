@@ -1,8 +1,8 @@
 import { Link, useNavigate } from '@tanstack/react-router';
-import type { ReactNode } from 'react';
+import { type ReactNode, useEffect, useState } from 'react';
 import { isRun, type Run, type Work } from '../api/client';
 import { useProjects } from '../api/knowledge';
-import { useActive, useDaemon, useEnded, useSchedules } from '../api/queries';
+import { useActive, useDaemon, useEnded, useFlagged, useSchedules } from '../api/queries';
 import { needsOf } from '../model/needs';
 import { hasEnded, progressOf, stateOf } from '../model/work';
 import { Glyph } from '../parts/glyph';
@@ -31,7 +31,25 @@ export function useNeeds() {
   const [project] = useScope();
   const active = useActive(project);
   const ended = useEnded(project);
-  return { active, ended, needs: needsOf(active.work, ended.work) };
+  const flagged = useFlagged(project).work;
+  const now = useLastDue([...active.work, ...ended.work, ...flagged]);
+  return { active, ended, needs: needsOf(active.work, ended.work, flagged, now) };
+}
+
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+/** The time as of the last moment at which work that was put off came back. */
+function useLastDue(work: Work[]): number {
+  const [now, pass] = useState(Date.now);
+  const later = work.map((item) => Date.parse(item.snoozed_until ?? '')).filter((at) => at > now);
+  const next = Math.min(...later);
+  useEffect(() => {
+    if (!Number.isFinite(next)) return;
+    const left = Math.min(Math.max(0, next - Date.now() + 1), LONGEST_TIMER_MS);
+    const timer = setTimeout(() => pass(Date.now()), left);
+    return () => clearTimeout(timer);
+  }, [next]);
+  return now;
 }
 
 function Place(props: { to: string; icon: IconName; children: string; extra?: ReactNode; exact?: boolean }) {

@@ -12,6 +12,7 @@ import { Icon } from '../parts/icon';
 import { Said, useNow } from '../parts/text';
 import { useKeys } from '../shell/keys';
 import { useLink } from '../shell/link';
+import { MarkItems, useSeen } from './marks';
 import { MergeDialog } from './merge_dialog';
 import { Questions } from './questions';
 import { WorkLink } from './work_link';
@@ -60,6 +61,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   const [bold, rest] = verdict(work, now);
   const merge = canMerge(work);
   const cancel = !hasEnded(work);
+  useSeen(work);
   useKeys({
     m: () => merge && ask('merge'),
     x: () => cancel && ask('cancel'),
@@ -146,6 +148,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
               <DropdownMenu.Item onSelect={() => navigator.clipboard.writeText(work.id)}>
                 Copy its id
               </DropdownMenu.Item>
+              <MarkItems work={work} />
               {!isRun(work) && ended && (
                 <DropdownMenu.Item onSelect={() => again.mutate('requeue')}>
                   From the start, queued anew

@@ -50,8 +50,9 @@ class AiderAgent(Agent):
     tested = "0.86.2"
     restraint = None  # it edits what its model names, and runs no commands
     capabilities = Capabilities(
-        resume=True, fork=True, model=True, system_prompt=True, usage=True, cost=True
-    )
+        resume=True, fork=True, model=True, system_prompt=True, usage=True, cost=True,
+        terminal=True,
+    )  # fmt: skip
     access = Access(
         variables=(
             "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "DEEPSEEK_API_KEY",
@@ -68,12 +69,16 @@ class AiderAgent(Agent):
 
     def command(self, request: AgentRequest) -> Command:
         files = {}
-        argv = [self.executable(), *_UNATTENDED]
+        argv = [self.executable(), *(() if request.interactive else _UNATTENDED)]
         if model := self._model(request):
             argv += ["--model", model]
         if request.system_prompt:
             files["conventions.md"] = f"{request.system_prompt}\n"
             argv += ["--read", str(request.beside("conventions.md"))]
+        if request.interactive:
+            self.refuse_prompt(request)
+            env = self.environment(request) | {"COLUMNS": ""}
+            return Command(argv + request.settings.extra_args, env, files=files)
         message = request.prompt_file
         if request.prompt.startswith(("/", "!")):
             # These would make it a command of aider's own, such as /run.

@@ -78,7 +78,7 @@ class ClaudeAgent(Agent):
     restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
-        mcp=True, usage=True, cost=True, tools=True, read_only=True,
+        mcp=True, usage=True, cost=True, tools=True, read_only=True, terminal=True,
     )  # fmt: skip
     access = Access(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -112,7 +112,9 @@ class ClaudeAgent(Agent):
         return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
 
     def command(self, request: AgentRequest) -> Command:
-        argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]
+        argv = [self.executable()]
+        if not request.interactive:
+            argv += ["-p", "--output-format", "stream-json", "--verbose"]
         argv += _permissions(request)
         files: dict[str, str] = {}
         env = {name: value for name, value in _DEFAULTS.items() if name not in request.environ}
@@ -143,6 +145,8 @@ class ClaudeAgent(Agent):
         env |= self.environment(request)
         transcript = self.side_log(request, env, "projects/*/{session}.jsonl")
         argv += request.settings.extra_args
+        if request.interactive:
+            return Command(argv + request.first_words("--"), env, files=files)
         return Command(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:
@@ -167,7 +171,8 @@ def _permissions(request: AgentRequest) -> list[str]:
     """Its options for what it may do: everything, or with certain tools, or without writing."""
     argv = [f"--disallowedTools={_WRITING_TOOLS}"] if request.read_only else []
     if not request.tools:
-        return ["--dangerously-skip-permissions", *argv]
+        # In a terminal it asks.
+        return [*([] if request.interactive else ["--dangerously-skip-permissions"]), *argv]
     # The first says which of its own there are, the others what may be done with them.
     own = dict.fromkeys(tool.partition("(")[0] for tool in request.tools)
     allowed = [*request.tools, *(f"mcp__{name}" for name in request.mcp_servers)]

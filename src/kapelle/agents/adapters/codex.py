@@ -73,7 +73,7 @@ class CodexAgent(Agent):
     restraint = (["--dangerously-bypass-approvals-and-sandbox"], ["--sandbox", "workspace-write"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True,
-        read_only=True,
+        read_only=True, terminal=True,
     )  # fmt: skip
     # Its own provider takes no key from OPENAI_API_KEY.
     access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))
@@ -102,8 +102,10 @@ class CodexAgent(Agent):
             # The option that lets ours run would let the repository's run as well.
             request = replace(request, daemon=None)
         env = self.environment(request)
-        argv = [self.executable(), "exec", "--json", "--skip-git-repo-check"]
+        argv = [self.executable()]
         extra = request.settings.extra_args
+        if not request.interactive:
+            argv += ["exec", "--json", "--skip-git-repo-check"]
         if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
             argv += _sandbox(request)
         argv += self.options({"-m": request.chosen_model})
@@ -121,6 +123,8 @@ class CodexAgent(Agent):
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
         env = variables | env
+        if request.interactive:
+            return Command(argv + request.first_words("--"), env, files=scripts)
         stdin = request.stdin
         if request.system_prompt and request.forks:
             # A session keeps the instructions that it began with.
@@ -238,7 +242,7 @@ def _again_at(text: str) -> datetime | None:
 def _sandbox(request: AgentRequest) -> list[str]:
     """Its options for where it may write; what it only reports on is a copy, where tests may."""
     if not request.read_only:
-        return ["--dangerously-bypass-approvals-and-sandbox"]
+        return [] if request.interactive else ["--dangerously-bypass-approvals-and-sandbox"]
     if request.workspace == request.checkout:
         return ["-s", "read-only"]
     return ["-s", "workspace-write", "-c", "sandbox_workspace_write.network_access=true"]

@@ -39,6 +39,7 @@ class CommandAgent(Agent):
             system_prompt=by_stdin or bool(used & {"system", "combined"}),
             usage=by_events or (by_json and bool(read.input_tokens or read.output_tokens)),
             cost=by_events or (by_json and bool(read.cost_usd)),
+            terminal=True,
         )
 
     def installed(self) -> str | None:
@@ -56,9 +57,13 @@ class CommandAgent(Agent):
         values = _values(request)
         argv = _filled(template, values) + request.settings.extra_args
         self._check(argv, request)
+        used = _placeholders(template)
+        if request.interactive:
+            if not used & _CARRIES_PROMPT:
+                self.refuse_prompt(request)
+            return Command(argv, dict(request.settings.env))
         if request.settings.output == "json":
             argv = self._in_json_lines(argv, request.settings)
-        used = _placeholders(template)
         stdin = None
         if not used & _CARRIES_PROMPT:
             stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")

@@ -76,7 +76,7 @@ class GeminiAgent(Agent):
     restraint = (["--approval-mode", "yolo"], ["--approval-mode", "auto_edit"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True,
-        tools=True,
+        tools=True, terminal=True,
     )  # fmt: skip
     access = Access(
         variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -102,13 +102,18 @@ class GeminiAgent(Agent):
 
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
-        argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
+        unattended = [] if request.interactive else ["-o", "stream-json", "--approval-mode", "yolo"]
+        argv = [self.executable(), *unattended, "-m", model]
         env = self.environment(request) | _VARIABLES
         session, side_log = _session(request, self.home_in(request.environ, env))
         argv += session + request.settings.extra_args
         files = self._settings(request, env)
         if files:
             env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = str(request.beside(_SETTINGS))
+        if request.interactive:
+            # It has no place for a system prompt but before the prompt.
+            told = replace(request, prompt=_stdin(request).decode())
+            return Command(argv + told.first_words("-i"), env, files=files)
         return Command(argv, env, _stdin(request), files, side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:

@@ -45,7 +45,7 @@ class OpencodeAgent(Agent):
         # It can, but then hangs in any directory other than that of the session.
         fork=False,
         model=True, system_prompt=True, mcp=True, acp=True, usage=True, cost=True,
-        tools=True, read_only=True,
+        tools=True, read_only=True, terminal=True,
     )  # fmt: skip
     access = Access(
         variables=(
@@ -76,10 +76,10 @@ class OpencodeAgent(Agent):
         model = request.chosen_model
         if request.settings.base_url:
             model = f"{_PROVIDER}/{self.require_model(request)}"
-        argv = [self.executable(), "run", "--format", "json", "--auto"]
-        argv += _LOGS
         # It works where PWD says, not in its working directory, unless it is told.
-        argv += ["--dir", str(request.workspace)]
+        unattended = ["run", "--format", "json", "--auto", *_LOGS, "--dir"]
+        argv = [self.executable(), *([] if request.interactive else unattended)]
+        argv.append(str(request.workspace))
         argv += self.options({"--model": model, "--session": request.session_id})
         env = {
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -89,7 +89,10 @@ class OpencodeAgent(Agent):
         }
         env |= self.environment(request)
         files = {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {}
-        return Command(argv + request.settings.extra_args, env, request.stdin, files)
+        argv += request.settings.extra_args
+        if request.interactive:
+            return Command(argv + request.first_words("--prompt"), env, files=files)
+        return Command(argv, env, request.stdin, files)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON is a warning that it prints among them."""

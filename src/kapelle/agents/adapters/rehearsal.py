@@ -12,7 +12,7 @@ PROGRAM = rehearsal.__file__
 class RehearsalAgent(Agent):
     """Runs the bridge that follows a playbook instead of a model and prints Kapelle's events."""
 
-    capabilities = Capabilities(resume=True, usage=True, cost=True)
+    capabilities = Capabilities(resume=True, usage=True, cost=True, terminal=True)
     access = Access(needed=False)
     restraint = "a rehearsal does what its playbook says"
 
@@ -21,6 +21,11 @@ class RehearsalAgent(Agent):
 
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings
+        if request.interactive:
+            # In a terminal it is whatever you type: a shell.
+            said = 'PS1="rehearsal> " && test -z "$1" || echo "You said: $1"; exec sh'
+            argv = ["/bin/sh", "-c", f"export PS1; {said}", "sh", *request.first_words()]
+            return Command(argv, dict(settings.env))
         argv = [
             sys.executable,
             "-I",

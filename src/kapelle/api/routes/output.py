@@ -34,7 +34,7 @@ _BYTES: dict[int | str, Any] = {
 }
 
 # No log is larger, and file systems refuse offsets that no file can have.
-_FARTHEST = 10**13
+FARTHEST = 10**13
 _PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}(:\d{1,9}){1,2}", re.ASCII)
 
 Which = Annotated[
@@ -51,7 +51,7 @@ async def output(
     service: UseCases,
     attempt: Which = None,
     stream: Literal["out", "err"] = "out",
-    offset: Annotated[int, Query(ge=0, le=_FARTHEST)] = 0,
+    offset: Annotated[int, Query(ge=0, le=FARTHEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=16_000_000)] = 1_000_000,
 ) -> Response:
     """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""

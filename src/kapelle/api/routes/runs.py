@@ -1,9 +1,10 @@
 """Patterns, and runs of them: start, look, wait, pause, resume, cancel, answer."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.api.routes import IdempotencyKey, WaitSeconds
 from kapelle.api.security import Parent, UseCases, below_only, own_or_below, owner_only
@@ -136,6 +137,27 @@ async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -
 async def work(work_id: str, service: UseCases) -> Task | Run:
     """The task or the run of an id, or of any part of one that is unique."""
     return await service.work.get(work_id)
+
+
+class MarkBody(Spec):
+    """What a person marks work with; what is not named stays as it is."""
+
+    seen: bool = False
+    flagged: bool = False
+    snoozed_until: AwareDatetime | None = None
+
+    @property
+    def values(self) -> dict[str, datetime | None]:
+        now, named = datetime.now(UTC), self.model_dump(exclude_unset=True)
+        until = {"snoozed_until": named.pop("snoozed_until")} if "snoozed_until" in named else {}
+        return {f"{name}_at": now if is_so else None for name, is_so in named.items()} | until
+
+
+@work_router.post("/{work_id}/mark", name="mark", dependencies=_owner)
+async def mark(work_id: str, body: MarkBody, service: UseCases) -> Task | Run:
+    """Mark a task or run: that it was seen, that it is flagged for attention, that it is put off
+    until a time."""
+    return await service.work.mark(work_id, body.values)
 
 
 patterns_router = APIRouter(prefix="/patterns", tags=["patterns"])

@@ -160,6 +160,13 @@ def _both(task_id: str | None, attempt: str | None) -> tuple[str, str]:
     return task_id, attempt
 
 
+@router.post("/{task_id}/check", dependencies=_owner)
+async def check(task_id: str, service: UseCases) -> Task:
+    """Make the checks of an ended task once more, on what it committed; answers when they are
+    made, with what they said in checked_again."""
+    return await service.tasks.check(task_id)
+
+
 @router.post("/{task_id}/requeue", dependencies=_owner)
 async def requeue(task_id: str, service: UseCases) -> Task:
     """From the start, as if newly submitted."""

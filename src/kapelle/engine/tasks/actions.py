@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
+from kapelle.domain.ids import is_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
@@ -181,6 +182,19 @@ def record_change(connection: Connection, work: Task | Run, change: str, /, **da
     else:
         runs.update(connection, work.id, **values)
         events.append(connection, f"run.{change}", run_id=work.id, **data)
+
+
+def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
+    """Store what a person marks a task or run with; that it was seen is not worth an event."""
+    is_run = is_id("run", work_id)
+    (runs if is_run else tasks).update(connection, work_id, **values)
+    told: dict[str, Any] = {
+        name: at and at.isoformat() for name, at in values.items() if name != "seen_at"
+    }
+    if told and is_run:
+        events.append(connection, "run.marked", run_id=work_id, **told)
+    elif told:
+        events.append(connection, "task.marked", work_id, **told)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:

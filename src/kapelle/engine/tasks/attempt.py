@@ -108,7 +108,8 @@ class Attempt:
 
     def agent(self) -> Agent:
         """Its adapter, a new one each time, for some count what they read; raises if unknown."""
-        return get_agent(self.agent_name, self.settings)
+        interactive = self.task["interactive"]
+        return get_agent(self.agent_name, self.settings, interactive=interactive)
 
     @property
     def shares_files(self) -> bool:

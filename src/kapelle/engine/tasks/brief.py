@@ -168,7 +168,8 @@ def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     process_dir = parts.process_directory(last.id)
     lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
     try:
-        agent = get_agent(last.agent, parts.settings(task.directory))
+        settings = parts.settings(task.directory)
+        agent = get_agent(last.agent, settings, interactive=task.interactive)
     except KapelleError:
         return "\n".join(lines)[-_LAST_OUTPUT:]
     words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)

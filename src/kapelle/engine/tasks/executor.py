@@ -29,6 +29,8 @@ from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 
 _log = logging.getLogger("kapelle.attempts")
+# The size that a terminal has until somebody attaches to it.
+_TERMINAL = (24, 80)
 
 
 async def perform(parts: Parts, attempt_id: str) -> None:
@@ -108,6 +110,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
         origin=attempt.agent_origin,
+        terminal=_TERMINAL if attempt.task["interactive"] else None,
     )
 
 
@@ -132,8 +135,9 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         session_id=briefing.session_id,
         fork=briefing.fork,
         attempt_number=attempt.number,
-        max_turns=limits.max_turns,
-        budget_usd=limits.budget_left_usd,
+        # A person in a terminal ends it; nobody can count there.
+        max_turns=None if task["interactive"] else limits.max_turns,
+        budget_usd=None if task["interactive"] else limits.budget_left_usd,
         tools=task["tools"] if attempt.agent_name == task["agent"] else (),
         read_only=attempt.is_read_only,
         mcp_servers={

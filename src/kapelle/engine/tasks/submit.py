@@ -27,6 +27,7 @@ _LARGE_PROMPT = 50_000
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
     "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "template",
+    "interactive",
 }  # fmt: skip
 
 Also = Callable[[Connection, str], None]
@@ -76,15 +77,22 @@ async def examine(
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
+    by_itself = spec.retry.policy != "none" or belonging not in {None, Belonging()}
+    if spec.interactive and by_itself:
+        raise InvalidInput(
+            "Only a person can be in a terminal: no agent, no schedule, and nobody at a retry.",
+            hint="Leave --interactive out, or what starts it by itself.",
+        )
     require_abilities(
-        agent, settings, model=spec.model, system_prompt=spec.system_prompt,
+        agent, settings, interactive=spec.interactive, model=spec.model,
+        system_prompt=spec.system_prompt,
         # A pattern gives tools to those of its agents that can use them.
         mcp=spec.mcp or (spec.coordinate and not (belonging and belonging.run_id)),
         max_turns=spec.max_turns, budget=spec.budget_usd, tools=spec.tools,
     )  # fmt: skip
-    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools:
+    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools or spec.interactive:
         # Better to hear now than from a failed attempt that it cannot be given that.
-        adapter = registry.get(agent, settings)
+        adapter = registry.get(agent, settings, interactive=spec.interactive)
         place = (Path(spec.directory), parts.home.attempts / "prompt")
         request = AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt)
         more = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
@@ -238,6 +246,7 @@ def require_abilities(
     agent: str,
     settings: Settings,
     *,
+    interactive: bool = False,
     model: object = None,
     system_prompt: object = None,
     mcp: object = None,
@@ -246,7 +255,7 @@ def require_abilities(
     tools: object = None,
 ) -> None:
     """Raise InvalidInput if an agent is given what it cannot take."""
-    adapter = registry.get(agent, settings)
+    adapter = registry.get(agent, settings, interactive=interactive)
     able = adapter.capabilities
     for name, wanted, can in (
         ("model", model, able.model),
@@ -258,7 +267,8 @@ def require_abilities(
     ):
         if wanted and not can:
             raise InvalidInput(
-                f"The agent {agent} cannot be given a {name}.",
+                f"The agent {agent} cannot be given a {name}"
+                f"{' in a terminal' if interactive else ''}.",
                 hint="A command template needs the placeholder for it, or has to tell what it used."
                 if adapter.settings.command
                 else "docs/agents.md tells what each agent can.",

@@ -345,7 +345,8 @@ class Watch:
         if refused := self._refusal.outlasts(settings.failures.patience_s):
             return self._end(refused)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
-        if silent_s and await self._asks():
+        # Whoever sits at a terminal may think, or be away, for as long as they like.
+        if silent_s and (self._attempt.task["interactive"] or await self._asks()):
             self._stall.reset()
         elif silent_s:
             sentence = f"no output and no work for {silent_s:.0f} s"

@@ -15,6 +15,7 @@ OUT = "out.log"
 ERR = "err.log"
 EXIT = "exit.json"
 STOP = "stop"
+INPUT = "input"
 SHIM_LOG = "shim.log"
 
 MARKER = "KAPELLE_RUN_DIR"

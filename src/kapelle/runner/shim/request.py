@@ -35,6 +35,8 @@ class Request:
         self.grace_s: float = fields["grace_s"]
         self.boot_id: str = fields["boot_id"]
         self.secret: bytes = _from_wire(fields["secret"])
+        # Rows and columns of the terminal that it is given, if it is.
+        self.terminal: list[int] | None = fields["terminal"]
         leaf = fields["leaf"]
         self.leaf: str | None = None if leaf is None else os.fsdecode(_from_wire(leaf))
         self.stdin_bytes: int | None = fields["stdin_bytes"]

@@ -17,6 +17,7 @@ from .request import Request, receive
 from .streams import Redactor, Stream
 from .supervisor import Child, Supervisor, explain
 from .system import Signals
+from .terminal import Terminal
 from .tree import Subtree, make_leaf, remove_leaf
 
 _MAX_FILES = 65536
@@ -62,6 +63,7 @@ class Shim:
         self._tree = Subtree()
         self._logs: list[int] = []
         self._streams: tuple[Stream, ...] = ()
+        self._terminal: Terminal | None = None
         self._not_started: str | None = None
         self._started_at: float | None = None
         self._begun = time.monotonic()
@@ -107,6 +109,7 @@ class Shim:
             timeout_s=self._request.timeout_s,
             grace_s=self._request.grace_s,
             on_exec=lambda report: self._on_exec(agent, report),
+            terminal=self._terminal,
         )
         agent.let_go()
         if not tree.set_oom_score(-500):
@@ -143,8 +146,12 @@ class Shim:
             self._tree.leaf = leaf
         elif leaf:
             remove_leaf(leaf)
+        in_terminal = self._request.terminal is not None
+        if in_terminal:
+            place, secret = self._request.process_dir, self._request.secret
+            self._terminal = Terminal(place, secret, agent.out)
         self._streams = tuple(
-            Stream(pipe, log, Redactor(self._request.redact))
+            Stream(pipe, log, Redactor(self._request.redact, eager=in_terminal))
             for pipe, log in zip((agent.out, agent.err), self._logs, strict=True)
         )
         return agent

@@ -1,6 +1,7 @@
 """One output pipe of the agent, its redaction and its log; standard library only."""
 
 import bisect
+import errno
 import hashlib
 import os
 import re
@@ -39,8 +40,9 @@ class Redactor:
     in upper case and with anything usual between the digits.
     """
 
-    def __init__(self, patterns: tuple[bytes, ...]) -> None:
+    def __init__(self, patterns: tuple[bytes, ...], *, eager: bool = False) -> None:
         self._patterns = patterns
+        self._eager = eager
         # What may still become one, and how much of its beginning was passed on all the same.
         self._held = b""
         self._passed = 0
@@ -98,8 +100,9 @@ class Redactor:
                 hold = self._hold_from(data, position)
         clean.append(data[position:hold])
         self._held, self._passed = data[hold:], max(0, passed - hold)
-        if self._held.endswith(b"\n") and len(self._held) <= _FEW:
-            # No line waits for the few last characters of it, but they are remembered.
+        if len(self._held) <= _FEW and (self._eager or self._held.endswith(b"\n")):
+            # No line waits for the few last characters of it, nor does what somebody types, but
+            # they are remembered.
             clean.append(self._held[self._passed :])
             self._passed = len(self._held)
         return b"".join(clean)
@@ -275,6 +278,10 @@ class Stream:
             if self._last_bytes is not None:
                 self._end()
             return
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            chunk = b""  # so ends a terminal
         if not chunk:
             self._end()
             return

@@ -10,11 +10,12 @@ import select
 import time
 from collections.abc import Callable
 
-from . import system, tree
+from . import system, terminal, tree
 from .files import MARKER
 from .request import Request
 from .streams import Stream
 from .system import Signals, forget_signals
+from .terminal import Terminal
 from .tree import KILL_LIMIT_S, Subtree
 
 _LINGER_S = 0.3
@@ -26,8 +27,12 @@ class Child:
     """A forked process that executes the command once it is let go."""
 
     def __init__(self, request: Request, stdin: int, leaf: str | None) -> None:
-        self.out, out = os.pipe()
+        self.out, out = os.pipe() if request.terminal is None else os.openpty()
         self.err, err = os.pipe()
+        standard = (stdin, out, err)
+        if request.terminal is not None:
+            terminal.set_size(self.out, *request.terminal)
+            standard = (out, out, out)
         go, self._go = os.pipe()
         self.report, report = os.pipe()
         self.in_leaf = False
@@ -35,7 +40,7 @@ class Child:
         self.pid = self._fork(leaf)
         if self.pid == 0:
             os.close(self._go)
-            _become_agent(request, shim, (stdin, out, err), go, report)
+            _become_agent(request, shim, standard, go, report)
         self.start = tree.start_time(self.pid)
         for end in (out, err, go, report, stdin):
             os.close(end)
@@ -88,6 +93,8 @@ def _become_agent(
         # The shim may have died before the kernel was told to watch it.
         if os.getppid() != shim or not os.read(go, 1):
             os._exit(127)
+        if request.terminal is not None:
+            terminal.control(standard[0])
         for target, source in enumerate(standard):
             os.dup2(source, target)
         # When memory runs out, the agent should die rather than the shim or the daemon.
@@ -119,6 +126,7 @@ class Supervisor:
         timeout_s: float | None,
         grace_s: float,
         on_exec: Callable[[bytes], None],
+        terminal: Terminal | None = None,
     ) -> None:
         self.status: int | None = None
         self.ended_by: str | None = None
@@ -130,6 +138,7 @@ class Supervisor:
         self._signals = signals
         self._grace_s = grace_s
         self._on_exec = on_exec
+        self._terminal = terminal
         self._report: int | None = agent.report
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._linger_until: float | None = None
@@ -155,6 +164,11 @@ class Supervisor:
         files += [self._signals.file] + ([] if self._report is None else [self._report])
         for file in files:
             poller.register(file, select.POLLIN)
+        if self._terminal is not None and self._terminal.pending:
+            reads = select.POLLIN if self._terminal.file in files else 0
+            poller.register(self._terminal.file, select.POLLOUT | reads)
+        elif self._terminal is not None:
+            poller.register(self._terminal.input, select.POLLIN)
         due = self._due()
         pause = None if due is None else max(0.0, due - time.monotonic()) * 1000
         return {file for file, _ in poller.poll(None if pause is None else pause + 1)}
@@ -181,6 +195,10 @@ class Supervisor:
             self._on_exec(os.read(self._report, 64))
             os.close(self._report)
             self._report = None
+        if self._terminal is not None and self._terminal.input in ready:
+            self._terminal.receive()
+        elif self._terminal is not None and self._terminal.file in ready:
+            self._terminal.type()
         for stream in self._streams:
             late = stream.retry_at is not None and now >= stream.retry_at
             if late or stream.pipe in ready:

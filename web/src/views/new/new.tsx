@@ -22,7 +22,7 @@ import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
 import { triggerOf, triggerWords, WhenGroup, whenOf } from './when';
 
-const WHERE = ['template', 'directory', 'agent', 'model', 'project'];
+const WHERE = ['template', 'directory', 'agent', 'model', 'project', 'interactive'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
   'checks',
@@ -125,6 +125,8 @@ function Form({ pattern, schema, defs, children }: FormProps) {
       values.filter(([, value]) => value !== undefined),
     );
     spec.directory ??= template?.directory ?? directories[0];
+    // In a terminal the first words may be typed there.
+    if (spec.interactive) spec.prompt ??= '';
     const trigger = triggerOf(typed);
     if (trigger) {
       const schedule = { kind: pattern, spec, title: spec.title, ...trigger };

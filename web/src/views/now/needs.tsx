@@ -9,6 +9,7 @@ import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Age, Said } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
+import { Later, useMark } from '../marks';
 import { MergeDialog } from '../merge_dialog';
 import { Questions } from '../questions';
 import { WorkLink } from '../work_link';
@@ -53,7 +54,10 @@ export function Needs({ needs, running }: { needs: Need[]; running: number }) {
         return (
           <li key={keyOf(need)} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
             <One need={need} open={open} choose={() => choose(keyOf(need))} />
-            <Age className="age" at={need.at} />
+            <span className="age">
+              <Age at={need.at} />
+              {need.kind !== 'login' && <Later work={need.work} />}
+            </span>
           </li>
         );
       })}
@@ -71,6 +75,8 @@ function One({ need, open, choose }: { need: Need; open: boolean; choose: () => 
       return <Failure work={need.work} />;
     case 'merge':
       return <Ready work={need.work} />;
+    case 'flag':
+      return <Flagged work={need.work} />;
   }
 }
 
@@ -216,6 +222,29 @@ function Ready({ work }: { work: Work }) {
           </Button>
         </div>
         {asking && <MergeDialog work={work} close={() => ask(false)} />}
+      </div>
+    </>
+  );
+}
+
+function Flagged({ work }: { work: Work }) {
+  const mark = useMark(work);
+  return (
+    <>
+      <Glyph state={stateOf(work)} />
+      <div>
+        <Title work={work}>is flagged</Title>
+        <div className="acts">
+          <Button
+            small
+            look="quiet"
+            disabled={mark.isPending}
+            onClick={() => mark.mutate({ flagged: false })}
+          >
+            Take the flag off
+          </Button>
+        </div>
+        <Problem error={mark.error} />
       </div>
     </>
   );

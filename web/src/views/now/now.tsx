@@ -10,6 +10,7 @@ import { Moment, Said } from '../../parts/text';
 import { View } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
 import { useNeeds } from '../../shell/sidebar';
+import { isSeen } from '../marks';
 import { WorkLink } from '../work_link';
 import { AtWork, isAtWork } from './at_work';
 import { Needs } from './needs';
@@ -140,7 +141,7 @@ function Results({ ended }: { ended: Work[] }) {
       </header>
       <ul className="results panel">
         {newest.slice(0, RESULTS).map((work) => (
-          <li key={work.id}>
+          <li key={work.id} className={isSeen(work) ? 'seen' : ''}>
             <Glyph state={stateOf(work)} />
             <div>
               <WorkLink work={work} className="cut">

@@ -1,31 +1,93 @@
 import type { CheckResult, Task } from '../../api/client';
+import { actions, useAction } from '../../api/queries';
 import type { components } from '../../api/schema';
 import { shortCommit, span, visible } from '../../model/format';
 import { hasEnded } from '../../model/work';
-import { Empty } from '../../parts/controls';
+import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
-import { Said } from '../../parts/text';
+import { Moment, Said } from '../../parts/text';
 
+type CheckSpec = Task['check_specs'][number];
 type Running = components['schemas']['RunningCheck'] | null | undefined;
 
 /** What Kapelle itself ran, and what that printed. */
 export function Checks({ task }: { task: Task }) {
   const { checks, checking: running } = task;
-  if (checks.length === 0 && !running && !hasEnded(task)) {
+  const made = checks.length + (running ? 1 : 0);
+  const pending = hasEnded(task) ? [] : task.check_specs.slice(made);
+  if (made === 0 && pending.length > 0) {
     return (
-      <Empty title="Not checked yet">
-        <p>Checks, if it has any, are made when its agent says that it is done.</p>
+      <>
+        <p className="dim">These are made when its agent says that it is done.</p>
+        <Pending specs={pending} />
+      </>
+    );
+  }
+  if (made === 0 && !hasEnded(task)) {
+    return (
+      <Empty title="No checks">
+        <p>It has none: what its agent says will be all that is known.</p>
       </Empty>
     );
   }
   if (checks.length === 0 && !running) {
     return (
-      <Empty title="Nothing was checked">
-        <p>Without a check, what an agent says is all that is known. A check is a command that must pass.</p>
-      </Empty>
+      <>
+        <Empty title="Nothing was checked">
+          <p>
+            Without a check, what an agent says is all that is known. A check is a command that must pass.
+          </p>
+        </Empty>
+        <Again task={task} />
+      </>
     );
   }
-  return <Checked checks={checks} running={running} />;
+  return (
+    <>
+      <Checked checks={checks} running={running} />
+      <Pending specs={pending} />
+      {hasEnded(task) && <Again task={task} />}
+    </>
+  );
+}
+
+const Pending = ({ specs }: { specs: CheckSpec[] }) =>
+  specs.length > 0 && (
+    <section className="checked">
+      <ul>
+        {specs.map((spec, place) => (
+          <li key={place}>
+            <Glyph state="todo" />
+            <Said className="mono break">{spec.name ?? spec.command ?? spec.kind ?? ''}</Said>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+
+/** What the checks said when they were made once more, and the way to have that done. */
+function Again({ task }: { task: Task }) {
+  const check = useAction(() => actions.task(task.id, 'check'));
+  const again = task.checked_again;
+  const can = task.workspace.kind === 'worktree' && task.check_specs.some((spec) => spec.command);
+  return (
+    <>
+      {again && (
+        <>
+          <h2>
+            Once more, <Moment at={again.at} />
+          </h2>
+          <Checked checks={again.checks} />
+        </>
+      )}
+      {can && !task.archived_at && (
+        <Button disabled={check.isPending} onClick={() => check.mutate(undefined)}>
+          {check.isPending ? 'Checking' : 'Check once more'}
+        </Button>
+      )}
+      <Problem error={check.error} />
+    </>
+  );
 }
 
 export function Checked({ checks, running }: { checks: CheckResult[]; running?: Running }) {

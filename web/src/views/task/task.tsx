@@ -16,10 +16,11 @@ import { Inspector } from './inspector';
 import { Ladder } from './ladder';
 
 const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
+const Terminal = lazy(() => import('./terminal').then((module) => ({ default: module.Terminal })));
 const Output = lazy(() => import('./output').then((module) => ({ default: module.Output })));
 
 export function View() {
-  const { id, tab = 'conversation' } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
+  const { id, tab } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
   const found = useOne(id);
   if (found.error) return <Missing what={found.error.message} />;
   if (found.data && isRun(found.data))
@@ -34,9 +35,11 @@ export function View() {
   return <OneTask task={found.data} tab={tab} />;
 }
 
-function OneTask({ task, tab }: { task: Task; tab: string }) {
+function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) {
   const output = latest(task)?.output_bytes ?? 0;
+  const tab = named ?? (task.interactive ? 'terminal' : 'conversation');
   const tabs: Tab[] = [
+    ...(task.interactive ? [{ name: 'terminal', label: 'Terminal' }] : []),
     { name: 'conversation', label: 'Conversation' },
     { name: 'changes', label: 'Changes' },
     { name: 'checks', label: 'Checks', count: task.checks.length || null },
@@ -64,6 +67,9 @@ function OneTask({ task, tab }: { task: Task; tab: string }) {
 
 function Part({ task, tab }: { task: Task; tab: string }) {
   switch (tab) {
+    case 'terminal':
+      // Each attempt has a terminal of its own.
+      return <Terminal key={Math.max(task.attempts.length, 1)} task={task} />;
     case 'changes':
       return <Changes work={task} />;
     case 'checks':

@@ -1,0 +1,171 @@
+"""Use cases of terminals: being in that of an interactive task, from any number of places."""
+
+import asyncio
+import itertools
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.states import is_resting
+from kapelle.domain.task import Attempt, Task
+from kapelle.engine.parts import Parts
+from kapelle.runner import terminal
+from kapelle.runner.pack import open_file
+from kapelle.service.output import attempt_of
+from kapelle.store import attempts, tasks
+
+# How much of what was shown before is shown to whoever attaches.
+_SCROLLBACK = 1 << 20
+_CHUNK = 1 << 16
+_SHORTEST_S, _LONGEST_S = 0.005, 0.1
+_FULL_S = 0.02
+_ATTACHED = "attached"
+# What a program asks its terminal: what it is, where the cursor stands, which colours it has.
+_QUERIES = re.compile(
+    rb"\x1b\[[>=?]?[\d;]*[cn]|\x1b\[\?[\d;]*\$p|\x1b\[(?:>[\d;]*q|\?u|1[1-9]t)"
+    rb"|\x1b\](?:1[0-2]|4;\d+);\?(?:\x07|\x1b\\)|\x1bP[+$]q[^\x1b]*\x1b\\"
+)
+
+Message = bytes | dict[str, Any]
+
+
+class Terminals:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        # Of several who are in the same terminal, only the last one answers what programs ask.
+        self._answering: dict[str, Attached] = {}
+
+    async def attach(
+        self, text: str, which: str | None, offset: int | None, size: tuple[int, int]
+    ) -> "Attached":
+        """Be in the terminal of a task; without an offset, behind what was shown of late."""
+        task = await self._parts.db.read(tasks.get, text)
+        if not task.interactive:
+            raise Conflict(
+                f"{task.id} has no terminal: it was not started with `kapelle run -i`.",
+                hint=f"`kapelle logs -f {task.id}` shows what it does, "
+                f'`kapelle say {task.id} "…"` tells it something.',
+            )
+        if which is not None:
+            attempt_of(task, which)
+        return Attached(self._parts, self._answering, task, which, offset, size)
+
+
+class Attached:
+    """One place from which somebody is in a terminal."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        answering: dict[str, "Attached"],
+        task: Task,
+        which: str | None,
+        offset: int | None,
+        size: tuple[int, int],
+    ) -> None:
+        self._parts, self._answering = parts, answering
+        self._task, self._which = task, which
+        self._offset, self._size = offset, size
+        self._attempt: Attempt | None = None
+        self._secret = b""
+        self._touched = asyncio.Event()
+
+    async def type(self, data: bytes) -> None:
+        for kind, part in terminal.typed(data):
+            await self._send(kind, part)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        self._size = (rows, columns)
+        await self._send(*terminal.resized(rows, columns))
+
+    async def _send(self, kind: bytes, data: bytes) -> None:
+        if self._attempt is None:
+            return  # there is nothing to type into yet
+        process_dir = self._parts.process_directory(self._attempt.id)
+        for pause in itertools.repeat(_FULL_S):
+            if terminal.send(process_dir, self._secret, kind, data):
+                break
+            await asyncio.sleep(pause)
+        self._touched.set()
+
+    async def shown(self) -> AsyncIterator[Message]:
+        """Why there is no terminal yet, where it begins, its bytes, and its end."""
+        async for waiting in self._begun():
+            yield waiting
+        attempt = self._attempt
+        if attempt is not None:
+            with self._log(attempt) as log:
+                async for message in self._bytes(attempt, log):
+                    yield message
+        task = await self._parts.db.read(tasks.get, self._task.id)
+        yield {"kind": "ended", "status": task.status, "reason": task.reason}
+
+    async def _begun(self) -> AsyncIterator[Message]:
+        """Wait for the attempt and its terminal."""
+        told = None
+        while True:
+            task = await self._parts.db.read(tasks.get, self._task.id)
+            if task.attempts:
+                attempt = attempt_of(task, self._which)
+                process_dir = self._parts.process_directory(attempt.id)
+                if terminal.is_begun(process_dir) or attempt.ended_at is not None:
+                    row = await self._parts.db.glance(attempts.row, attempt.id)
+                    self._attempt, self._secret = attempt, bytes.fromhex(row["secret"])
+                    return
+            if is_resting(task.status, task.waiting_for):
+                return
+            if (task.status, task.reason) != told:
+                told = (task.status, task.reason)
+                yield {"kind": "waiting", "status": task.status, "reason": task.reason}
+            await asyncio.sleep(_LONGEST_S)
+
+    def _log(self, attempt: Attempt) -> BinaryIO:
+        path = self._parts.process_directory(attempt.id) / "out.log"
+        return open_file(path) or open(os.devnull, "rb")
+
+    async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[Message]:
+        process_dir = self._parts.process_directory(attempt.id)
+        before = log.seek(0, os.SEEK_END)
+        begin = max(0, before - _SCROLLBACK) if self._offset is None else min(self._offset, before)
+        # Questions of long ago are answered; those that nobody has heard yet wait for an answer.
+        past = before if self._offset is None and not self._is_first(attempt) else 0
+        log.seek(begin)
+        yield {"kind": "opened", "attempt": attempt.id, "number": attempt.number, "offset": begin}
+        self._answering[attempt.id] = self
+        try:
+            await self.resize(*self._size)
+            pause, ended = _SHORTEST_S, False
+            while True:
+                at = log.tell()
+                if data := log.read(_CHUNK):
+                    quiet = at < past or self._answering.get(attempt.id) is not self
+                    yield _QUERIES.sub(_silence, data) if quiet else data
+                    pause = _SHORTEST_S
+                elif ended:
+                    return
+                else:
+                    ended = not terminal.is_open(process_dir)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._touched.wait(), pause)
+                    pause = _SHORTEST_S if self._touched.is_set() else min(2 * pause, _LONGEST_S)
+                    self._touched.clear()
+        finally:
+            if self._answering.get(attempt.id) is self:
+                del self._answering[attempt.id]
+
+    def _is_first(self, attempt: Attempt) -> bool:
+        """Whether nobody was in this terminal before."""
+        try:
+            path = self._parts.process_directory(attempt.id) / _ATTACHED
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return False
+        return True
+
+
+def _silence(query: re.Match[bytes]) -> bytes:
+    """As many bytes that no terminal shows or answers, so that offsets stay what they are."""
+    return bytes(len(query[0]))

@@ -1,0 +1,12 @@
+"""Tasks whose agent a person talks to in a terminal."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+
+
+def upgrade() -> None:
+    column = sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false())
+    op.add_column("tasks", column)

@@ -1,0 +1,141 @@
+"""Interactive agents: typed into over restarts, from several places, and by their owner alone."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.ids import attempt_token
+from tests.e2e.instance import Instance
+from tests.e2e.terminal import Terminal
+
+LEAVE = "\x1d"
+
+
+def opened(
+    terminals: list[Terminal], kapelle: Instance, *arguments: str, cwd: Path | None = None
+) -> Terminal:
+    terminals.append(Terminal(kapelle, *arguments, cwd=cwd))
+    return terminals[-1]
+
+
+def begun(terminals: list[Terminal], kapelle: Instance, cwd: Path, *more: str) -> Terminal:
+    terminal = opened(terminals, kapelle, "run", "-i", "-a", "rehearsal", *more, cwd=cwd)
+    terminal.read_until("rehearsal> ")
+    return terminal
+
+
+def newest(kapelle: Instance) -> Any:
+    return kapelle.get("/tasks")["tasks"][0]
+
+
+def test_a_terminal_is_typed_into_across_a_death_of_the_daemon(
+    kapelle: Instance, repository: Path, terminals: list[Terminal]
+) -> None:
+    terminal = begun(
+        terminals, kapelle, repository, "the first words", "--check", "test -e made.txt"
+    )
+    terminal.read_until("You said: the first words")
+    terminal.type("echo said be''fore\r")
+    terminal.read_until("said before")
+    task = newest(kapelle)
+    assert (task["status"], task["interactive"]) == ("running", True)
+    kapelle.kill()
+    kapelle.start()
+    terminal.type("echo something > made.txt\r")
+    terminal.type("echo said af''ter\r")
+    terminal.read_until("said after")
+    assert terminal.shown.count("said before") == 1
+    # A second one has the whole scrollback, and both see what is typed in either.
+    other = opened(terminals, kapelle, "attach", task["id"])
+    other.read_until("said after")
+    assert "said before" in other.shown
+    other.type("echo said else''where\r")
+    for each in (terminal, other):
+        each.read_until("said elsewhere")
+    other.type(LEAVE)
+    assert other.finish() == 0
+    assert "`kapelle attach " in other.shown
+    terminal.type("exit\r")
+    assert terminal.finish() == 0
+    ended = kapelle.task(task["id"])
+    assert (ended["status"], [check["passed"] for check in ended["checks"]]) == (
+        "completed",
+        [True],
+    )
+    assert "made.txt" in kapelle.get(f"/tasks/{task['id']}/diff")["stat"]
+    shown = kapelle.cli("logs", task["id"]).stdout
+    assert "said after" in shown
+    assert "\x1b" not in shown
+    refused = opened(terminals, kapelle, "attach", task["id"])
+    assert refused.finish() == 2
+    assert "`kapelle resume " in refused.shown
+
+
+def test_the_size_reaches_the_program_and_every_way_out_restores_the_terminal(
+    kapelle: Instance, repository: Path, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(kapelle, "run", "-i", "-a", "rehearsal", cwd=repository)
+    terminals.append(terminal)
+    before = terminal.modes()
+    terminal.read_until("rehearsal> ")
+    assert terminal.modes() != before
+    terminal.type("stty size\r")
+    terminal.read_until("30 120")
+    # The quotation marks keep what is typed from being what is waited for.
+    terminal.type(
+        "sh -c \"trap 'stty size; exit' WINCH; echo wait''ing; while :; do sleep 0.1; done\"\r"
+    )
+    terminal.read_until("waiting")
+    terminal.resize(101, 41)
+    terminal.process.send_signal(signal.SIGWINCH)
+    terminal.read_until("41 101")
+    terminal.process.terminate()
+    terminal.finish()
+    assert terminal.modes() == before
+    assert "\x1b[?1049l" in terminal.shown
+    task = newest(kapelle)
+    assert task["status"] == "running"
+    again = opened(terminals, kapelle, "attach", cwd=repository)
+    again.read_until("41 101")
+    again.type("exit 3\r")
+    assert again.finish() == 1
+    assert again.modes()[3] == before[3]
+    assert kapelle.task(task["id"])["reason"] == "The agent exited with code 3."
+
+
+def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
+    kapelle: Instance, repository: Path, terminals: list[Terminal]
+) -> None:
+    plain = kapelle.submit("hello", repository, agent="rehearsal")
+    kapelle.wait(plain)
+    told = opened(terminals, kapelle, "attach", plain)
+    assert told.finish() == 2
+    assert "`kapelle logs -f " in told.shown
+    piped = kapelle.cli("run", "-i", "-a", "rehearsal", cwd=repository)
+    task_id = piped.stdout.strip()
+    assert kapelle.wait_for_status(task_id, "running")
+    assert "are no terminal" in kapelle.cli("attach", task_id).stderr
+    path = f"/tasks/{task_id}/terminal"
+    upgrade = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }  # fmt: skip
+    own = kapelle.bearer
+    attempt = kapelle.task(task_id)["attempts"][0]["id"]
+    of_attempt = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    for headers, status in (
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Authorization": f"Bearer {of_attempt}"}, 403),
+        ({**own, "Origin": "http://evil.example"}, 403),
+        ({**own, "Origin": "null"}, 403),
+    ):
+        assert kapelle.request("GET", path, headers={**upgrade, **headers})[0].status == status
+    missing = kapelle.request("GET", "/tasks/nothing/terminal", headers={**upgrade, **own})
+    assert missing[0].status == 404
+    no_retry = kapelle.cli("run", "-i", "-a", "rehearsal", "--retry", "same", cwd=repository)
+    assert "Only a person" in no_retry.stderr
+    assert json.loads(kapelle.cli("status", task_id, "--json").stdout)["interactive"]
+    kapelle.cli("cancel", task_id)
+    assert kapelle.wait(task_id)["status"] == "cancelled"

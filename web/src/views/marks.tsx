@@ -1,0 +1,81 @@
+import { DropdownMenu } from 'radix-ui';
+import { useEffect } from 'react';
+import type { Work } from '../api/client';
+import { actions, type Marks, useAction } from '../api/queries';
+import { isSnoozed } from '../model/needs';
+import { Icon } from '../parts/icon';
+
+export const useMark = (work: Work) => useAction((marks: Partial<Marks>) => actions.mark(work.id, marks));
+
+const HOUR_MS = 3_600_000;
+
+/** The next morning, so many days from now. */
+function morning(days: number): Date {
+  const at = new Date();
+  at.setDate(at.getDate() + days);
+  at.setHours(9, 0, 0, 0);
+  return at;
+}
+
+const TIMES: [string, () => Date][] = [
+  ['In an hour', () => new Date(Date.now() + HOUR_MS)],
+  ['Tomorrow morning', () => morning(1)],
+  ['In a week', () => morning(7)],
+];
+
+/** Entries of a menu that put work off. */
+function Times({ work }: { work: Work }) {
+  const mark = useMark(work);
+  if (isSnoozed(work, Date.now())) {
+    return (
+      <DropdownMenu.Item onSelect={() => mark.mutate({ snoozed_until: null })}>
+        Back to what needs you
+      </DropdownMenu.Item>
+    );
+  }
+  return TIMES.map(([words, at]) => (
+    <DropdownMenu.Item key={words} onSelect={() => mark.mutate({ snoozed_until: at().toISOString() })}>
+      {words}
+    </DropdownMenu.Item>
+  ));
+}
+
+/** Puts one thing that needs the person off. */
+export const Later = ({ work }: { work: Work }) => (
+  <DropdownMenu.Root modal={false}>
+    <DropdownMenu.Trigger className="btn quiet sm icon" aria-label={`Later: ${work.title}`} title="Later">
+      <Icon name="schedules" />
+    </DropdownMenu.Trigger>
+    <DropdownMenu.Portal>
+      <DropdownMenu.Content className="menu" align="end" sideOffset={4}>
+        <Times work={work} />
+      </DropdownMenu.Content>
+    </DropdownMenu.Portal>
+  </DropdownMenu.Root>
+);
+
+/** Entries of a menu that flag work and put it off. */
+export function MarkItems({ work }: { work: Work }) {
+  const mark = useMark(work);
+  return (
+    <>
+      <DropdownMenu.Item onSelect={() => mark.mutate({ flagged: !work.flagged_at })}>
+        {work.flagged_at ? 'Take the flag off' : 'Flag for attention'}
+      </DropdownMenu.Item>
+      <DropdownMenu.Label className="faint small">Later</DropdownMenu.Label>
+      <Times work={work} />
+    </>
+  );
+}
+
+export const isSeen = (work: Work): boolean =>
+  !!work.seen_at && !!work.ended_at && work.seen_at >= work.ended_at;
+
+/** Notes that the person has looked at how it ended. */
+export function useSeen(work: Work): void {
+  const { mutate } = useMark(work);
+  const unseen = !!work.ended_at && !isSeen(work);
+  useEffect(() => {
+    if (unseen) mutate({ seen: true });
+  }, [unseen, mutate]);
+}
