@@ -64,7 +64,7 @@ class ReportEntry(Record):
     branch: str | None
     base: str | None
     merged: bool
-    pull_request: str | None = None
+    delivery: Delivery | None
     parts: list[ReportPart]
     next: list[NextCommand]
 

@@ -145,11 +145,16 @@ function One({ entry }: { entry: Entry }) {
             {entry.merged && <span className="sep">merged into {entry.base}</span>}
           </p>
         )}
-        {entry.pull_request && (
+        {entry.delivery?.url && (
           <p className="small">
-            <a href={entry.pull_request} rel="noreferrer">
-              <Said>{entry.pull_request}</Said>
+            <a href={entry.delivery.url} rel="noreferrer">
+              <Said>{entry.delivery.url}</Said>
             </a>
+          </p>
+        )}
+        {entry.delivery?.status === 'failed' && entry.delivery.reason && (
+          <p className="c-bad">
+            Not delivered: <Said>{entry.delivery.reason}</Said>
           </p>
         )}
         {parts.map((part) => (
