@@ -44,6 +44,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
+from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
@@ -258,6 +259,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         knowledge=Knowledge(parts),
         templates=Templates(parts),
         search=search,
+        notify=Notify(parts),
         projects=Projects(parts, search),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
@@ -279,8 +281,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), service.search.run(), Deliveries(parts, merges).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), service.search.run(), service.notify.run(),
+        Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

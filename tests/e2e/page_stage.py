@@ -53,6 +53,14 @@ LOOK: list[dict[str, Any]] = [
     {"tool": "Bash", "input": {"command": "make fuzz-orders"}, "result": "seed 1 ok\nseed 2 ok"},
     {"usage": {"input": 41000, "output": 2700, "cached": 37000, "turns": 19, "cost": 0.42}},
 ]
+EXPORT = """## Plan
+- [ ] Orders can be written as CSV, check: `test -f export.py`
+- [ ] A page of the manual tells how
+- [ ] The button is on the page, check: `grep -q export page.html`
+## Contract
+- Keep to the style of the files around."""
+PARTIAL = {"verdict": "partial", "position": "A queue in PostgreSQL will do for a year."}
+ROOMY = {"reasons": ["There are 40 jobs a second at most.", "One thing less to run at night."]}
 PARTS = (
     rule("(?s)Paginate.*", *LOOK, {"write": "orders.py", "content": BY_CURSOR},
          {"say": "The page is computed with OFFSET, so an insert shifts every later page."},
@@ -72,6 +80,16 @@ PARTS = (
            {"run": "sleep 600"})
     + rule("Document", {"write": "errors.md", "content": "# Errors\n"},
            {"say": "Every error has a code, a sentence and a hint."}, {"run": "sleep 600"})
+    + rule("You prepare work that", {"result": EXPORT})
+    + rule("You review work", answer({"summary": "The plan is sound; the tests pass.",
+                                      "issues": ["Quote fields that hold a comma."]}))
+    + rule(r"milestone\nOrders", {"write": "export.py", "content": "import csv\n"},
+           {"result": "Wrote export.py with its tests; decided for the dialect of RFC 4180."})
+    + rule(r"milestone\nA page", {"say": "I am writing the page."}, {"run": "sleep 600"})
+    + rule(r"You are side[\s\S]*Round 1", answer({**PARTIAL, **ROOMY, "verdict": "agree"}))
+    + rule("You are side one", answer({**PARTIAL, **ROOMY}))
+    + rule("You are side two", answer({**PARTIAL, "verdict": "disagree", "position":
+           "A broker of its own is needed once webhooks are retried."}))
     + rule("You prepare", answer({"success_criteria": ["No colour literal outside tokens.css"]}))
     + rule("You conduct", answer({"parts": RELEASE}))
     + rule("You plan the work", answer(PLAN)) + rule("You review", answer(YES))
@@ -116,16 +134,19 @@ def stage(kapelle: Instance, root: Path) -> dict[str, str]:
     run("loop", "loop", "Make the bundle smaller", shop, prompt="Make the bundle smaller", **loop)
     run("pipeline", "pipeline", "Release notes", shop, steps=steps)
     run("best", "best-of", "Race in the webhook queue", ledger, direction="minimize", **race)
-    for key in ("loop", "pipeline", "best"):
+    run("debate", "debate", "Which queue?", ledger, prompt="Which queue do we take?")
+    for key in ("loop", "pipeline", "best", "debate"):
         rest(kapelle, ids[key])
     run("team", "team", "Dark mode for the storefront", shop, goal="Dark mode", verify=["true"])
     run("release", "orchestrate", "Release 2.0", shop, goal="Release 2.0", until=["true"])
+    run("workflow", "workflow", "Export the orders", ledger, task="Export orders as CSV")
     task("partition", "Partition the invoices table", budget_usd=5, max_turns=1000)
     task("errors", "Document the REST errors")
     for key in ("partition", "errors"):
         kapelle.wait_for_status(ids[key], "running")
     await_running_task(kapelle, ids["team"], 4)
     await_running_task(kapelle, ids["release"], 3)
+    await_running_task(kapelle, ids["workflow"], 5)
     nightly = {"prompt": "Sketch", "directory": str(shop), "agent": "rehearsal"}
     schedule = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly update", "spec": nightly}
     kapelle.post("/schedules", schedule)

@@ -114,6 +114,38 @@ def test_it_finds_a_daemon_that_was_killed(page: Page, kapelle: Instance, reposi
     expect(page.locator(".results")).to_contain_text("After the crash")
 
 
+def test_a_terminal_is_typed_into_over_a_death_of_the_daemon(
+    page: Page, kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/new")
+    page.get_by_label(re.compile("^Agent")).select_option("rehearsal")
+    page.get_by_label(re.compile("^Directory")).fill(str(repository))
+    page.get_by_label(re.compile("^Interactive")).select_option("true")
+    page.get_by_role("button", name="Start the task").click()
+    rows, status = page.locator(".xterm-rows"), page.locator(".tbar[role=status]")
+    expect(rows).to_contain_text("rehearsal>")
+    expect(page.get_by_role("navigation", name="Parts")).to_contain_text("Terminal")
+    page.keyboard.type("printf '\\033[38;2;200;80;80mred\\033[m and %s\\n' be''fore; stty size\n")
+    expect(rows).to_contain_text("red and before")
+    kapelle.kill()
+    expect(status).to_contain_text("The daemon is away")
+    kapelle.start()
+    expect(status).to_contain_text("Ctrl-] leaves")
+    page.keyboard.type("echo af''ter\n")
+    expect(rows).to_contain_text("after")
+    expect(rows).to_contain_text("red and before")
+    page.screenshot(path=tmp_path / "terminal.png")
+    # Whoever reloads has the scrollback again, and the keyboard alone leads out of it.
+    page.reload()
+    expect(rows).to_contain_text("after")
+    page.keyboard.press("Control+]")
+    expect(status).to_be_focused()
+    page.locator(".xterm-helper-textarea").focus()
+    page.keyboard.type("exit\n")
+    expect(status).to_contain_text("The terminal has ended.")
+
+
 def test_a_question_is_answered_where_it_is_asked(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:
@@ -355,10 +387,12 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "failed": f"/tasks/{ids['cache']}", "question": f"/tasks/{ids['question']}",
         "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
         "pipeline": f"/runs/{ids['pipeline']}", "orchestrate": f"/runs/{ids['release']}",
+        "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
         "report": "/report", "lists": "/knowledge/lists",
-        "system": "/system", "daemon": "/system/daemon",
+        "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
+        "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip
 
 

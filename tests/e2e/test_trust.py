@@ -17,7 +17,7 @@ import kapelle
 from kapelle.api.app import routes
 from kapelle.cli.commands import commands, load
 from kapelle.domain.errors import Conflict, NotTrusted
-from tests.e2e.ensembles import rest, start
+from tests.e2e.ensembles import perform, rest, start, tasks_of
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 from tests.e2e.terminal import Terminal
@@ -241,6 +241,7 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+notify test
 project list
 project create other
 project rename other another
@@ -266,6 +267,7 @@ agents check evil
 agents config show claude
 trust list
 trust --show
+prompts
 untrust
 init
 config show
@@ -477,6 +479,27 @@ def test_trust_holds_until_something_that_executes_changes(
     assert re.search(rf"{repository} +trusted ", listed.stdout)
     wary.cli("untrust", cwd=repository, check=True)
     assert trusted(wary, repository) == "not_trusted"
+
+
+def test_a_trusted_repository_has_roles_told_its_own_words(
+    wary: Instance, repository: Path
+) -> None:
+    copied = wary.cli("prompts", "loop/judge", "--copy", cwd=repository, check=True)
+    path = repository / ".kapelle" / "prompts" / "loop" / "judge.md"
+    assert str(path) in copied.stderr
+    assert wary.cli("prompts", "loop/judge", "--copy", cwd=repository).returncode == 2
+    path.write_text("Be severe about {task}, {unknown} and $&.\n", encoding="utf-8")
+    (path.parent / "juge.md").write_text("A typing error.\n", encoding="utf-8")
+    told = {"prompt": "x", "judge": "rehearsal", "eval_mode": "agent", "max_iterations": 1}
+    with pytest.raises(ApiError, match="not trusted"):
+        start(wary, "loop", repository, **told)
+    wary.cli("trust", cwd=repository, check=True)
+    run = perform(wary, "loop", repository, **told)
+    [judge] = [task for task in tasks_of(wary, run["id"]) if task["title"] == "Judge"]
+    assert judge["prompt"].startswith("Be severe about x, {unknown} and $&.\n\n## Wanted\nDecide")
+    listed = wary.cli("prompts", cwd=repository, check=True)
+    assert re.search(r"loop/judge +\.kapelle\n", listed.stdout)
+    assert "loop/juge.md is for no role" in listed.stderr
 
 
 def test_what_was_shown_is_what_is_trusted(wary: Instance, repository: Path) -> None:

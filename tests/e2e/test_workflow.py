@@ -160,7 +160,9 @@ def test_another_branch_blocks_it_before_anything_is_written_and_the_plan_is_put
     wait_for(lambda: kapelle.get(f"/runs/{run_id}")["progress"].get("phase") == "review")
     run = kapelle.get(f"/runs/{run_id}")
     git(Path(run["workspace"]["path"]), "checkout", "--quiet", "-b", "elsewhere")
-    kapelle.cli("notes", "delete", f"workflow/{run_id}/plan", "--scope", run_id, check=True)
+    scope = ["--scope", run_id]
+    kapelle.cli("notes", "delete", f"workflow/{run_id}/plan", *scope, check=True)
+    kapelle.cli("notes", "set", f"workflow/{run_id}/contract", "Be quick.", *scope, check=True)
     go.touch()
     run = rest(kapelle, run_id)
     assert run["progress"]["blocked"]["code"] == "branch"
@@ -175,6 +177,7 @@ def test_another_branch_blocks_it_before_anything_is_written_and_the_plan_is_put
     run = answered(kapelle, run_id, "resume")
     assert "Assess (cycle 1)" in [task["title"] for task in tasks_of(kapelle, run_id)]
     assert notes(kapelle, run_id, "plan").startswith("- [ ] 1. one is there")
+    assert "## Contract\nBe quick." in tasks_of(kapelle, run_id)[-1]["prompt"]
     run = answered(kapelle, run_id, "stop")
     assert (run["status"], run["result"]["blocked"]["code"]) == ("failed", "progress")
 

@@ -9,11 +9,10 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from kapelle.cli.command import option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
@@ -30,10 +29,9 @@ _RESTORED = (
     b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l"
     b"\x1b[<u\x1b[>4m\x1b[?1l\x1b>\x1b[0m\r\n"
 )
-_Number = Annotated[int | None, option("NUMBER", "Of its attempts, instead of the last.", min=1)]
 
 
-def attach(task_id: NewestTaskId = None, attempt: _Number = None) -> None:
+def attach(task_id: NewestTaskId = None) -> None:
     """Be in the terminal of an interactive task; Ctrl-] leaves it running."""
     client = Connection()
     task = client.get(task_path(work_id(client, task_id, "tasks")))
@@ -43,17 +41,17 @@ def attach(task_id: NewestTaskId = None, attempt: _Number = None) -> None:
             hint=f"`kapelle logs {task['id']}` shows what was in it, "
             f"`kapelle resume {task['id']}` goes on in a new one.",
         )
-    attach_to(client, task, attempt)
+    attach_to(client, task)
 
 
-def attach_to(client: Connection, task: dict[str, Any], attempt: int | None = None) -> None:
+def attach_to(client: Connection, task: dict[str, Any]) -> None:
     """Be in its terminal to the end, then follow its checks; its exit code tells the outcome."""
     if not is_at_terminal():
         raise InvalidInput(
             "Standard input and output are no terminal.",
             hint=f"`kapelle logs -f {task['id']}` shows what is in it.",
         )
-    place: dict[str, Any] = {"attempt": attempt}
+    place: dict[str, Any] = {}
     say(f"{_LEAVE_KEY} leaves the terminal, and the agent goes on.")
     with ExitStack() as screen:
         ended = _attached(client, task_path(task["id"], "terminal"), place, screen)

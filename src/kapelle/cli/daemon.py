@@ -1,4 +1,4 @@
-"""`kapelle serve`, `stop`, `open`, `backup` and `prune`."""
+"""`kapelle serve`, `stop`, `open`, `backup`, `prune` and `notify`."""
 
 import fcntl
 import json
@@ -8,7 +8,9 @@ import sys
 import time
 from typing import Annotated
 
-from kapelle.cli.command import Json, flag, option
+import typer
+
+from kapelle.cli.command import Json, LightCommand, command_group, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
@@ -39,6 +41,22 @@ def serve(
         document({"pid": os.getpid(), "home": str(home.root), "socket": str(home.socket)})
     sys.stdout.flush()
     os.execv(sys.executable, arguments)
+
+
+notify = command_group("Try how you are told what happens while you are elsewhere.")
+
+
+@notify.command("test", cls=LightCommand)
+def notify_test(as_json: Json = False) -> None:
+    """Tell yourself something by every way that [notify] sets."""
+    told = Connection().post("/notify/test", None)
+    if as_json:
+        document(told)
+        return
+    for one in told:
+        say(f"{one['way']}: {one['problem'] or 'delivered'}")
+    if any(one["problem"] for one in told):
+        raise typer.Exit(1)
 
 
 def stop(

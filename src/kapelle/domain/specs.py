@@ -337,7 +337,7 @@ class TaskSpec(WorkSpec):
 
     @property
     def display_title(self) -> str:
-        return super().display_title or "untitled"
+        return super().display_title or ("terminal" if self.interactive else "untitled")
 
 
 class PullRequestSpec(Spec):

@@ -163,6 +163,13 @@ class Project(Record):
     open: int
 
 
+class NotifyView(Record):
+    """What came of telling a person something by one way."""
+
+    way: Literal["webhook", "command"]
+    problem: str | None
+
+
 class TrustItem(Record):
     """A setting, or a file, of a repository that would be executed or would reach what is."""
 

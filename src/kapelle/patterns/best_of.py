@@ -124,7 +124,7 @@ class BestOfResult(BaseModel):
     commit: str | None = None
 
 
-@pattern("best-of", spec=BestOfSpec)
+@pattern("best-of", spec=BestOfSpec, prompts={"judge": _JUDGE})
 async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     """Give the same task to several agents or models, and keep the best result."""
     result = ctx.keep(BestOfResult(winner=None, reason="", candidates=[]))
@@ -196,7 +196,7 @@ async def _judge(
             f"## Candidate {candidate.number}\nIt said:\n~~~\n{candidate.task.text[-2000:]}\n~~~\n"
             f"Its changes:\n~~~\n{work}\n~~~"
         )
-    prompt = _JUDGE.format(task=spec.prompt, candidates="\n\n".join(described))
+    prompt = ctx.prompt("judge", _JUDGE, task=spec.prompt, candidates="\n\n".join(described))
     numbers = ", ".join(str(candidate.number) for candidate in eligible)
     for _ in range(2):
         choice = await ctx.query(

@@ -134,7 +134,7 @@ class DebateResult(BaseModel):
     commit: str | None = None
 
 
-@pattern("debate", spec=DebateSpec)
+@pattern("debate", spec=DebateSpec, prompts=PROMPTS)
 async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
     """Have two agents debate a matter in rounds, and one of them act on what comes of it."""
     result = ctx.keep(DebateResult())

@@ -171,7 +171,20 @@ class LoopSpec(PatternSpec):
         return self
 
 
-@pattern("loop", spec=LoopSpec)
+_JUDGE = """You judge work that others did in this directory. {wanted}
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+
+@pattern("loop", spec=LoopSpec, prompts={"judge": _JUDGE})
 async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
     """Repeat a prompt or steps until a condition holds, or to make a number better."""
     log = ctx.keep(LoopLog(spec, await ctx.commit("Before the loop"), is_git=ctx.is_git))
@@ -223,19 +236,6 @@ async def _put_back(ctx: Context, commit: str | None) -> None:
         await ctx.revert(commit)
 
 
-_JUDGE = """You judge work that others did in this directory. {wanted}
-Look at the files yourself; change nothing.
-
-## What was asked for
-{task}
-
-## How to judge
-{criteria}
-
-## What was changed so far
-{changes}"""
-
-
 class Decision(BaseModel):
     done: bool = Field(description="whether the work is done")
     reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
@@ -273,7 +273,9 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
 
 async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
     better = "lower is better" if spec.direction == "minimize" else "higher is better"
-    prompt = _JUDGE.format(
+    prompt = ctx.prompt(
+        "judge",
+        _JUDGE,
         wanted=f"Give it a score: {better}." if spec.optimises else "Decide whether it is done.",
         task=spec.subject,
         criteria=spec.eval_prompt or "Judge by what was asked for.",

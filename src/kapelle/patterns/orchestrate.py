@@ -123,7 +123,7 @@ class OrchestrateResult(BaseModel):
     commit: str | None = None
 
 
-@pattern("orchestrate", spec=OrchestrateSpec)
+@pattern("orchestrate", spec=OrchestrateSpec, prompts={"conduct": _CONDUCT, "judge": _JUDGE})
 async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
     """Have an agent plan, delegate and change its plan until checks or a judge see the goal."""
     result = ctx.keep(OrchestrateResult(commit=await ctx.commit("Before the conductor")))
@@ -272,7 +272,7 @@ async def _is_reached(
         return all(check.passed for check in result.checks)
     if not claimed:
         return False
-    asked = f"{_JUDGE}\n\n## The goal\n{spec.goal}\n\n## What was changed\n{await ctx.changes()}"
+    asked = ctx.prompt("judge", _JUDGE, the_goal=spec.goal, what_was_changed=await ctx.changes())
     try:
         result.verdict = await ctx.query(asked, Verdict, title="Judge", agent=spec.judge)
     except Failed as failure:
@@ -320,7 +320,7 @@ async def _state(
     }
     asking = "" if spec.ask else "\n\nNobody can be asked: leave questions empty."
     lines = (f"## {name}\n{text}" for name, text in sections.items() if text)
-    return f"{_CONDUCT}{asking}\n\n" + "\n\n".join(lines)
+    return f"{ctx.prompt('conduct', _CONDUCT)}{asking}\n\n" + "\n\n".join(lines)
 
 
 def _told(part: PlannedPart) -> str:

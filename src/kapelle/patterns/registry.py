@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -41,6 +41,7 @@ class Pattern:
     spec: type[PatternSpec]
     function: Callable[..., Coroutine[Any, Any, Any]]
     origin: str
+    prompts: Mapping[str, str]  # what its roles are told, as far as a repository may say otherwise
 
     @property
     def summary(self) -> str:
@@ -60,8 +61,11 @@ class Pattern:
         return schema
 
 
-def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
-    """Make an async function of a Context and a spec a pattern of this name."""
+def pattern(
+    name: str, *, spec: type[PatternSpec], prompts: Mapping[str, str] | None = None
+) -> Callable[[F], F]:
+    """Make an async function of a Context and a spec a pattern of this name; prompts are those
+    that it gives to ctx.prompt, by their roles."""
     if not is_name(name):
         raise ValueError(f"{name!r} is no name for a pattern: use letters, digits and dashes")
     if not issubclass(spec, PatternSpec):
@@ -71,7 +75,7 @@ def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
         is_async: bool = inspect.iscoroutinefunction(function)
         if not is_async:
             raise TypeError(f"the pattern {name} must be an async function")
-        setattr(function, _MARK, (name, spec))
+        setattr(function, _MARK, (name, spec, prompts or {}))
         return function
 
     return mark
@@ -193,5 +197,5 @@ def _place(path: Path, error: BaseException) -> str:
 def _pattern(function: Any, origin: str) -> Pattern:
     if not hasattr(function, _MARK):
         raise InvalidInput(f"{origin} is not marked with @pattern.")
-    name, spec = getattr(function, _MARK)
-    return Pattern(name, spec, function, origin)
+    name, spec, prompts = getattr(function, _MARK)
+    return Pattern(name, spec, function, origin, prompts)

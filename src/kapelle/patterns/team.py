@@ -112,7 +112,7 @@ class TeamSpec(PatternSpec):
         ]
 
 
-@pattern("team", spec=TeamSpec)
+@pattern("team", spec=TeamSpec, prompts=team_roles.PROMPTS)
 async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     """Reach a goal: plan it, have several work at once, verify, review, and go on until done."""
     result = ctx.keep(TeamResult(reason="", success_criteria=spec.success_criteria))
@@ -148,7 +148,7 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
     if result.success_criteria and not spec.ask:
         return {}
     await ctx.progress(phase="intake")
-    asked = team_roles.intake(spec)
+    asked = team_roles.intake(ctx, spec)
     planner = Who(agent=spec.planner, model=spec.planner_model)
     try:
         found = await ctx.query(asked, Intake, title="Intake", **planner)
@@ -187,7 +187,7 @@ async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[
     """The subgoals of the last iteration; raises Failed if there is no usable plan."""
     *before, iteration = result.iterations
     await ctx.progress(iteration=iteration.number, phase="plan", lack=None)
-    asked = prompt = team_roles.plan(spec, result.success_criteria, answers, before)
+    asked = prompt = team_roles.plan(ctx, spec, result.success_criteria, answers, before)
     planner = Who(agent=spec.planner, model=spec.planner_model)
     for title in ("Plan", "Plan (again)"):
         plan = await ctx.query(asked, Plan, title=title, **planner)
@@ -232,7 +232,7 @@ async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
 
 async def _review(ctx: Context, spec: TeamSpec, criteria: list[str], iteration: Iteration) -> None:
     await ctx.progress(iteration=iteration.number, phase="review")
-    asked = team_roles.review(spec, criteria, iteration, await ctx.changes())
+    asked = team_roles.review(ctx, spec, criteria, iteration, await ctx.changes())
     reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
     try:
         iteration.review = await ctx.query(asked, Review, title="Review", **reviewer)
@@ -280,7 +280,7 @@ class _Workers:
         self._iteration.outcomes.sort(key=lambda item: places.get(item.id, len(places)))
 
     async def _do(self, subgoal: Subgoal, before: list[Outcome], outcome: Outcome) -> None:
-        asked = prompt = team_roles.work(self._spec, subgoal, before)
+        asked = prompt = team_roles.work(self._ctx, self._spec, subgoal, before)
         for _ in range(1 + self._spec.max_task_retries):
             task = await self._ask(asked, subgoal)
             outcome.tasks.append(task.id)
@@ -326,7 +326,7 @@ class _Workers:
     ) -> TaskResult | None:
         """Have both sides brought together; None, with the reason, if that did not come about."""
         conflicts = await self._ctx.take_in(task)
-        asked = team_roles.resolve(subgoal, conflicts)
+        asked = team_roles.resolve(self._ctx, subgoal, conflicts)
         resolved = await self._ask(asked, subgoal, task)
         outcome.tasks.append(resolved.id)
         left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import first_line
+from kapelle.patterns.context import Context
 from kapelle.patterns.results import TaskResult
 
 if TYPE_CHECKING:
@@ -184,26 +185,50 @@ _NO_EVIDENCE = (
 )
 
 
-def intake(spec: "TeamSpec") -> str:
+PROMPTS = {
+    "intake": """\
+You prepare the work of a team of coding agents in this directory. Say by which criteria one will \
+see that the goal is reached. Look at the files if that helps; change nothing.""",
+    "plan": """\
+You plan the work of a team of coding agents in this directory. Divide the goal into subgoals, at \
+most {max_subgoals}, as few as sensible. Each is done by one worker in a copy of the files of its \
+own and then merged: subgoals that touch the same lines must depend on each other, others should \
+not, so that they are worked on at once. Every subgoal changes files, unless an answer in words is \
+all that is wanted (text_only). Look at the files yourself; change nothing.""",
+    "work": """\
+Others work on other parts: change only what your part needs. Leave everything in working \
+order.""",
+    "resolve": """\
+Your work and that of others changed the same lines. Both are now in your files, with conflict \
+markers (<<<<<<<, =======, >>>>>>>); the first side is yours. Resolve every conflict so that both \
+purposes are served, remove the markers, and change nothing else.""",
+    "review": """\
+You review the work of a team of coding agents in this directory. Judge by the files, not by what \
+was said; change nothing. Say no where you doubt.""",
+}
+
+
+def _told(ctx: Context, role: str, **parts: str) -> str:
+    return ctx.prompt(role, PROMPTS[role], **parts)
+
+
+def intake(ctx: Context, spec: "TeamSpec") -> str:
     return _text(
-        "You prepare the work of a team of coding agents in this directory. Say by which criteria "
-        "one will see that the goal is reached. Look at the files if that helps; change nothing.\n"
-        f"{_asks(spec)}",
+        f"{_told(ctx, 'intake')}\n{_asks(spec)}",
         f"## The goal\n{spec.goal}",
         _bullets("What is known of the criteria", spec.success_criteria),
     )
 
 
 def plan(
-    spec: "TeamSpec", criteria: list[str], answers: dict[str, str], before: list[Iteration]
+    ctx: Context,
+    spec: "TeamSpec",
+    criteria: list[str],
+    answers: dict[str, str],
+    before: list[Iteration],
 ) -> str:
     return _text(
-        "You plan the work of a team of coding agents in this directory. Divide the goal into "
-        f"subgoals, at most {spec.max_subgoals}, as few as sensible. Each is done by one worker "
-        "in a copy of the files of its own and then merged: subgoals that touch the same lines "
-        "must depend on each other, others should not, so that they are worked on at once. Every "
-        "subgoal changes files, unless an answer in words is all that is wanted (text_only). Look "
-        "at the files yourself; change nothing.",
+        _told(ctx, "plan", max_subgoals=str(spec.max_subgoals)),
         f"## The goal\n{spec.goal}",
         _bullets("It is reached when", criteria),
         _bullets("What was asked and answered", [f"{q} {a}" for q, a in answers.items()]),
@@ -212,13 +237,12 @@ def plan(
     )
 
 
-def work(spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
+def work(ctx: Context, spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
     before = [f"{other.title}: {other.excerpt(500) or 'done'}" for other in done]
     return _text(
         subgoal.task,
         "Your answer is all that is wanted: change no files." if subgoal.text_only else "",
-        f"## What this is part of\n{spec.goal}\n\nOthers work on other parts: change only what "
-        "your part needs. Leave everything in working order.",
+        f"## What this is part of\n{spec.goal}\n\n{_told(ctx, 'work')}",
         _IN_A_BROWSER if spec.playwright else "",
         _bullets("What was done before, and is in your files", before),
     )
@@ -238,21 +262,19 @@ def again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
     )
 
 
-def resolve(subgoal: Subgoal, conflicts: list[str]) -> str:
+def resolve(ctx: Context, subgoal: Subgoal, conflicts: list[str]) -> str:
     return _text(
-        "Your work and that of others changed the same lines. Both are now in your files, with "
-        "conflict markers (<<<<<<<, =======, >>>>>>>); the first side is yours. Resolve every "
-        "conflict so that both purposes are served, remove the markers, and change nothing else.",
+        _told(ctx, "resolve"),
         _bullets("Files, from the top of the repository", conflicts),
         f"## What your work was\n{subgoal.task}",
     )
 
 
-def review(spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str) -> str:
+def review(
+    ctx: Context, spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str
+) -> str:
     return _text(
-        "You review the work of a team of coding agents in this directory. Judge by the files, "
-        "not by what was said; change nothing. Say no where you doubt.\n"
-        f"{_asks(spec)}",
+        f"{_told(ctx, 'review')}\n{_asks(spec)}",
         _NO_EVIDENCE if spec.playwright else "",
         f"## The goal\n{spec.goal}",
         _bullets("It is reached when", criteria),

@@ -12,6 +12,7 @@ from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.workflow_phases import (
+    PROMPTS,
     SHOWN,
     Block,
     Blocked,
@@ -92,7 +93,7 @@ class WorkflowSpec(PatternSpec):
         return named or [CandidateSpec(agent=self.agent, model=self.model)]
 
 
-@pattern("workflow", spec=WorkflowSpec)
+@pattern("workflow", spec=WorkflowSpec, prompts=PROMPTS)
 async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
     """Plan a task, then review and implement it in cycles until every milestone holds."""
     cycles = _Cycles(ctx, spec, ctx.keep(WorkflowResult()))
@@ -142,7 +143,8 @@ class _Cycles(Phases):
         now = self.now
         now.contract = await self.ctx.read_note(self.key("contract")) or now.contract
         plan = await self.ctx.read_note(self.key("plan"))
-        if plan is not None and plan != now.plan:
+        known, self.written = self.written, {"plan": plan, "contract": now.contract}
+        if plan is not None and plan != known.get("plan"):
             try:
                 now.replan(read_plan(plan))
             except ValueError as error:

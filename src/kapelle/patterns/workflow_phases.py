@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.answers import read_answer
+from kapelle.domain.note import MAX_VALUE
 from kapelle.domain.specs import CheckSpec, Money, Spec, Turns, field
 from kapelle.domain.text import titled
 from kapelle.patterns.candidates import Unable, first_able
@@ -242,6 +243,7 @@ class Phases:
 
     def __init__(self, ctx: Context, spec: "WorkflowSpec", now: WorkflowResult) -> None:
         self.ctx, self.spec, self.now = ctx, spec, now
+        self.written = dict[str, str | None]()  # what the notes were made to say
 
     async def require_branch(self) -> None:
         if (other := await self.ctx.astray()) is not None:
@@ -295,8 +297,13 @@ class Phases:
         await self.ctx.progress(cycles=self.spec.cycles, **self.now.facts)
 
     async def write(self) -> None:
+        """Have the notes say what is so now; what a person has changed meanwhile stays, for the
+        next phase to take it in."""
         for name in ("plan", "contract"):
-            await self.ctx.note(self.key(name), getattr(self.now, name))
+            text = await self.ctx.read_note(self.key(name))
+            if text in {None, self.written.get(name)}:
+                self.written[name] = value = getattr(self.now, name)[:MAX_VALUE]
+                await self.ctx.note(self.key(name), value)
 
     async def log(self, work: TaskResult, text: str) -> None:
         """Add to the worklog, and have the notes say what is so now."""

@@ -18,6 +18,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
+from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
@@ -52,6 +53,7 @@ class Service:
     knowledge: Knowledge
     templates: Templates
     search: Search
+    notify: Notify
     projects: Projects
     integrations: Integrations
     notes: Notes

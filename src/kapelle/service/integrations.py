@@ -18,7 +18,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
-from kapelle.settings.models import Integration
+from kapelle.settings.models import Integration, Keyed
 from kapelle.store.integrations import select
 
 _TIMEOUT_S = 20.0
@@ -47,8 +47,8 @@ class Integrations:
             raise InvalidInput("Only queries are sent to Linear.", hint="Leave mutations out.")
         known = self._require("linear")
         body = {"query": query, "variables": variables}
-        headers = {"Authorization": _key(known, "linear")}
-        answer = await asyncio.to_thread(_request, known.url or _LINEAR, headers, body)
+        headers = {"Authorization": key_of(known, "linear")}
+        answer = await asyncio.to_thread(request, known.url or _LINEAR, headers, body)
         return IntegrationAnswer(answer=json.loads(answer))
 
     async def logs(self, query: str, limit: int) -> IntegrationAnswer:
@@ -61,17 +61,17 @@ class Integrations:
             "sort": [{"@timestamp": {"order": "desc", "unmapped_type": "date"}}],
         }
         headers = (
-            {"Authorization": _key(known, "logs")} if known.key_variable or known.key_file else {}
+            {"Authorization": key_of(known, "logs")} if known.key_variable or known.key_file else {}
         )
         answer = await asyncio.to_thread(
-            _request, f"{_url(known, 'logs')}/{index}/_search", headers, body
+            request, f"{_url(known, 'logs')}/{index}/_search", headers, body
         )
         hits = json.loads(answer).get("hits", {}).get("hits", [])
         return IntegrationAnswer(answer=[hit.get("_source") for hit in hits])
 
     async def database(self, query: str, limit: int) -> IntegrationAnswer:
         """The rows of one statement that changes nothing."""
-        address = _key(self._require("database"), "database")
+        address = key_of(self._require("database"), "database")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 rows, more = await select(address, query, limit, _TIMEOUT_S, _MOST_BYTES)
@@ -112,11 +112,11 @@ def _changes_something(query: str) -> bool:
 def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str, Any]:
     headers = {"Accept": "application/vnd.github+json"}
     if _has_key(known):
-        headers["Authorization"] = f"Bearer {_key(known, 'ci')}"
+        headers["Authorization"] = f"Bearer {key_of(known, 'ci')}"
     base = f"{known.url or _GITHUB}/repos/{known.name}/actions"
 
     def get(path: str) -> Any:
-        return json.loads(_request(f"{base}/{path}", headers))
+        return json.loads(request(f"{base}/{path}", headers))
 
     if run is None:
         asked = {"per_page": 1} | ({"branch": branch} if branch else {})
@@ -135,7 +135,7 @@ def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str
         {
             "name": job["name"],
             "conclusion": job["conclusion"],
-            "log": _request(f"{base}/jobs/{job['id']}/logs", headers)[-_LOG_TAIL:],
+            "log": request(f"{base}/jobs/{job['id']}/logs", headers)[-_LOG_TAIL:],
         }
         for job in jobs[:_MOST_JOBS]
     ]
@@ -156,11 +156,12 @@ class _NoKeyElsewhere(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoKeyElsewhere)
 
 
-def _request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
+def request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
+    """What a service answers; a key goes nowhere but over https or to this machine."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "https" and parts.hostname not in _LOCAL:
         raise InvalidInput(f"{parts.hostname} must be reached over https: a key is sent to it.")
-    data = None if body is None else json.dumps(body).encode()
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers})
     try:
         with _opener.open(request, timeout=_TIMEOUT_S) as answer:
@@ -188,7 +189,8 @@ def _has_key(known: Integration) -> bool:
     return bool(known.key_variable or known.key_file)
 
 
-def _key(known: Integration, name: str) -> str:
+def key_of(known: Keyed, name: str) -> str:
+    """The key of an integration, or of what else has one."""
     if known.key_file is not None:
         try:
             return Path(known.key_file).expanduser().read_text(encoding="utf-8").strip()
@@ -196,9 +198,10 @@ def _key(known: Integration, name: str) -> str:
             raise InvalidInput(f"The key of {name} cannot be read: {error}") from None
     value = os.environ.get(known.key_variable or "", "")
     if not value:
+        place = f"integrations.{name}" if isinstance(known, Integration) else name
         raise InvalidInput(
             f"The daemon has no key for {name}.",
-            hint=f"Set integrations.{name}.key_file, or start the daemon with"
+            hint=f"Set {place}.key_file, or start the daemon with"
             f" {known.key_variable or 'the variable named by key_variable'} set.",
         )
     return value

@@ -1,11 +1,13 @@
 """Use cases of terminals: being in that of an interactive task, from any number of places."""
 
 import asyncio
+import io
 import itertools
 import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kapelle.domain.errors import Conflict
@@ -14,6 +16,7 @@ from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Parts
 from kapelle.runner import terminal
 from kapelle.runner.pack import open_file
+from kapelle.runner.shim import files
 from kapelle.service.output import attempt_of
 from kapelle.store import attempts, tasks
 
@@ -54,24 +57,19 @@ class Terminals:
         return Attached(self._parts, self._answering, task, which, offset, size)
 
 
+@dataclass(eq=False)
 class Attached:
     """One place from which somebody is in a terminal."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        answering: dict[str, "Attached"],
-        task: Task,
-        which: str | None,
-        offset: int | None,
-        size: tuple[int, int],
-    ) -> None:
-        self._parts, self._answering = parts, answering
-        self._task, self._which = task, which
-        self._offset, self._size = offset, size
-        self._attempt: Attempt | None = None
-        self._secret = b""
-        self._touched = asyncio.Event()
+    _parts: Parts
+    _answering: dict[str, "Attached"]
+    _task: Task
+    _which: str | None
+    _offset: int | None
+    _size: tuple[int, int]
+    _attempt: Attempt | None = None
+    _secret: bytes = b""
+    _touched: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def type(self, data: bytes) -> None:
         for kind, part in terminal.typed(data):
@@ -95,9 +93,9 @@ class Attached:
         """Why there is no terminal yet, where it begins, its bytes, and its end."""
         async for waiting in self._begun():
             yield waiting
-        attempt = self._attempt
-        if attempt is not None:
-            with self._log(attempt) as log:
+        if (attempt := self._attempt) is not None:
+            path = self._parts.process_directory(attempt.id) / files.OUT
+            with open_file(path) or io.BytesIO() as log:
                 async for message in self._bytes(attempt, log):
                     yield message
         task = await self._parts.db.read(tasks.get, self._task.id)
@@ -121,10 +119,6 @@ class Attached:
                 told = (task.status, task.reason)
                 yield {"kind": "waiting", "status": task.status, "reason": task.reason}
             await asyncio.sleep(_LONGEST_S)
-
-    def _log(self, attempt: Attempt) -> BinaryIO:
-        path = self._parts.process_directory(attempt.id) / "out.log"
-        return open_file(path) or open(os.devnull, "rb")
 
     async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[Message]:
         process_dir = self._parts.process_directory(attempt.id)

@@ -55,7 +55,7 @@ class Trust:
             try:
                 found = replace(self._found(place), place=Path(place))
             except InvalidInput:
-                found = Executable(Path(place), None, {}, {}, (), {}, "")
+                found = Executable(Path(place), None, {}, {}, {}, (), {}, "")
             views.append(self._view(found))
         return views
 

@@ -294,13 +294,25 @@ class Forge(Section):
     """Seconds after which CI is asked again while a check waits for it."""
 
 
-class Integration(Section):
+class Keyed(Section):
     url: Address | None = None
     """Where it is, unless it is the service's own address."""
     key_variable: EnvName | None = None
     """The variable of the daemon's environment that holds the key."""
     key_file: Text | None = None
     """The file that holds the key, for a daemon that your machine starts."""
+
+
+class Notify(Keyed):
+    command: list[Text] = []
+    """A program with its arguments that is told on its standard input, as JSON."""
+    on: list[Literal["question", "failed", "finished", "budget"]] = [
+        "question", "failed", "finished", "budget"
+    ]  # fmt: skip
+    """What is told: questions, what failed, runs that finished, budgets that are spent."""
+
+
+class Integration(Keyed):
     name: Name | None = None
     """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
 
@@ -363,6 +375,8 @@ class Settings(Section):
     """Commits that Kapelle makes."""
     forge: Forge = Forge()
     """Where pull requests are opened, only in your own config.toml."""
+    notify: Notify = Notify()
+    """How you are told what happens while you are elsewhere, only in your own config.toml."""
     integrations: Integrations = Integrations()
     """What agents may look up elsewhere, only in your own config.toml."""
 

@@ -38,12 +38,14 @@ _MOST_TEXT = 2_000_000
 @dataclass(frozen=True, eq=False)
 class Executable:
     """What a repository's .kapelle holds: its settings, the files of its patterns with their texts,
-    and of all this, by its name, what would be executed or would reach what is."""
+    its prompts as PATTERN/ROLE, and of all this, by its name, what would be executed or would
+    reach what is."""
 
     place: Path
     config: Path | None
     settings: Mapping[str, Any]
     sources: Mapping[Path, str]
+    prompts: Mapping[str, str]
     problems: Sequence[str]
     items: Mapping[str, str]
     digest: str
@@ -66,12 +68,12 @@ class Record:
 
 def executable(home: Home, directory: Path) -> Executable:
     """What stands in the nearest .kapelle from a directory up to its git toplevel."""
-    found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns")
+    found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns", "prompts")
     places = [path.parent.parent for path in found] or [Path(os.path.realpath(directory))]
     place = max(places, key=lambda path: len(path.parts))
     files, problems = [], []
     for path in found:
-        for file in pattern_files(path) if path.name == "patterns" else [path]:
+        for file in _files(path):
             try:
                 for part in dict.fromkeys((path.parent, path, file)):
                     require_ours(part, directory)
@@ -83,9 +85,15 @@ def executable(home: Home, directory: Path) -> Executable:
     return _read(place, tuple(files), tuple(problems))
 
 
-def pattern_files(place: Path) -> list[Path]:
+def _files(path: Path) -> list[Path]:
+    if path.name == "prompts":
+        return pattern_files(path, "[!.]*/[!.]*.md")
+    return pattern_files(path) if path.name == "patterns" else [path]
+
+
+def pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
     """The files with patterns; what begins with a dot is an editor's."""
-    found = sorted(path for path in place.glob("[!.]*.py") if os.path.isfile(path))
+    found = sorted(path for path in place.glob(names) if os.path.isfile(path))
     if len(found) > _MOST_FILES:
         raise InvalidInput(f"{place} has more than {_MOST_FILES} files.")
     return found
@@ -221,6 +229,7 @@ def _read(
     config, settings, broken = None, {}, list(problems)
     items: dict[str, str] = {}
     sources: dict[Path, str] = {}
+    prompts: dict[str, str] = {}
     for path, _ in files:
         if path.name == "config.toml":
             config, settings = path, read_toml(path)[1]
@@ -231,16 +240,18 @@ def _read(
         try:
             items[os.path.relpath(path, place)] = text = source(path)
         except (OSError, InvalidInput) as error:
-            if path.suffix != ".py":
+            if path.suffix == ".toml":
                 raise InvalidInput(f"{path} cannot be read: {error}") from None
             broken.append(str(error))
             continue
         if path.suffix == ".py":
             sources[path] = text
-        if sum(map(len, sources.values())) > _MOST_TEXT:
+        elif path.suffix == ".md":
+            prompts[f"{path.parent.name}/{path.stem}"] = text
+        if sum(map(len, [*sources.values(), *prompts.values()])) > _MOST_TEXT:
             raise InvalidInput(f"{place}/.kapelle holds more than 2 MB that could be executed.")
     digest = hashlib.sha256(json.dumps(sorted(items.items())).encode()).hexdigest()
-    return Executable(place, config, settings, sources, broken, items, digest)
+    return Executable(place, config, settings, sources, prompts, broken, items, digest)
 
 
 @lru_cache(maxsize=4)

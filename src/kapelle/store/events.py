@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.task import CheckedAgain, Event, MergeRefusal
 from kapelle.store.database import about
-from kapelle.store.tables import events, tasks
+from kapelle.store.tables import events, positions, tasks
 
 _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
@@ -93,6 +93,19 @@ def of_runs(
     found = [(row["run_id"], Event.model_validate(row)) for row in rows]
     reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
     return found, max(reached, seq)
+
+
+def position(connection: sa.Connection, reader: str, seq: int | None = None) -> int:
+    """How far a reader has come, from now on so far; a new one begins at the end."""
+    query = sa.select(positions.c.seq).where(positions.c.reader == reader)
+    known: int | None = connection.execute(query).scalar()
+    reached = seq if seq is not None else last_seq(connection) if known is None else known
+    if known is None:
+        connection.execute(positions.insert().values(reader=reader, seq=reached))
+    elif known != reached:
+        changed = positions.update().where(positions.c.reader == reader)
+        connection.execute(changed.values(seq=reached))
+    return reached
 
 
 def last_seq(connection: sa.Connection) -> int:

@@ -24,7 +24,7 @@ _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
 _STORED = tuple(name for name in Run.model_fields if name in runs.c)
 
 _rows = Rows(runs, "run")
-row, update, resolve = _rows.row, _rows.update, _rows.resolve
+row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use, ended_of, take_over = _rows.shells_in_use, _rows.ended_of, _rows.take_over

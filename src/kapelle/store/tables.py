@@ -501,6 +501,14 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
 
+# How far those have come who follow the history across restarts.
+positions = sa.Table(
+    "positions",
+    metadata,
+    sa.Column("reader", sa.String(20), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+)
+
 projects = sa.Table(
     "projects",
     metadata,

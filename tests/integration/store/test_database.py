@@ -99,7 +99,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
         )  # fmt: skip
         for table in (
             "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
-            "templates", "projects", "deliveries",
+            "templates", "projects", "deliveries", "positions",
         ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:

@@ -11,6 +11,7 @@ import { Toasts } from '../parts/toast';
 import { KeyList } from './key_list';
 import { type Keys, useKeys } from './keys';
 import { useLink } from './link';
+import { useNotifier } from './notify';
 import { Palette } from './palette';
 import { Sidebar, useNeeds } from './sidebar';
 
@@ -38,6 +39,7 @@ export function Layout() {
       stop();
     };
   }, [queries, navigate]);
+  useNotifier();
   const places: Keys = Object.fromEntries(
     Object.entries(PLACES).map(([key, to]) => [`g ${key}`, () => void navigate({ to })]),
   );

@@ -1,4 +1,4 @@
-import { memo, useMemo, useState } from 'react';
+import { Fragment, memo, useMemo, useState } from 'react';
 import type { Work } from '../api/client';
 import { useDiff } from '../api/queries';
 import { counted, visible } from '../model/format';
@@ -6,7 +6,9 @@ import { Button, Empty, Loading, Problem } from '../parts/controls';
 import { Icon } from '../parts/icon';
 import { Said } from '../parts/text';
 import { useKeys } from '../shell/keys';
+import { type Comment, placeOf, useComments } from './comments';
 import { type DiffFile, type DiffLine, PlusMinus, parsePatch } from './patch';
+import { Kept, Review, Written } from './review';
 
 /** What a piece of work changed, file by file. */
 export function Changes({ work }: { work: Work }) {
@@ -41,15 +43,16 @@ export function Changes({ work }: { work: Work }) {
         </span>
         {diff.data.truncated && <span className="c-you">It is too large to be shown in full.</span>}
         <span className="end desk">
-          <kbd>[</kbd> <kbd>]</kbd> file before, after
+          a line's number takes a comment · <kbd>[</kbd> <kbd>]</kbd> file before, after
         </span>
       </div>
       <div className="changes">
         <Tree files={files} at={at} go={go} />
         <div className="min-w-0">
           {files.map((file, place) => (
-            <OneFile key={file.path} file={file} id={`file-${place}`} />
+            <OneFile key={file.path} file={file} id={`file-${place}`} work={work.id} />
           ))}
+          <Review work={work} />
         </div>
       </div>
     </>
@@ -93,7 +96,7 @@ function Tree({ files, at, go }: { files: DiffFile[]; at: number; go: (place: nu
 
 const MOST_LINES = 1500;
 
-const OneFile = memo(({ file, id }: { file: DiffFile; id: string }) => {
+const OneFile = memo(({ file, id, work }: { file: DiffFile; id: string; work: string }) => {
   const [all, showAll] = useState(false);
   const lines = all ? file.lines : file.lines.slice(0, MOST_LINES);
   const left = file.lines.length - lines.length;
@@ -105,7 +108,7 @@ const OneFile = memo(({ file, id }: { file: DiffFile; id: string }) => {
         {file.about && <span className="faint">{file.about}</span>}
         <PlusMinus count={file} />
       </header>
-      <Lines lines={lines} />
+      <Lines lines={lines} path={file.path} work={work} />
       {left > 0 && (
         <Button small look="quiet" onClick={() => showAll(true)}>
           {counted(left, 'more line')}
@@ -117,18 +120,58 @@ const OneFile = memo(({ file, id }: { file: DiffFile; id: string }) => {
 
 const SIGNS = { a: '+', r: '−', h: '', '': '' };
 
-const Lines = ({ lines }: { lines: DiffLine[] }) => (
-  <div className="lines">
-    {lines.map((line, place) => (
-      <div key={place} className={line.kind || undefined}>
-        <i>{line.before}</i>
-        <i>{line.after}</i>
-        <u>{SIGNS[line.kind]}</u>
-        <Code line={line} />
-      </div>
-    ))}
-  </div>
-);
+function Lines({ lines, path, work }: { lines: DiffLine[]; path: string; work: string }) {
+  const comments = useComments(work);
+  const [open, setOpen] = useState<string | null>(null);
+  const kept = new Map(comments.all.map((comment) => [placeOf(comment), comment]));
+  return (
+    <div className="lines">
+      {lines.map((line, place) => {
+        const number = line.after ?? line.before;
+        if (number === null) return <Line key={place} line={line} />;
+        const at = { path, line: number, removed: line.after === null };
+        const name = placeOf(at);
+        const comment = kept.get(name);
+        return (
+          <Fragment key={place}>
+            <Line line={line} comment={() => setOpen(name)} />
+            {open === name ? (
+              <Written
+                text={comment?.text ?? ''}
+                keep={(text) => comments.put({ ...at, code: line.text, text } satisfies Comment)}
+                close={() => setOpen(null)}
+              />
+            ) : (
+              comment && <Kept comment={comment} open={() => setOpen(name)} />
+            )}
+          </Fragment>
+        );
+      })}
+    </div>
+  );
+}
+
+/** A line of a diff; its number is the button that takes a comment. */
+function Line({ line, comment }: { line: DiffLine; comment?: () => void }) {
+  const number = line.after ?? line.before;
+  const label = `Comment on ${line.after === null ? 'removed line' : 'line'} ${number}`;
+  const button = (shown: number | null) =>
+    shown !== null && comment ? (
+      <button type="button" onClick={comment} aria-label={label}>
+        {shown}
+      </button>
+    ) : (
+      shown
+    );
+  return (
+    <div className={line.kind || undefined}>
+      <i>{line.after === null ? button(line.before) : line.before}</i>
+      <i>{button(line.after)}</i>
+      <u>{SIGNS[line.kind]}</u>
+      <Code line={line} />
+    </div>
+  );
+}
 
 function Code({ line: { text, marked } }: { line: DiffLine }) {
   if (!marked || marked[0] >= marked[1]) return <span>{visible(text)}</span>;

@@ -12,7 +12,7 @@ from kapelle.api.security import AskingAttempt, Parent, UseCases, owner_only
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Activity, Event
-from kapelle.domain.views import DaemonView, PruneView
+from kapelle.domain.views import DaemonView, NotifyView, PruneView
 from kapelle.service.daemon import BackupView
 
 router = APIRouter(tags=["daemon"])
@@ -46,6 +46,12 @@ async def stop(service: UseCases, body: StopBody | None = None) -> Health:
     """End the daemon; running agents go on unless agents is true."""
     service.daemon.stop(body.agents if body else False)
     return Health(status="stopping")
+
+
+@router.post("/notify/test", dependencies=_owner)
+async def notify(service: UseCases) -> list[NotifyView]:
+    """Tell you something by every way that is set, and say what came of it."""
+    return await service.notify.test()
 
 
 @router.post("/backup", dependencies=_owner)

@@ -183,6 +183,9 @@ class RunExecutor:
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
         context = DurableContext(self._parts, run, spec, journal, control, budget)
+        own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
+        roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
+        context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
             result = await _watched(pattern.function(context, spec), journal, control, budget)
         except (Superseded, Paused):

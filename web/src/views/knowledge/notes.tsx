@@ -118,12 +118,11 @@ export function Notes() {
 function Opened({ scope, name, close }: { scope: string; name: string; close: () => void }) {
   const read = useNote(scope, name);
   if (name && read.isPending) return <Loading />;
-  return (
-    <Edit key={read.data?.version} scope={scope} note={name ? (read.data ?? null) : null} close={close} />
-  );
+  return <Edit scope={scope} latest={name ? (read.data ?? null) : null} close={close} />;
 }
 
-function Edit({ scope, note, close }: { scope: string; note: Note | null; close: () => void }) {
+function Edit({ scope, latest, close }: { scope: string; latest: Note | null; close: () => void }) {
+  const [note, setNote] = useState(latest);
   const [key, setKey] = useState(note?.key ?? '');
   const [value, setValue] = useState(note?.value ?? '');
   // It is written only if it is still what is shown here.
@@ -148,6 +147,20 @@ function Edit({ scope, note, close }: { scope: string; note: Note | null; close:
         )
       }
     >
+      {latest && note && latest.version !== note.version && (
+        <p className="note" role="status">
+          <span>Somebody has written it meanwhile: yours would be refused.</span>
+          <Button
+            small
+            onClick={() => {
+              setNote(latest);
+              setValue(latest.value ?? '');
+            }}
+          >
+            Read theirs
+          </Button>
+        </p>
+      )}
       {!note && <Input label="Key" value={key} change={setKey} about="such as results/step1" />}
       <Input label="Text" value={value} change={setValue} rows={14} />
     </Editor>

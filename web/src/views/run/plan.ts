@@ -19,7 +19,7 @@ interface Subgoal {
 }
 
 /** The object that an answer holds amid its words. */
-function objectIn(text: string): { subgoals?: Subgoal[] } | null {
+export function objectIn<T>(text: string): T | null {
   const [from, to] = [text.indexOf('{'), text.lastIndexOf('}')];
   try {
     return from < 0 ? null : JSON.parse(text.slice(from, to + 1));
@@ -45,7 +45,7 @@ export function planOf(steps: Step[], iteration: number): Part[] {
   if (!begun) return [];
   const subgoals = (begun.data as { subgoals: Subgoal[] }).subgoals;
   const answer = steps.slice(0, at).findLast((step) => step.kind === 'task' && step.label.startsWith('Plan'));
-  const told = objectIn(answer ? (taskOf(answer)?.text ?? '') : '')?.subgoals ?? [];
+  const told = objectIn<{ subgoals?: Subgoal[] }>(answer ? (taskOf(answer)?.text ?? '') : '')?.subgoals ?? [];
   const end = steps.findIndex((step, place) => place > at && step.kind === 'commit');
   const inside = steps.slice(at + 1, end < 0 ? undefined : end);
   return subgoals.map((subgoal, place) => {

@@ -11,18 +11,24 @@ import { Crumbs, Head, type Tab, Tabs } from '../work_head';
 import { Batch } from './batch';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
+import { Debate } from './debate';
 import { RunInspector } from './inspector';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
 import { Steps } from './steps';
 import { Team, TeamPhases } from './team';
+import { Workflow, WorkflowPhases } from './workflow';
 
 const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
 
 type Part = (props: { run: Run; steps: Step[] }) => React.ReactNode;
 
-const PHASES: Record<string, Part> = { team: TeamPhases, orchestrate: ConductedPhases };
+const PHASES: Record<string, Part> = {
+  team: TeamPhases,
+  orchestrate: ConductedPhases,
+  workflow: WorkflowPhases,
+};
 
 const PICTURES: Record<string, [string, Part]> = {
   loop: ['Iterations', Loop],
@@ -31,6 +37,8 @@ const PICTURES: Record<string, [string, Part]> = {
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
   batch: ['Items', Batch],
+  workflow: ['Plan', Workflow],
+  debate: ['Rounds', Debate],
 };
 
 export function View() {

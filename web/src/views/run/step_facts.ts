@@ -25,7 +25,7 @@ export const failuresOf = (step: Step): string =>
     .map(({ name, exit_code }) => `${name} failed${exit_code === null ? '' : `, exit ${exit_code}`}`)
     .join('; ');
 
-const QUIET = new Set(['progress', 'lock', 'now', 'budget']);
+const QUIET = new Set(['progress', 'lock', 'now', 'budget', 'note', 'read_note', 'astray']);
 
 /** The steps that did something. */
 export const telling = (steps: Step[]): Step[] => steps.filter((step) => !QUIET.has(step.kind));

@@ -7,15 +7,23 @@ import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
+import { useNotices } from '../../shell/notify';
 import { switchTheme } from '../../shell/preferences';
 import { Events } from '../events';
 import { Facts } from '../work_head';
 
-type Tab = 'agents' | 'daemon' | 'activity';
+type Tab = 'agents' | 'daemon' | 'activity' | 'settings';
+const TABS: Record<Tab, () => React.ReactNode> = {
+  agents: () => <Agents />,
+  daemon: () => <Daemon />,
+  activity: () => <Events of={{}} />,
+  settings: () => <PageSettings />,
+};
 
 export function View() {
   const { tab = 'agents' } = useParams({ from: '/inside/system/{-$tab}' });
   const navigate = useNavigate();
+  const shown: Tab = tab in TABS ? (tab as Tab) : 'agents';
   return (
     <Frame title="System">
       <div className="page wide stack">
@@ -30,17 +38,39 @@ export function View() {
         </nav>
         <Choices<Tab>
           label="Part"
-          value={tab === 'daemon' || tab === 'activity' ? tab : 'agents'}
+          value={shown}
           choose={(value) => navigate({ to: '/system/{-$tab}', params: { tab: value } })}
           of={[
             { value: 'agents', label: 'Agents' },
             { value: 'daemon', label: 'Daemon' },
             { value: 'activity', label: 'Activity' },
+            { value: 'settings', label: 'Settings' },
           ]}
         />
-        {tab === 'daemon' ? <Daemon /> : tab === 'activity' ? <Events of={{}} /> : <Agents />}
+        {TABS[shown]()}
       </div>
     </Frame>
+  );
+}
+
+/** What this browser does by choice. */
+function PageSettings() {
+  const [on, change] = useNotices();
+  return (
+    <section className="panel box stack">
+      <header>
+        <h2>This browser</h2>
+      </header>
+      <label className="check">
+        <input type="checkbox" checked={on} onChange={() => void change()} />
+        Tell me of questions, failures, finished runs and reached limits while I look elsewhere
+      </label>
+      <p className="hint">
+        It needs an open tab. A webhook or a command tells you without: <span className="mono">[notify]</span>{' '}
+        in your config.toml, then <span className="mono">kapelle notify test</span>.
+      </p>
+      <Button onClick={switchTheme}>Light or dark</Button>
+    </section>
   );
 }
 

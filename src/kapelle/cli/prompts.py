@@ -1,0 +1,56 @@
+"""`kapelle prompts`: what the roles of patterns are told, and a repository's own words for it."""
+
+from typing import Annotated
+
+from kapelle.cli.command import Json, argument, flag
+from kapelle.cli.config import config_file, current
+from kapelle.cli.format import table
+from kapelle.cli.output import data, document, say, write
+from kapelle.domain.errors import Conflict, NotFound
+from kapelle.home import Home
+
+
+def prompts(
+    name: Annotated[str | None, argument("[PATTERN[/ROLE]]", "Whose; by default all.")] = None,
+    copy: Annotated[
+        bool, flag("Copy it to .kapelle/prompts, where it can be changed.", "--copy")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the roles of patterns are told, and copy it to change it.
+
+    A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository stands instead of the built-in
+    text.
+    """
+    from kapelle.patterns import registry
+    from kapelle.settings.trust import executable
+
+    built_in = {f"{one.name}/{role}": text for one in registry.built_in()
+                for role, text in one.prompts.items()}  # fmt: skip
+    asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
+    own = executable(Home.default(), current()).prompts
+    if not asked:
+        raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
+    if copy:
+        place = config_file(current()).parent / "prompts"
+        for key, text in asked.items():
+            path = place / f"{key}.md"
+            if path.exists():
+                raise Conflict(f"{path} is there already.", hint="Change it, or delete it first.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n", encoding="utf-8")
+            say(f"{path} is yours to change; then: kapelle trust")
+        return
+    told = [
+        {"name": key, "text": own.get(key, text), "own": key in own} for key, text in asked.items()
+    ]
+    unknown = sorted(set(own) - set(built_in)) if name is None else []
+    if as_json:
+        document({"prompts": told, "unknown": unknown})
+    elif name in built_in:
+        data(str(told[0]["text"]).rstrip())
+    else:
+        rows = [(str(one["name"]), ".kapelle" if one["own"] else "built in") for one in told]
+        write(table(["PROMPT", "FROM"], rows))
+        for key in unknown:
+            say(f".kapelle/prompts/{key}.md is for no role of a pattern that Kapelle has.")

@@ -1,0 +1,149 @@
+"""Tells a person elsewhere what they should know: by a signed webhook, by a command of theirs.
+
+Each way follows the history from a stored position, which moves on when something was delivered:
+what happened while it could not be told is told later, once at least.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.task import Event
+from kapelle.domain.views import NotifyView
+from kapelle.engine.parts import Parts
+from kapelle.runner.command import Command, Running
+from kapelle.service.integrations import key_of, request
+from kapelle.store import events, runs, tasks
+from kapelle.store.database import Connection
+
+_log = logging.getLogger("kapelle.notify")
+_KINDS = {
+    "task.waiting": "question", "run.waiting": "question", "task.failed": "failed",
+    "run.failed": "failed", "schedule.failed": "failed", "run.completed": "finished",
+    "attempt.failed": "budget",
+}  # fmt: skip
+# Who changes the settings, or another daemon on the same database, wakes nobody here.
+_LOOK_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_STALE = timedelta(days=1)
+_TIMEOUT_S = 60.0
+Way = Literal["webhook", "command"]
+Message = dict[str, Any]
+
+
+class Notify:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._at: dict[Way, int] = {}
+
+    def _is_set(self, way: Way) -> bool:
+        settings = self._parts.settings().notify
+        return bool(settings.url if way == "webhook" else settings.command)
+
+    async def test(self) -> list[NotifyView]:
+        """Tell something by every way that is set, and what came of it."""
+        ways: list[Way] = [way for way in ("webhook", "command") if self._is_set(way)]
+        if not ways:
+            hint = "Type `kapelle config set notify.url https://…` or `notify.command`."
+            raise InvalidInput("No way to notify you is set.", hint=hint)
+        told = {"id": f"test-{time.time_ns()}", "kind": "test", "title": "Kapelle can reach you"}
+        return [NotifyView(way=way, problem=await self._problem(way, told)) for way in ways]
+
+    async def run(self) -> None:
+        await asyncio.gather(self._follow("webhook"), self._follow("command"))
+
+    async def _follow(self, way: Way) -> None:
+        with self._parts.db.watch(*_KINDS) as changed:
+            while True:
+                if self._is_set(way):
+                    await self._tell_all(way)
+                await changed.wait(_LOOK_S)
+
+    async def _tell_all(self, way: Way) -> None:
+        """Tell what happened since the last time; the first time, nothing of the past."""
+        db = self._parts.db
+        if (position := self._at.get(way)) is None:
+            position = await db.write(events.position, way)
+        while found := await db.read(_after, position):
+            for event, kind in found:
+                if kind in self._parts.settings().notify.on:
+                    await self._deliver(way, self._message(event, kind), event.at)
+                    await db.write(events.position, way, event.seq)
+            position = self._at[way] = await db.write(events.position, way, found[-1][0].seq)
+
+    def _message(self, event: Event, kind: str) -> Message:
+        work = event.task_id or event.run_id or event.data.get("schedule_id")
+        place = "tasks" if event.task_id else "runs" if event.run_id else "schedules"
+        return {
+            "id": f"event-{event.seq}", "kind": kind, "at": event.at.isoformat(), "work": work,
+            "title": event.data.get("title") or "", "text": event.data.get("reason") or "",
+            "url": f"{self._parts.url}/{place}/{work}",
+        }  # fmt: skip
+
+    async def _deliver(self, way: Way, message: Message, at: datetime) -> None:
+        """Tell it, again and again with growing pauses; after a day nobody wants to know."""
+        pause_s = _FIRST_PAUSE_S
+        while problem := await self._problem(way, message):
+            if not self._is_set(way) or datetime.now(UTC) - at > _STALE:
+                return
+            _log.warning("%s is told by %s in %g s: %s", message["id"], way, pause_s, problem)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _problem(self, way: Way, message: Message) -> str | None:
+        try:
+            await asyncio.to_thread(self._send, way, json.dumps(message).encode(), message)
+        except (KapelleError, OSError) as error:
+            return error.with_hint if isinstance(error, KapelleError) else str(error)
+        return None
+
+    def _send(self, way: Way, body: bytes, message: Message) -> None:
+        settings, home = self._parts.settings().notify, self._parts.home.root
+        if way == "webhook":
+            stamp, key = str(int(time.time())), key_of(settings, "notify").encode()
+            digest = hmac.new(key, f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+            headers = {"X-Kapelle-Id": message["id"], "X-Kapelle-Timestamp": stamp}
+            headers["X-Kapelle-Signature"] = f"sha256={digest}"
+            request(settings.url or "", headers, body)
+            return
+        told = {f"KAPELLE_NOTIFY_{name.upper()}": str(text) for name, text in message.items()}
+        env = {**self._parts.environ, **told}
+        done = Running(Command(settings.command, env, home, _TIMEOUT_S, 10_000, body)).run()
+        if done.timed_out or done.code:
+            how = "took too long" if done.timed_out else f"ended with {done.code}"
+            raise KapelleError(f"{settings.command[0]} {how}: {done.stderr[-500:].decode()}")
+
+
+def _after(connection: Connection, position: int) -> list[tuple[Event, str]]:
+    found = events.after(connection, position)
+    return [(_titled(connection, event), _kind(connection, event)) for event in found]
+
+
+def _titled(connection: Connection, event: Event) -> Event:
+    if event.kind != "attempt.failed" or event.task_id is None:
+        return event
+    title = tasks.row(connection, event.task_id)["title"]
+    return event.model_copy(update={"data": {**event.data, "title": title}})
+
+
+def _kind(connection: Connection, event: Event) -> str:
+    """What an event is to a person, or nothing; what happens inside a run is the run's to tell,
+    but for questions and money."""
+    kind, data = _KINDS.get(event.kind, ""), event.data
+    if event.kind == "task.waiting":
+        return kind if data.get("waiting_for") == "input" else ""
+    if event.kind == "attempt.failed":
+        return kind if data.get("failure") == "limit" else ""
+    if event.kind == "task.failed":
+        return "" if event.run_id else kind
+    run = runs.find(connection, event.run_id) if kind and event.run_id else None
+    if run is not None and event.kind != "run.waiting":
+        spent = isinstance(run["result"], dict) and run["result"].get("stopped_by") == "budget"
+        return "" if run["parent_id"] else "budget" if spent else kind
+    return kind

@@ -1,0 +1,145 @@
+"""Templates, projects, knowledge, comments and notifications in a real Chromium."""
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.ensembles import rest, rule, start, with_playbook
+from tests.e2e.instance import Instance
+from tests.e2e.test_page import browser, log_in, page, url_of
+
+__all__ = ["browser", "page"]
+
+BOOK = rule("(?s)Comments on your changes.*line 2.*Say why", {"result": "I say why."}) + rule(
+    "Write", {"write": "notes.md", "content": "one\ntwo ``` ticks\nthree\n"}, {"result": "Done."}
+)
+
+
+def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, repository: Path) -> None:
+    kapelle.post("/notes", {"key": "results/step1", "value": "first", "scope": "global"})
+    log_in(page, kapelle)
+    page.keyboard.press("g")
+    page.keyboard.press("k")
+    expect(page.get_by_role("heading", name="Knowledge")).to_be_visible()
+    page.get_by_role("button", name="New learning").click()
+    page.get_by_label("Title").fill("Redis")
+    page.get_by_label("Content").fill("Start it first.")
+    page.get_by_label("Project", exact=True).last.fill("shop")
+    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Redis").click()
+    page.get_by_label("Content").fill("<b>Start it</b> with make redis.")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.locator("tbody")).to_contain_text("<b>Start it</b> with make redis.")
+    # A note that somebody writes meanwhile is not written over.
+    page.get_by_role("radio", name="Notes").click()
+    page.get_by_role("button", name="step1").click()
+    box = page.get_by_label("Text")
+    expect(box).to_have_value("first")
+    box.fill("mine")
+    spec = {"key": "results/step1", "value": "theirs", "scope": "global"}
+    kapelle.post("/notes", spec)
+    page.get_by_role("button", name="Write it").click()
+    expect(page.get_by_role("alert")).to_contain_text("Read it again")
+    expect(box).to_have_value("mine")
+    page.get_by_role("button", name="Read theirs").click()
+    expect(box).to_have_value("theirs")
+    box.fill("ours")
+    page.get_by_role("button", name="Write it").click()
+    expect(page.locator(".editor")).to_have_count(0)
+    assert kapelle.get("/notes/entry?key=results/step1&scope=global")["value"] == "ours"
+    page.get_by_role("radio", name="Templates").click()
+    page.get_by_role("button", name="New template").click()
+    page.get_by_label("Name", exact=True).fill("bug fix")
+    page.get_by_label("Guidelines").fill("Test first.")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("alert")).to_contain_text("name")
+    page.get_by_label("Name", exact=True).fill("bugfix")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.locator("tbody")).to_contain_text("not used yet")
+    # It is chosen in New, and what the task says is told there.
+    page.goto(f"{url_of(kapelle)}/new")
+    page.get_by_placeholder("What is to be done?").fill("Hello")
+    page.get_by_label("Template--template").select_option("bugfix")
+    page.get_by_label("Directory-C").or_(page.get_by_label("Directory--directory")).fill(
+        str(repository)
+    )
+    page.get_by_label("Agent--agent").or_(page.get_by_label("Agent-a")).select_option("rehearsal")
+    expect(page.locator("aside .cmd")).to_contain_text("--template bugfix")
+    page.get_by_role("button", name="Start the task").click()
+    expect(page.get_by_role("heading", name="Hello")).to_be_visible()
+    [task] = kapelle.get("/tasks")["tasks"]
+    assert (task["template"], task["guidelines"]) == ("bugfix", "Test first.")
+
+
+def test_projects_are_switched_renamed_and_put_away(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    for project in ("shop", "ledger"):
+        done = kapelle.submit("Hello", repository, title=f"Of {project}", project=project)
+        kapelle.wait(done)
+    log_in(page, kapelle)
+    scope = page.get_by_role("combobox", name="Project", exact=True)
+    scope.select_option("shop")
+    expect(page.locator(".results")).to_contain_text("Of shop")
+    expect(page.locator(".results")).not_to_contain_text("Of ledger")
+    scope.select_option(label="Projects and archive…")
+    row = page.locator("tr", has_text="shop")
+    row.get_by_role("button", name="Rename").click()
+    page.get_by_label("New name of shop").fill("store")
+    page.get_by_role("button", name="Rename", exact=True).last.click()
+    expect(scope).to_have_value("store")
+    assert [task["title"] for task in kapelle.get("/tasks?project=store")["tasks"]] == ["Of shop"]
+    row = page.locator("tr", has_text="store")
+    row.get_by_role("button", name="Archive").click()
+    expect(row.get_by_role("button", name="Take out")).to_be_visible()
+    expect(page.get_by_role("link", name="Of shop")).to_be_visible()
+    page.reload()
+    expect(row.get_by_role("button", name="Take out")).to_be_visible()
+    page.get_by_role("link", name="Work", exact=True).click()
+    expect(page.get_by_text("No work yet")).to_be_visible()
+
+
+def test_a_comment_on_a_line_becomes_the_next_prompt(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(kapelle, BOOK)
+    task: Any = kapelle.submit("Write", repository, title="Notes")
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/tasks/{task}/changes")
+    # By keyboard alone: the line's number is a button.
+    page.get_by_role("button", name="Comment on line 2").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("Say why.")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".review")).to_contain_text("notes.md:2")
+    page.reload()
+    expect(page.locator(".review")).to_contain_text("Say why.")
+    page.get_by_label("What else is to be said").fill("Look again.")
+    page.get_by_role("button", name="Send to the agent").click()
+    expect(page.locator(".review")).to_have_count(0)
+    found = kapelle.wait(task)
+    assert (found["result"], len(found["attempts"])) == ("I say why.", 2)
+
+
+def test_the_browser_tells_who_looks_elsewhere(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    page.context.grant_permissions(["notifications"], origin=url_of(kapelle))
+    page.add_init_script(
+        "document.hasFocus = () => false;"
+        "window.Notification = class { static permission = 'granted';"
+        "static requestPermission = async () => 'granted';"
+        "constructor(title) { document.body.dataset.told = title; } }"
+    )
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/system/settings")
+    page.get_by_role("checkbox").check()
+    run = start(kapelle, "pipeline", repository, agent="rehearsal", steps=["a", "b"], title="Two")
+    rest(kapelle, run)
+    expect(page.locator("body")).to_have_attribute("data-told", "Two finished")
+    failed = kapelle.play('[[do]]\nfail = "no"', repository, title="Hopeless")
+    kapelle.wait(failed)
+    expect(page.locator("body")).to_have_attribute("data-told", "Hopeless failed")
+    page.get_by_role("checkbox").uncheck()

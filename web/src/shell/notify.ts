@@ -1,0 +1,66 @@
+import { useNavigate } from '@tanstack/react-router';
+import { useEffect } from 'react';
+import { type HistoryEvent, history } from '../api/history';
+import { usePreference } from './preferences';
+
+/** What an event is to a person who is elsewhere; nothing for most. */
+function saidBy({ kind, data, run_id }: HistoryEvent): string | null {
+  switch (kind) {
+    case 'task.waiting':
+      return data.waiting_for === 'input' ? 'asks you something' : null;
+    case 'run.waiting':
+      return 'asks you something';
+    case 'task.failed':
+      return run_id ? null : 'failed';
+    case 'run.failed':
+    case 'schedule.failed':
+      return 'failed';
+    case 'run.completed':
+      return 'finished';
+    case 'attempt.failed':
+      return data.failure === 'limit' ? 'reached its limit' : null;
+    default:
+      return null;
+  }
+}
+
+function show(event: HistoryEvent, open: (path: string) => void): void {
+  const said = saidBy(event);
+  if (!said || document.hasFocus()) return;
+  const title = typeof event.data.title === 'string' ? event.data.title : 'A task';
+  const body = typeof event.data.reason === 'string' ? event.data.reason : '';
+  // Several tabs tell of the same: the browser shows it once.
+  const shown = new Notification(`${title} ${said}`, {
+    body,
+    tag: `kapelle-${event.seq}`,
+    icon: '/icon.svg',
+  });
+  shown.onclick = () => {
+    window.focus();
+    if (event.task_id) open(`/tasks/${event.task_id}`);
+    else if (event.run_id) open(`/runs/${event.run_id}`);
+  };
+}
+
+/** Whether this browser tells of what wants a person, and how to change that. */
+export function useNotices(): [boolean, () => Promise<void>] {
+  const [kept, keep] = usePreference('notices', 'off');
+  const on = kept === 'on' && 'Notification' in window && Notification.permission === 'granted';
+  const change = async () => {
+    if (on) keep('off');
+    else if ('Notification' in window && (await Notification.requestPermission()) === 'granted') keep('on');
+  };
+  return [on, change];
+}
+
+/** Tells of it for as long as the page is open. */
+export function useNotifier(): void {
+  const [on] = useNotices();
+  const navigate = useNavigate();
+  useEffect(() => {
+    if (!on) return;
+    return history.onEvents((events) => {
+      for (const event of events) show(event, (to) => void navigate({ to }));
+    });
+  }, [on, navigate]);
+}

@@ -1,0 +1,108 @@
+import { type FormEvent, type KeyboardEvent, useState } from 'react';
+import { isRun, type Work } from '../api/client';
+import { actions, useAction } from '../api/queries';
+import { counted } from '../model/format';
+import { hasEnded } from '../model/work';
+import { Button, Problem } from '../parts/controls';
+import { Said } from '../parts/text';
+import { useToast } from '../parts/toast';
+import { useLink } from '../shell/link';
+import { asMessage, type Comment, placeOf, useComments } from './comments';
+
+/** Where one writes what is to be said about a line. */
+export function Written(props: { text: string; keep: (text: string) => void; close: () => void }) {
+  const [text, setText] = useState(props.text);
+  const keep = () => {
+    props.keep(text);
+    props.close();
+  };
+  const press = (event: KeyboardEvent) => {
+    if (event.key === 'Escape') props.close();
+    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) keep();
+  };
+  return (
+    <div className="comment">
+      <textarea
+        // biome-ignore lint/a11y/noAutofocus: it opens where somebody has just asked for it
+        autoFocus
+        className="field"
+        rows={2}
+        aria-label="Comment on this line"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        onKeyDown={press}
+      />
+      <Button small look="primary" hotkey="⌘↵" onClick={keep}>
+        Keep
+      </Button>
+      <Button small look="quiet" onClick={props.close}>
+        Leave it
+      </Button>
+    </div>
+  );
+}
+
+export const Kept = ({ comment, open }: { comment: Comment; open: () => void }) => (
+  <div className="comment">
+    <button type="button" className="kept" onClick={open} aria-label={`Your comment: ${comment.text}`}>
+      <Said>{comment.text}</Said>
+    </button>
+  </div>
+);
+
+/** All comments on a task's changes, which become the next message to its agent. */
+export function Review({ work }: { work: Work }) {
+  const comments = useComments(work.id);
+  const [more, setMore] = useState('');
+  const away = useLink().state === 'away';
+  const tell = useToast();
+  const resume = useAction((message: string) => actions.resume(work.id, message));
+  if (comments.all.length === 0) return null;
+  const waits = isRun(work) || !hasEnded(work) || work.archived_at !== null;
+  const send = (event: FormEvent) => {
+    event.preventDefault();
+    const sent = () => {
+      comments.clear();
+      setMore('');
+      tell({ state: 'queued', text: 'Your comments are its next message.', to: `/tasks/${work.id}` });
+    };
+    resume.mutate(asMessage(comments.all, more), { onSuccess: sent });
+  };
+  return (
+    <form className="panel box review" onSubmit={send}>
+      <header>
+        <h2>{counted(comments.all.length, 'comment')}</h2>
+        <span className="faint">kept in this browser until you send them</span>
+      </header>
+      <ul>
+        {comments.all.map((comment) => (
+          <li key={placeOf(comment)}>
+            <Said className="mono faint">{placeOf(comment)}</Said> <Said>{comment.text}</Said>
+          </li>
+        ))}
+      </ul>
+      <textarea
+        className="field"
+        rows={2}
+        aria-label="What else is to be said"
+        placeholder="What else is to be said?"
+        value={more}
+        onChange={(event) => setMore(event.target.value)}
+      />
+      <Problem error={resume.error} />
+      <div className="submit">
+        <Button type="submit" look="primary" disabled={waits || away || resume.isPending}>
+          {resume.isPending ? 'Sending' : 'Send to the agent'}
+        </Button>
+        <Button look="quiet" onClick={comments.clear}>
+          Throw them away
+        </Button>
+        {waits && (
+          <span className="end faint">
+            {isRun(work) ? 'A run takes no further message.' : 'It can be sent when the task has ended.'}
+          </span>
+        )}
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,111 @@
+import { Link } from '@tanstack/react-router';
+import type { Run, Step } from '../../api/client';
+import { capital, sentence } from '../../model/format';
+import type { State } from '../../model/work';
+import { Empty } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Elapsed, Said } from '../../parts/text';
+import { oneLine } from '../task/line_text';
+import { objectIn } from './plan';
+import { stepState, taskOf } from './step_facts';
+
+interface Stance {
+  verdict?: 'agree' | 'disagree' | 'partial';
+  position?: string;
+  reasons?: string[];
+}
+
+const SIDE = /^Side (one|two) \(round (\d+)\)/;
+const VERDICTS: Record<string, State> = { agree: 'ok', disagree: 'bad', partial: 'said' };
+
+/** The rounds as their steps tell them: both sides of a round are branches of one step. */
+function roundsOf(steps: Step[]): Map<string, Step[]> {
+  const found = new Map<string, Step[]>();
+  for (const step of steps) {
+    if (step.kind !== 'task' || !SIDE.test(step.label)) continue;
+    const [at, side] = [step.position.split('.')[0] ?? '', SIDE.exec(step.label)?.[1]];
+    const others = (found.get(at) ?? []).filter((one) => SIDE.exec(one.label)?.[1] !== side);
+    found.set(
+      at,
+      [...others, step].sort((a, b) => a.label.localeCompare(b.label)),
+    );
+  }
+  return found;
+}
+
+/** The rounds, both sides beside each other, and what followed. */
+export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
+  const rounds = [...roundsOf(steps)];
+  const after = steps.filter((step) => step.kind === 'task' && !SIDE.test(step.label));
+  if (rounds.length === 0) return <Empty title="Nobody has said anything yet" />;
+  return (
+    <>
+      {rounds.map(([at, sides]) => (
+        <section key={at}>
+          <h3 className="faint">Round {SIDE.exec(sides[0]?.label ?? '')?.[2]}</h3>
+          <ul className="candidates">
+            {sides.map((step) => (
+              <li key={step.position} className="panel">
+                <OneSide step={step} />
+              </li>
+            ))}
+          </ul>
+        </section>
+      ))}
+      {after.length > 0 && (
+        <section className="panel">
+          <ul className="nest steps">
+            {after.map((step) => (
+              <li key={step.position}>
+                <span className="t">
+                  <Glyph state={stepState(step)} />
+                  <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
+                    {step.label}
+                  </Link>
+                </span>
+                <span className="faint cut desk">
+                  <Said>{oneLine(taskOf(step)?.text ?? '')}</Said>
+                </span>
+                <Elapsed className="num" from={step.started_at} to={step.ended_at} />
+                <span className="num">{taskOf(step)?.agent ?? 'at work'}</span>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {run.reason && (
+        <div className="note">
+          <Glyph state={(run.result as { consensus?: boolean } | null)?.consensus ? 'ok' : 'said'} />
+          <Said>{sentence(capital(run.reason))}</Said>
+        </div>
+      )}
+    </>
+  );
+}
+
+function OneSide({ step }: { step: Step }) {
+  const facts = taskOf(step);
+  const stance = objectIn<Stance>(facts?.text ?? '');
+  return (
+    <>
+      <h3>
+        <Glyph state={stance?.verdict ? (VERDICTS[stance.verdict] ?? 'said') : stepState(step)} />
+        <Link to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
+          {facts?.agent ?? `Side ${SIDE.exec(step.label)?.[1]}`}
+        </Link>
+        {stance?.verdict && <span>{stance.verdict}</span>}
+        <Elapsed className="faint" from={step.started_at} to={step.ended_at} />
+      </h3>
+      <p>
+        <Said>{stance?.position ?? facts?.reason ?? ''}</Said>
+      </p>
+      <ul className="dim">
+        {stance?.reasons?.map((reason) => (
+          <li key={reason}>
+            <Said>{reason}</Said>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}

@@ -1,0 +1,148 @@
+import { Link } from '@tanstack/react-router';
+import type { Run, Step } from '../../api/client';
+import { counted } from '../../model/format';
+import { hasEnded, type State } from '../../model/work';
+import { Empty } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Elapsed, Said } from '../../parts/text';
+import { oneLine } from '../task/line_text';
+import { type Phase, Phases } from './phases';
+import { objectIn, phaseOf } from './plan';
+import { stepState, taskOf } from './step_facts';
+
+interface Milestone {
+  title: string;
+  check: string | null;
+  evidence: string | null;
+}
+
+interface Block {
+  code: string;
+  phase: string;
+  cycle: number;
+  reason: string;
+  fix: string;
+}
+
+interface Facts {
+  milestones?: Milestone[];
+  blocked?: Block | null;
+  worklog?: { task: string; text: string }[];
+}
+
+const PHASE = /^(Assess|Review|Implement) \(cycle (\d+)\)/;
+
+const PHASES = ['assess', 'review', 'implement'];
+
+const factsOf = (run: Run): Facts => ({ ...(run.progress as Facts), ...(run.result as Facts | null) });
+
+export function WorkflowPhases({ run }: { run: Run }) {
+  const plan = factsOf(run).milestones ?? [];
+  const phases: Phase[] = [
+    ['assess', plan.length ? counted(plan.length, 'milestone') : ''],
+    ['review', `cycle ${run.progress.cycle ?? 0} of ${run.spec.cycles ?? 10}`],
+    ['implement', `${plan.filter((one) => one.evidence).length} hold`],
+  ];
+  return <Phases run={run} phases={phases} at={PHASES.indexOf(phaseOf(run))} />;
+}
+
+/** The plan with what each milestone was ticked by, and what the phases of every cycle came to. */
+export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
+  const facts = factsOf(run);
+  const plan = facts.milestones ?? [];
+  const phases = steps.filter((step) => step.kind === 'task' && PHASE.test(step.label));
+  const next = plan.find((one) => !one.evidence);
+  const works = !hasEnded(run) && phaseOf(run) === 'implement';
+  if (phases.length === 0) return <Empty title="The plan is not begun yet" />;
+  return (
+    <>
+      {facts.blocked && (
+        <div className="note">
+          <Glyph state="you" label="blocked" />
+          <span>
+            Blocked in {facts.blocked.phase} of cycle {facts.blocked.cycle}:{' '}
+            <Said>{facts.blocked.reason}</Said>. <Said>{facts.blocked.fix}</Said>
+          </span>
+        </div>
+      )}
+      <section className="panel">
+        <div className="box">
+          <header>
+            <h2>Plan</h2>
+            <span className="faint">
+              {plan.filter((one) => one.evidence).length} of {plan.length} milestones hold
+            </span>
+            <span className="end faint">
+              cycle {String(run.progress.cycle ?? 0)} of {String(run.spec.cycles ?? 10)}
+              {hasEnded(run) ? '' : `, ${phaseOf(run)}`}
+            </span>
+          </header>
+        </div>
+        <ul className="nest steps">
+          {plan.map((one) => (
+            <OneMilestone key={one.title} one={one} works={works && one === next} />
+          ))}
+        </ul>
+      </section>
+      <section className="panel">
+        <div className="box">
+          <header>
+            <h2>Worklog</h2>
+            <span className="faint">the last first</span>
+          </header>
+        </div>
+        <ul className="nest steps">
+          {phases.toReversed().map((step) => (
+            <OnePhase key={step.position} step={step} text={textOf(step, facts.worklog ?? [])} />
+          ))}
+        </ul>
+      </section>
+    </>
+  );
+}
+
+/** What the worklog says of a phase, or until it does, what its agent said. */
+function textOf(step: Step, worklog: { task: string; text: string }[]): string {
+  const said = taskOf(step)?.text ?? '';
+  const review = step.label.startsWith('Review') ? objectIn<{ summary?: string }>(said)?.summary : null;
+  return worklog.find((entry) => entry.task === step.subject)?.text ?? review ?? said;
+}
+
+function OneMilestone({ one, works }: { one: Milestone; works: boolean }) {
+  const state: State = one.evidence ? 'ok' : works ? 'run' : 'todo';
+  return (
+    <li>
+      <span className="t">
+        <Glyph state={state} label={one.evidence ? 'holds' : works ? 'at work' : 'open'} />
+        <Said className="cut">{one.title}</Said>
+      </span>
+      <span className="faint cut desk">
+        <Said>
+          {one.evidence ?? (one.check ? `to be shown by ${one.check}` : 'to be seen by the reviewer')}
+        </Said>
+      </span>
+      <span />
+      <span className="num">{one.evidence ? 'holds' : works ? 'at work' : 'open'}</span>
+    </li>
+  );
+}
+
+function OnePhase({ step, text }: { step: Step; text: string }) {
+  const [, phase, cycle] = PHASE.exec(step.label) ?? [];
+  const facts = taskOf(step);
+  return (
+    <li>
+      <span className="t">
+        <Glyph state={stepState(step)} />
+        <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
+          Cycle {cycle}, {phase?.toLowerCase()}
+        </Link>
+      </span>
+      <span className="faint cut desk">
+        <Said>{oneLine(text || (facts?.reason ?? ''))}</Said>
+      </span>
+      <Elapsed className="num" from={step.started_at} to={step.ended_at} />
+      <span className="num">{facts?.agent ?? 'at work'}</span>
+    </li>
+  );
+}
