@@ -178,6 +178,7 @@ best-of hello -n 2
 orchestrate hello
 workflow hello
 debate hello
+tracks
 loop hello --until true
 pipeline one two
 batch one two

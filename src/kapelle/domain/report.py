@@ -23,6 +23,7 @@ _SHOWN, _PARTS = 300, 20
 _COMMANDS = {
     "wait": ("kapelle wait {id}", "wait until it has ended"),
     "call off": ("kapelle cancel {id}", "call it off"),
+    "attach": ("kapelle attach {id}", "be in its terminal"),
     "watch": ("kapelle logs -f {id}", "watch it"),
     "stop": ("kapelle cancel {id}", "stop it"),
     "requeue": ("kapelle requeue {id}", "try now instead of waiting"),
@@ -67,7 +68,7 @@ def _for_task(task: Task) -> list[str]:
     if status == "waiting":
         return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]
     if status == "running":
-        return ["watch", "stop"]
+        return ["attach" if task.get("interactive") else "watch", "stop"]
     return ["wait", "call off"] if status in {"queued", "blocked"} else ["look", "resume", "retry"]
 
 

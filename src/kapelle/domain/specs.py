@@ -311,6 +311,9 @@ class TaskSpec(WorkSpec):
     coordinate: bool = field(
         False, "give the agent Kapelle's own tools, to hand work on to agents of its own"
     )
+    browser: bool = field(
+        False, "give the agent a browser, and the application that browser.serve starts"
+    )
     tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
     context: dict[Name, Text] = field({}, "a fact for the agent", metavar="KEY=VALUE")
 

@@ -154,6 +154,7 @@ tasks = sa.Table(
     sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("browser", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
     # The template that it was asked for by, and what that said then.
     sa.Column("template", SafeText),

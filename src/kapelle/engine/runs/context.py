@@ -138,6 +138,8 @@ class DurableContext(GitContext):
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
         told = {"prompt": writable(prompt)}
+        if asked.get("browser"):
+            asked["browser"] = self._parts.settings(run.directory).browser.enabled
         if title := asked.get("title"):
             told["title"] = titled(str(title))
         try:

@@ -1,6 +1,7 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
-from kapelle.engine.questions import tell
+from kapelle.engine.questions import tell, told
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
 from kapelle.engine.tasks.actions import unread
 from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
@@ -46,11 +47,23 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
         said = unread(parts.home.said, attempt_id)
+        if findings.failure is not None:
+            # Nobody knows whether what it was answered arrived, unless it went on after that.
+            lost = questions.told_since(connection, attempt_id, _printed_at(parts, attempt_id))
+            said = "\n\n".join(filter(None, [said, told(lost)])) or None
         _Settlement(connection, attempt, task, finish, findings, others, failures, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
         await asyncio.to_thread(shutil.rmtree, parts.home.said / attempt_id, ignore_errors=True)
+
+
+def _printed_at(parts: Parts, attempt_id: str) -> datetime:
+    """When an agent printed something for the last time."""
+    with suppress(OSError):
+        printed = os.stat(parts.process_directory(attempt_id) / "out.log")
+        return datetime.fromtimestamp(printed.st_mtime, UTC)
+    return datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -223,9 +236,9 @@ class _Settlement:
             spec = QuestionSpec.model_construct(text=self.findings.question or "")
             questions.ask(self.connection, self.task["id"], spec)
         elif all(question.status != "open" for question in asked):
-            told = tell(self.connection, self.attempt)
+            message = tell(self.connection, self.attempt)
             queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
-            return replace(outcome, **queued, next_message=told)  # type: ignore[arg-type]
+            return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
         return outcome
 
     def _reason(self, outcome: Outcome) -> str | None:

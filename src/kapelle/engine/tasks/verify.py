@@ -36,6 +36,7 @@ from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import both_streams, lines_of
@@ -62,6 +63,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
     await _look_around(attempt)
+    if attempt.task["browser"]:
+        await stop(attempt)
+        await asyncio.to_thread(keep_pictures, attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.remove_copy(attempt.owner)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)

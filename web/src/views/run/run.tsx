@@ -13,6 +13,7 @@ import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { Debate } from './debate';
 import { RunInspector } from './inspector';
+import { Lanes } from './lanes';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
@@ -37,6 +38,7 @@ const PICTURES: Record<string, [string, Part]> = {
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
   batch: ['Items', Batch],
+  tracks: ['Tracks', Lanes],
   workflow: ['Plan', Workflow],
   debate: ['Rounds', Debate],
 };
