@@ -1,5 +1,7 @@
 """Questions of tasks and runs: asked by agents, seen in one place, answered by people."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,31 @@ def test_an_answer_that_did_not_arrive_is_there_when_it_is_asked_for_again(
     assert [(found["token"], found["answer"]) for found in (ask(), ask())] == [
         (question["token"], "blue")
     ] * 2
+    kapelle.cli("cancel", task_id, check=True)
+
+
+def test_an_answer_that_an_agent_died_with_is_told_to_the_next_attempt(
+    kapelle: Instance, directory: Path
+) -> None:
+    pid = directory / "pid"
+    steps = f"[[do]]\nrun = 'echo $PPID > {pid}'\n[[do]]\nsay = 'I am stuck.'\n[[do]]\nhang = true"
+    retry = {"policy": "same", "max_attempts": 2, "delay_s": 0.1}
+    task_id = kapelle.play(steps, directory, retry=retry)
+    attempt = kapelle.wait_for_status(task_id, "running")["attempts"][0]["id"]
+    log = kapelle.home.attempts / attempt / "out.log"
+    until(lambda: log.exists() and b"I am stuck." in log.read_bytes(), "its last words")
+    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"text": "Which?"}
+    question = kapelle.call("POST", "/questions?timeout_s=0", body, headers)
+    kapelle.post(f"/questions/{question['token']}/answer", {"answer": "blue"})
+    assert kapelle.call("POST", "/questions?timeout_s=0", body, headers)["answer"] == "blue"
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    until_ended(kapelle, task_id, attempt=1)
+    second = until(lambda: kapelle.task(task_id)["attempts"][1:], "a second attempt")[0]
+    prompt = kapelle.home.attempts / second["id"] / "prompt"
+    until(prompt.exists, "its prompt")
+    assert "You asked: Which?\nThe answer: blue" in prompt.read_text(encoding="utf-8")
     kapelle.cli("cancel", task_id, check=True)
 
 

@@ -122,7 +122,7 @@ def test_usage_by_filters(kapelle: Instance, used: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run' or 'day'"),
+        ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run', 'outcome' or 'day'"),
         ("since=yesterday", 422, "neither a date nor a time"),
         ("until=2026-13-01", 422, "neither a date nor a time"),
         ("task=task_zzzz", 404, "is not the id of a task"),
@@ -156,7 +156,7 @@ def test_the_command_line_filters_and_has_json(kapelle: Instance, used: dict[str
     assert (none.stdout, none.stderr) == ("", "No attempts match.\n")
     wrong = kapelle.cli("usage", "--by", "colour")
     assert wrong.returncode == 2
-    assert "Use agent, model, project, task, run or day." in wrong.stderr
+    assert "Use agent, model, project, task, run, outcome or day." in wrong.stderr
 
 
 def test_status_tells_what_each_attempt_used(kapelle: Instance, used: dict[str, str]) -> None:
@@ -227,3 +227,14 @@ def test_a_limit_that_is_none_is_refused(
         kapelle.post(f"/tasks/{used['told']}/{action}", body)
     assert caught.value.status == 422
     assert kapelle.task(used["told"])["status"] == "completed"
+
+
+def test_it_is_added_up_by_two_properties_at_once(kapelle: Instance, used: dict[str, str]) -> None:
+    rows = kapelle.get("/usage?by=agent&across=outcome")["rows"]
+    found = {(row["key"], row["across"]): row["attempts"] for row in rows}
+    assert found[("priced", "completed")] == 1
+    days = kapelle.get("/usage?by=project&across=day&project=alpha")["rows"]
+    assert {(row["key"], len(row["across"])) for row in days} == {("alpha", 10)}
+    shown = kapelle.cli("usage", "--by", "agent", "--across", "day").stdout.splitlines()
+    assert shown[0].split()[:2] == ["AGENT", "DAY"]
+    assert "total" in shown[-1]

@@ -10,7 +10,7 @@ from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
-PROPERTIES = ("agent", "model", "project", "task", "run", "day")
+PROPERTIES = ("agent", "model", "project", "task", "run", "outcome", "day")
 _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
 _HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
 _LONGEST_KEY = 60
@@ -20,6 +20,9 @@ def usage(
     by: Annotated[
         str, option("|".join(PROPERTIES), "What to add up by; a day is UTC's.")
     ] = "agent",
+    across: Annotated[
+        str | None, option("PROPERTY", "A second one: a row for each pair, such as agent and day.")
+    ] = None,
     start: Annotated[
         str | None, option("WHEN", "From 7d or 12h ago, or 2026-11-01, on.", "--since")
     ] = None,
@@ -42,6 +45,8 @@ def usage(
     filters = {n: not_empty(text, f"--{n}") for n, text in given.items() if text is not None}
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {"by": choice("--by", by.lower(), PROPERTIES), **filters, **times}
+    if across is not None:
+        query["across"] = choice("--across", across.lower(), PROPERTIES)
     report = Connection().get("/usage", query)
     if as_json or report["rows"]:
         show(report, as_json, lines(report))
@@ -80,20 +85,23 @@ def lines(report: dict[str, Any]) -> list[str]:
     """The table, with a total below where there is more than one row."""
     from kapelle.cli.format import paint, table
 
-    rows = [[_key(report["by"], row), *_cells(row)] for row in report["rows"]]
+    names = [name for name in (report["by"], report["across"]) if name]
+    rows = [[*_keys(names, row), *_cells(row)] for row in report["rows"]]
     several = len(rows) > 1
     if several:
-        rows.append(["total", *_cells(report["total"])])
-    header = [report["by"].upper(), *_HEADER]
-    shown = table(header, rows, right=range(1, len(header) - 1))
+        rows.append(["total", *[""] * (len(names) - 1), *_cells(report["total"])])
+    header = [*(name.upper() for name in names), *_HEADER]
+    shown = table(header, rows, right=range(len(names), len(header) - 1))
     return [*shown[:-1], paint(shown[-1], "bold")] if several else shown
 
 
-def _key(by: str, row: dict[str, Any]) -> str:
-    if row["key"] is None:
-        return "(unknown)" if by == "model" else "(none)"
-    title = f" {row['title']}" if row["title"] else ""
-    return one_line(f"{row['key']}{title}", _LONGEST_KEY)
+def _keys(names: list[str], row: dict[str, Any]) -> list[str]:
+    found = []
+    for name, key in zip(names, (row["key"], row["across"]), strict=False):
+        title = f" {row['title']}" if name == "task" and row["title"] else ""
+        nothing = "(unknown)" if name == "model" else "(none)"
+        found.append(nothing if key is None else one_line(f"{key}{title}", _LONGEST_KEY))
+    return found
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
-By = Literal["agent", "model", "project", "task", "run", "day"]
+By = Literal["agent", "model", "project", "task", "run", "outcome", "day"]
 IdPrefix = Annotated[Text | None, Field(max_length=100)]
 Moment = Annotated[
     Text | None, Field(max_length=100, description="An ISO date or time; UTC without an offset.")
@@ -128,6 +128,14 @@ class PullRequestView(Record):
     comments: list[Comment] = Field(default=[])
 
 
+class AttemptFile(Record):
+    """A picture of what an agent saw."""
+
+    attempt: int
+    name: str
+    bytes: int
+
+
 class MergePreview(Record):
     """How the merge of a task or run would go: how many commits its branch is ahead of the base and
     behind it, files in conflict, files with uncommitted changes that are in the way, whether the
@@ -220,6 +228,7 @@ class UsageFilter(Record):
     """Which attempts are added up, and by which of their properties; times are of their start."""
 
     by: By = "agent"
+    across: By | None = None  # a second one: a row for each pair
     since: Moment = None
     until: Moment = None
     agent: Name | None = None
@@ -233,11 +242,13 @@ class UsageRow(UsageSum):
     """The sum of one key, which is null for attempts without such a property."""
 
     key: str | None
+    across: str | None = None
     title: str | None = None  # of a task
 
 
 class UsageReport(Record):
     by: By
+    across: By | None = None
     rows: list[UsageRow]
     total: UsageSum
 

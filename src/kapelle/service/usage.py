@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.views import By, UsageFilter, UsageReport, UsageRow, UsageSum
+from kapelle.domain.views import UsageFilter, UsageReport, UsageRow, UsageSum
 from kapelle.engine.parts import Parts
 from kapelle.store import usage
 
@@ -18,24 +18,27 @@ class Usages:
         self._db = parts.db
 
     async def report(self, wanted: UsageFilter) -> UsageReport:
-        """What attempts used, by one property."""
+        """What attempts used, by one property or two."""
         since = moment(wanted.since, "since") if wanted.since else None
         until = moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)
-        rows = [_row(wanted.by, dict(mapping)) for mapping in found]
-        rows.sort(key=_order(wanted.by))
-        return UsageReport(by=wanted.by, rows=rows, total=_total(rows))
+        rows = [_row(wanted, dict(mapping)) for mapping in found]
+        rows.sort(key=_order(wanted))
+        return UsageReport(by=wanted.by, across=wanted.across, rows=rows, total=_total(rows))
 
 
-def _row(by: By, values: dict[str, Any]) -> UsageRow:
-    if by == "day":
-        values["key"] = (_EPOCH + timedelta(days=values["key"])).isoformat()
+def _row(wanted: UsageFilter, values: dict[str, Any]) -> UsageRow:
+    for name, by in (("key", wanted.by), ("across", wanted.across)):
+        if by == "day":
+            values[name] = (_EPOCH + timedelta(days=values[name])).isoformat()
     return UsageRow.model_validate(values)
 
 
-def _order(by: By) -> Any:
-    """Time goes forward; of everything else the dearest comes first."""
-    if by in {"day", "task"}:
+def _order(wanted: UsageFilter) -> Any:
+    """Time goes forward; of everything else the dearest comes first, of pairs all of a key."""
+    if wanted.across:
+        return lambda row: (row.key or "", row.across or "")
+    if wanted.by in {"day", "task"}:
         return lambda row: row.key
     return lambda row: (-(row.cost_usd or 0), -row.input_tokens - row.output_tokens, row.key or "")
 

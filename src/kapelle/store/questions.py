@@ -79,6 +79,12 @@ def untold(connection: sa.Connection, attempt_id: str) -> list[Question]:
     return _find(connection, questions.c.attempt_id == attempt_id, ~questions.c.told, waits)
 
 
+def told_since(connection: sa.Connection, attempt_id: str, since: datetime) -> list[Question]:
+    """What an attempt's agent asked and was sent the answer to from a moment on."""
+    late = (questions.c.status == "answered", questions.c.ended_at >= since)
+    return _find(connection, questions.c.attempt_id == attempt_id, questions.c.told, *late)
+
+
 def repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question | None:
     """What an attempt's agent asked in the same words, and may not have heard the answer to: that
     it was sent does not say that it arrived."""

@@ -1,4 +1,4 @@
-"""What attempts used, added up by one of their properties."""
+"""What attempts used, added up by one or two of their properties."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,6 +19,7 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "project": tasks.c.project,
     "task": attempts.c.task_id,
     "run": tasks.c.run_id,
+    "outcome": attempts.c.status,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
@@ -27,12 +28,13 @@ _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 def grouped(
     connection: sa.Connection, wanted: UsageFilter, since: datetime | None, until: datetime | None
 ) -> list[sa.RowMapping]:
-    """One row for each key; that of a day is the number of days since 1970 in UTC.
+    """One row for each key, or pair of keys; that of a day is the number of days since 1970 in UTC.
 
     What started from since on and before until counts. cost_usd is the sum of the known costs, NULL
     where none is known.
     """
     key = _KEYS[wanted.by]
+    across = _KEYS[wanted.across] if wanted.across else sa.null()
     used = attempts.c.input_tokens + attempts.c.output_tokens
     # Who tells of answers and of no token at all does not count them.
     untold = attempts.c.input_tokens.is_(None) | ((used == 0) & (attempts.c.turns > 0))
@@ -40,7 +42,10 @@ def grouped(
     query = (
         sa.select(
             key.label("key"),
-            (sa.func.min(tasks.c.title) if wanted.by == "task" else sa.null()).label("title"),
+            across.label("across"),
+            (
+                sa.func.min(tasks.c.title) if "task" in (wanted.by, wanted.across) else sa.null()
+            ).label("title"),
             sa.func.count().label("attempts"),
             *(sa.func.coalesce(sa.func.sum(attempts.c[name]), 0).label(name) for name in _COUNTERS),
             sa.func.sum(attempts.c.cost_usd).label("cost_usd"),
@@ -49,7 +54,7 @@ def grouped(
         )
         .join_from(attempts, tasks, attempts.c.task_id == tasks.c.id)
         .where(*_conditions(connection, wanted))
-        .group_by(key)
+        .group_by(key, *([across] if wanted.across else []))
     )
     if since is not None:
         query = query.where(attempts.c.started_at >= since)

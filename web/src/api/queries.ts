@@ -94,12 +94,12 @@ export const useSearched = (query: string, wanted: boolean) =>
 export const usePatterns = () =>
   useQuery({ queryKey: ['patterns'], queryFn: () => ask(api.GET('/api/v1/patterns')), staleTime: 60_000 });
 
-export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'day';
+export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'outcome' | 'day';
 
-export const useUsage = (by: UsageBy, since?: string, project?: string) =>
+export const useUsage = (by: UsageBy, since?: string, project?: string, across?: UsageBy) =>
   useQuery({
-    queryKey: ['usage', by, since ?? null, project ?? null],
-    queryFn: () => ask(api.GET('/api/v1/usage', { params: { query: { by, since, project } } })),
+    queryKey: ['usage', by, since ?? null, project ?? null, across ?? null],
+    queryFn: () => ask(api.GET('/api/v1/usage', { params: { query: { by, since, project, across } } })),
   });
 
 const isRunId = (id: string) => id.startsWith('run_');
@@ -153,6 +153,12 @@ export const actions = {
       api.POST('/api/v1/questions/{token}/answer', { params: { path: { token } }, body: { answer } }),
     );
     return ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } }));
+  },
+  deliver: async (work: Work) => {
+    if (work.delivery?.mode === 'merge') return actions.merge(work.id);
+    return isRunId(work.id)
+      ? ask(api.POST('/api/v1/runs/{run_id}/pr', onRun(work.id)))
+      : ask(api.POST('/api/v1/tasks/{task_id}/pr', onTask(work.id)));
   },
   merge: async (id: string) => {
     for (;;) {

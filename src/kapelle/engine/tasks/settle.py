@@ -1,6 +1,7 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.specs import RetrySpec
+from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
-from kapelle.engine.questions import tell
+from kapelle.engine.questions import tell, told
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
 from kapelle.engine.tasks.actions import unread
 from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
@@ -46,11 +47,23 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
         said = unread(parts.home.said, attempt_id)
+        if findings.failure is not None:
+            # Nobody knows whether what it was answered arrived, unless it went on after that.
+            lost = questions.told_since(connection, attempt_id, _printed_at(parts, attempt_id))
+            said = "\n\n".join(filter(None, [said, told(lost)])) or None
         _Settlement(connection, attempt, task, finish, findings, others, failures, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
         await asyncio.to_thread(shutil.rmtree, parts.home.said / attempt_id, ignore_errors=True)
+
+
+def _printed_at(parts: Parts, attempt_id: str) -> datetime:
+    """When an agent printed something for the last time."""
+    with suppress(OSError):
+        printed = os.stat(parts.process_directory(attempt_id) / "out.log")
+        return datetime.fromtimestamp(printed.st_mtime, UTC)
+    return datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,8 @@ class _Settlement:
             # A person had more to say: it is done when it was heard.
             again = {"task": TaskStatus.QUEUED, "reason": "a person said something meanwhile"}
             outcome = replace(outcome, **again, next_mode="resume", spends_a_try=False)  # type: ignore[arg-type]
+        elif outcome.task is TaskStatus.QUEUED and self._failed_ci():
+            outcome = replace(outcome, next_mode="resume")
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
@@ -95,6 +110,12 @@ class _Settlement:
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
         )  # fmt: skip
         self._move_task(outcome, reason)
+
+    def _failed_ci(self) -> bool:
+        """Whether its CI alone failed: what that said can be learnt from nothing but its log."""
+        checks = [CheckSpec.model_validate(one) for one in self.task["check_specs"]]
+        names = {check.label for check in checks if check.kind is CheckKind.CI}
+        return self.failure is not None and self.failure.evidence in names
 
     def _found(self) -> dict[str, Any]:
         """What the attempt came to, for its row."""
@@ -223,9 +244,9 @@ class _Settlement:
             spec = QuestionSpec.model_construct(text=self.findings.question or "")
             questions.ask(self.connection, self.task["id"], spec)
         elif all(question.status != "open" for question in asked):
-            told = tell(self.connection, self.attempt)
+            message = tell(self.connection, self.attempt)
             queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
-            return replace(outcome, **queued, next_message=told)  # type: ignore[arg-type]
+            return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
         return outcome
 
     def _reason(self, outcome: Outcome) -> str | None:

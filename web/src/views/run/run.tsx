@@ -12,6 +12,7 @@ import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { Debate } from './debate';
 import { RunInspector } from './inspector';
+import { Lanes } from './lanes';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
@@ -35,6 +36,7 @@ const PICTURES: Record<string, [string, Part]> = {
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
+  tracks: ['Tracks', Lanes],
   workflow: ['Plan', Workflow],
   debate: ['Rounds', Debate],
 };

@@ -1,6 +1,6 @@
-import { useQuery } from '@tanstack/react-query';
+import { keepPreviousData, useQuery } from '@tanstack/react-query';
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { useMemo, useRef, useState } from 'react';
+import { useLayoutEffect, useMemo, useRef, useState } from 'react';
 import { refusal, type Task } from '../../api/client';
 import { bytes, visible } from '../../model/format';
 import { Button, Choices, Empty, Problem } from '../../parts/controls';
@@ -59,12 +59,16 @@ export function Output({ task }: { task: Task }) {
     queryFn: ({ signal }) => read(task.id, number, stream, offset, signal),
     refetchInterval: isRunning ? 1000 : false,
     staleTime: isRunning ? 0 : Number.POSITIVE_INFINITY,
-    gcTime: 10_000,
+    gcTime: 2_000,
+    placeholderData: keepPreviousData,
   });
   if (!attempt) return <Empty title="Nothing has been printed yet" />;
   const total = stream === 'out' ? attempt.output_bytes : (chunk.data?.data.length ?? 0);
   const go = (to: number) => setOffset(Math.max(0, to));
-  const atEnd = (chunk.data?.data.length ?? 0) < PAGE;
+  const held = chunk.data?.data;
+  const atEnd = (held?.length ?? 0) < PAGE;
+  // A line that the end of a piece cuts is told by the next one.
+  const next = offset + ((held && held.lastIndexOf(10) + 1) || PAGE);
   return (
     <>
       <div className="tbar">
@@ -92,7 +96,13 @@ export function Output({ task }: { task: Task }) {
       </div>
       <Problem error={chunk.error} />
       <div className="raw">
-        {chunk.data && <Raw chunk={chunk.data} />}
+        {chunk.data && (
+          <Raw
+            chunk={chunk.data}
+            before={offset > 0 ? () => go(offset - PAGE) : undefined}
+            after={atEnd ? undefined : () => go(next)}
+          />
+        )}
         <div className="rawfoot">
           <span>
             byte {offset.toLocaleString('en')} {stream === 'out' && `of ${total.toLocaleString('en')}`}
@@ -105,7 +115,7 @@ export function Output({ task }: { task: Task }) {
           <Button small look="quiet" disabled={offset === 0} onClick={() => go(offset - PAGE)}>
             Back
           </Button>
-          <Button small look="quiet" disabled={atEnd} onClick={() => go(offset + PAGE)}>
+          <Button small look="quiet" disabled={atEnd} onClick={() => go(next)}>
             On
           </Button>
           <Button small look="quiet" disabled={atEnd} onClick={() => go(total - PAGE / 2)}>
@@ -117,9 +127,24 @@ export function Output({ task }: { task: Task }) {
   );
 }
 
-function Raw({ chunk }: { chunk: Chunk }) {
+/** One piece; whoever scrolls beyond an end of it goes on in the next one. */
+function Raw(props: { chunk: Chunk; before?: () => void; after?: () => void }) {
+  const { chunk, before, after } = props;
   const lines = useMemo(() => linesOf(chunk), [chunk]);
   const box = useRef<HTMLDivElement>(null);
+  const shown = useRef(chunk.offset);
+  useLayoutEffect(() => {
+    if (!box.current || shown.current === chunk.offset) return;
+    const back = chunk.offset < shown.current;
+    shown.current = chunk.offset;
+    box.current.scrollTop = back ? box.current.scrollHeight - box.current.clientHeight - LINE_PX : 1;
+  }, [chunk.offset]);
+  const scrolled = () => {
+    if (!box.current) return;
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    if (scrollTop + clientHeight >= scrollHeight - 1) after?.();
+    else if (scrollTop === 0) before?.();
+  };
   const rows = useVirtualizer({
     count: lines.length,
     getScrollElement: () => box.current,
@@ -128,8 +153,16 @@ function Raw({ chunk }: { chunk: Chunk }) {
   });
   if (lines.length === 0) return <p className="p-4 faint">Nothing here.</p>;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
-    <div ref={box} className="lines rawbox" tabIndex={0} role="log" aria-live="off" aria-label="Output">
+    <div
+      ref={box}
+      onScroll={scrolled}
+      className="lines rawbox"
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
+      tabIndex={0}
+      role="log"
+      aria-live="off"
+      aria-label="Output"
+    >
       <div className="rawspace" style={{ height: rows.getTotalSize() }}>
         {rows.getVirtualItems().map(({ index, start }) => (
           <div key={index} className="x" style={{ transform: `translateY(${start}px)` }}>

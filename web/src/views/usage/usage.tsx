@@ -33,10 +33,11 @@ function cost(sum: UsageSum): string {
 export function View() {
   const [span, setSpan] = useState<Span>('month');
   const [by, setBy] = useState<Exclude<UsageBy, 'day'>>('agent');
+  const [across, setAcross] = useState<UsageBy | ''>('');
   const [project] = useScope();
   const since = sinceOf(span);
   const days = useUsage('day', since, project);
-  const rows = useUsage(by, since, project);
+  const rows = useUsage(by, since, project, across || undefined);
   const total = days.data?.total;
   return (
     <Frame title="Usage">
@@ -71,6 +72,18 @@ export function View() {
                 { value: 'project', label: 'Project' },
                 { value: 'run', label: 'Run' },
                 { value: 'task', label: 'Task' },
+              ]}
+            />
+            <Choices
+              label="Across"
+              value={across}
+              choose={setAcross}
+              of={[
+                { value: '', label: 'Sum' },
+                { value: 'day', label: 'Day' },
+                { value: 'outcome', label: 'Outcome' },
+                { value: 'model', label: 'Model' },
+                { value: 'project', label: 'Project' },
               ]}
             />
           </header>
@@ -132,9 +145,14 @@ function Table({ rows, total }: { rows: Row[]; total: UsageSum }) {
         </thead>
         <tbody>
           {rows.map((row) => (
-            <tr key={row.key ?? ''}>
+            <tr key={`${row.key} ${row.across}`}>
               <td className="strong full">
                 <Said>{row.title ?? (row.key?.includes('_0') ? shortId(row.key) : row.key) ?? 'none'}</Said>
+                {row.across && (
+                  <span className="dim sep">
+                    <Said>{row.across}</Said>
+                  </span>
+                )}
               </td>
               <td className="num">{row.attempts}</td>
               <td className="num desk">{short(row.input_tokens)}</td>
