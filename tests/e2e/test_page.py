@@ -12,9 +12,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser import chromium, is_fresh
 from tests.e2e.door import Door, open_door
 from tests.e2e.ensembles import rest, rule, start, with_playbook
+from tests.e2e.forge_server import ForgeServer
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
+from tests.e2e.test_forge import configure
+from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard
 
 FLAGS = [
@@ -219,6 +222,29 @@ def test_verified_work_is_merged_after_one_question(
     page.keyboard.press("g")
     page.keyboard.press("n")
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+
+
+def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
+    page: Page, kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    log_in(page, kapelle)
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n"
+    task = kapelle.play(
+        work, repository, title="Add a file", checks=["test -f new.txt"], deliver="pr"
+    )
+    expect(page.get_by_text("could not be made a pull request")).to_be_visible()
+    expect(page.locator(".evi")).to_contain_text("is no forge that Kapelle knows")
+    configure(kapelle, forge)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    forge.jobs[""] = [("build", "failure", "boom")]
+    expect(page.get_by_text("has a pull request whose CI failed")).to_be_visible()
+    page.get_by_role("link", name="Look").click()
+    link = page.locator(".ladder").get_by_role("link", name="Pull request 1")
+    expect(link).to_have_attribute("href", forge.pulls[0]["html_url"])
+    page.goto(f"{url_of(kapelle)}/work?q=pr:open")
+    expect(page.locator("main")).to_contain_text("Add a file")
+    assert kapelle.task(task)["delivery"]["ci"] == "failed"
 
 
 def test_what_is_put_off_comes_back_and_what_was_seen_is_dim(

@@ -224,6 +224,7 @@ resume {second} again
 continue {third} more
 requeue {failed}
 diff {done}
+pr {done}
 merge {done}
 check {done}
 flag {done}

@@ -285,8 +285,9 @@ deliveries = sa.Table(
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("mode", sa.String(10), nullable=False),
     sa.Column("status", sa.String(10), nullable=False),
-    # By a person, who wants it though the work failed or holds a secret.
+    # Even with a secret in it.
     sa.Column("force", sa.Boolean, nullable=False),
+    # Asked for by a person: of what failed too.
     sa.Column("draft", sa.Boolean, nullable=False),
     sa.Column("reason", SafeText),
     # What was delivered, or could not be.

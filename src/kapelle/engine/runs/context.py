@@ -66,7 +66,7 @@ class DurableContext(GitContext):
         self._parts, self._project = parts, run["project"]
         self._journal, self._control, self._budget = journal, control, budget
         self._wait = Wait(parts, self.run_id, budget, control)
-        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
+        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal, self._wait)
 
     async def task(
         self,
@@ -327,7 +327,7 @@ class DurableContext(GitContext):
             raise InvalidInput(f"ctx.note: {sentence(error)}") from None
 
         def end(connection: Connection, _made: None) -> None:
-            notes.put(connection, spec, None)
+            notes.put(connection, spec, None, self.run_id)
 
         await self._journal.step("note", key, no_work, end=end, at_once=True)
 
