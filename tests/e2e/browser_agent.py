@@ -43,5 +43,4 @@ def say(**event: Any) -> None:
 say(type="system", subtype="init", model="stub")
 with open(sys.argv[sys.argv.index("--mcp-config") + 1], encoding="utf-8") as file:
     told = asyncio.run(look(sys.stdin.read(), json.load(file)))
-# It leaves more than pictures where only these belong.
 say(type="result", subtype="success", is_error=False, result=told, num_turns=1)

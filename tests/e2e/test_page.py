@@ -364,6 +364,37 @@ def test_everything_is_done_by_keys_alone(page: Page, kapelle: Instance, reposit
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_a_list_is_kept_worked_off_and_told_of_in_the_report(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    good = rule("GOOD", {"write": "good.txt", "content": "good"})
+    with_playbook(kapelle, good + rule("BAD", {"fail": "no idea"}))
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/knowledge/lists")
+    page.get_by_role("button", name="New list").click()
+    page.get_by_label("Name").fill("night")
+    page.get_by_label("Items").fill("- GOOD\n  - title: Something good\n- BAD\nnothing")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("alert")).to_contain_text("line 4: 'nothing' belongs to no item")
+    page.get_by_label("Items").fill("- GOOD\n  - title: Something good\n- BAD\n")
+    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="night").click()
+    page.get_by_label("Directory").fill(str(repository))
+    page.get_by_label("Agent").select_option("rehearsal")
+    page.get_by_role("button", name="Work off 2 items").click()
+    expect(page.get_by_text("2 of 2 items have ended")).to_be_visible(timeout=60_000)
+    first, second = page.locator("tbody tr").all()
+    expect(first).to_contain_text("Something good")
+    expect(first).to_contain_text("merged")
+    expect(second).to_contain_text("no idea")
+    page.goto(f"{url_of(kapelle)}/")
+    page.get_by_role("link", name="Report").click()
+    failed = page.get_by_label("Failed", exact=True)
+    expect(failed).to_contain_text("1 of 2 items failed: 2 (BAD)")
+    expect(failed.locator(".cmd")).to_contain_text("kapelle runs steps run_")
+    expect(page.get_by_role("link", name="Markdown")).to_be_visible()
+
+
 def test_a_loop_and_a_team_are_watched_to_their_end(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:
@@ -500,6 +531,7 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
+        "report": "/report", "lists": "/knowledge/lists",
         "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
         "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip

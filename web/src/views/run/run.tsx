@@ -8,6 +8,7 @@ import { View as Frame } from '../../shell/layout';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
+import { Batch } from './batch';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { Debate } from './debate';
@@ -36,6 +37,7 @@ const PICTURES: Record<string, [string, Part]> = {
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
+  batch: ['Items', Batch],
   tracks: ['Tracks', Lanes],
   workflow: ['Plan', Workflow],
   debate: ['Rounds', Debate],
