@@ -141,7 +141,7 @@ def _much(run: Run) -> list[Row]:
     try:
         with closing(Client(daemon.home.socket)) as client:
             task = client.post("/tasks", daemon.spec("much"))["id"]
-            ended = client.get(f"/tasks/{task}/wait?timeout_s=120")
+            ended = client.get(f"/tasks/{task}/wait?timeout_s=55")
         with _opened(daemon) as page:
             session = page.context.new_cdp_session(page)
             page.goto(page.url.rstrip("/") + f"/tasks/{task}/output")
