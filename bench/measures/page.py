@@ -150,7 +150,7 @@ def _much(run: Run) -> list[Row]:
             renderer = _renderer()
             before, most, heap, begun = renderer.memory_full_info().uss, 0, 0.0, time.monotonic()
             while page.get_by_text(f"{lines}", exact=True).count() == 0:
-                box.evaluate("(box) => { box.scrollTop += 20 * box.clientHeight }")
+                box.evaluate("(box) => { box.scrollTop += 200 * box.clientHeight }")
                 page.wait_for_timeout(15)
                 most = max(most, renderer.memory_full_info().uss)
                 used: dict[str, Any] = session.send("Runtime.getHeapUsage")
