@@ -56,6 +56,8 @@ class Home:
     secrets = _Inside("secrets")
     # What people say to agents at work, by attempt, until it is read.
     said = _Inside("said")
+    # Pictures of what agents saw, by attempt.
+    files = _Inside("files")
     # The repositories that a person trusts, and with what.
     trust = _Inside("trust.json")
     # The digests of browsers' sessions.

@@ -67,7 +67,7 @@ def require_true(kapelle: Instance, since: str) -> Any:
                 assert entry["reason"] == row["reason"]
             if group in {"needs", "failed"}:
                 assert entry["reason"] or entry["question"]
-                assert entry["id"] in entry["next"][0][0]
+                assert entry["id"] in entry["next"][0]["command"]
             below = "SELECT id FROM tasks WHERE id = ? OR run_id = ?"
             tried = rows(
                 f"SELECT cost_usd FROM attempts WHERE task_id IN ({below})", *[entry["id"]] * 2

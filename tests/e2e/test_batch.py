@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.ensembles import (
+    answer,
+    cast,
     files_on_branch,
     perform,
     play,
@@ -150,3 +152,17 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
     with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
         kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})
+
+
+def test_every_item_becomes_a_debate(kapelle: Instance, repository: Path) -> None:
+    agrees = answer({"verdict": "agree", "position": "Use it", "reasons": []})
+    cast(kapelle, left=rule("You are side", agrees), right=rule("You are side", agrees))
+    spec = {
+        "directory": str(repository), "agent": "left", "items": ["Use SQLite?", "Use tabs?"],
+        "pattern": "debate", "options": {"sides": ["left", "right"], "rounds": 1},
+    }  # fmt: skip
+    run = rest(kapelle, kapelle.post("/runs", {"pattern": "batch", "spec": spec})["id"])
+    assert (run["status"], run["reason"]) == ("completed", "all 2 items are done")
+    debates = [kapelle.get(f"/runs/{item['id']}") for item in run["result"]["items"]]
+    assert [one["reason"] for one in debates] == ["consensus in 1 round"] * 2
+    assert {(one["pattern"], one["project"]) for one in debates} == {("debate", run["project"])}

@@ -1,14 +1,17 @@
 """Delivering what completed: merged into its base, or as a pull request of a forge."""
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.ensembles import perform, rule, with_playbook
+from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
+from tests.e2e.staging import kinds
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'
 
@@ -52,3 +55,221 @@ def test_a_run_is_merged_as_well_and_what_keeps_it_from_that_is_told(
 def test_what_has_no_branch_cannot_be_delivered(kapelle: Instance, repository: Path) -> None:
     with pytest.raises(ApiError, match="no branch to merge"):
         kapelle.submit("x", repository, workspace="in_place", deliver="merge")
+
+
+@pytest.fixture
+def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
+    """A forge that holds main of the repository, and the login of a person for it."""
+    server = ForgeServer(tmp_path / "forge")
+    server.log_in(tmp_path)
+    git(repository, "remote", "add", "origin", "work:o/r.git")
+    git(repository, "push", "--quiet", str(server.bare), "main")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def configure(kapelle: Instance, forge: ForgeServer, kind: str = "github") -> None:
+    kapelle.home.config.write_text(forge.config(kind), encoding="utf-8")
+
+
+def until(what: Callable[[], Any]) -> Any:
+    """What a function gives, once it gives anything."""
+    deadline = time.monotonic() + 60
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
+def test_a_pull_request_is_opened_updated_and_followed(
+    kapelle: Instance, repository: Path, forge: ForgeServer, kind: str
+) -> None:
+    configure(kapelle, forge, kind)
+    script = repository / ".git" / "hostile"
+    script.write_text(f"#!/bin/sh\ntouch {script}.ran\nexit 1\n", encoding="utf-8")
+    script.chmod(0o755)
+    for key in ("core.sshCommand", "credential.helper", "core.askPass", "core.gitProxy"):
+        git(repository, "config", key, str(script))
+    (repository / ".git" / "hooks" / "pre-push").symlink_to(script)
+    id_ = kapelle.play(
+        _WRITE.format(name="a.txt"), repository, checks=["test -f a.txt"], deliver="pr"
+    )
+    task = delivered(kapelle, id_)
+    told, branch = task["delivery"], task["workspace"]["branch"]
+    assert (told["number"], told["state"]) == (1, "open")
+    assert forge.tip(branch) == task["workspace"]["commit"]
+    assert not Path(f"{script}.ran").exists()
+    text = forge.pulls[0].get("body") or forge.pulls[0]["description"]
+    assert "Play." in text
+    assert f"`test -f a.txt` passed on {task['workspace']['commit']}, exit code 0" in text
+    assert TOKEN not in kapelle.home.log.read_text()
+    # A person adds to the description, the task goes on, and what was written stays.
+    key = "body" if "body" in forge.pulls[0] else "description"
+    forge.pulls[0][key] = f"Mine.\n{text}"
+    forge.jobs[""] = [("build", "failure", "boom")]
+    forge.comments.append(
+        {"user": {"login": "ann"}, "author": {"username": "ann"}, "body": "Why?", "system": False,
+         "html_url": "http://x", "created_at": "2026-01-01T00:00:00Z"}
+    )  # fmt: skip
+    until(lambda: kapelle.task(id_)["delivery"]["ci"] == "failed")
+    shown = kapelle.cli("pr", id_, "--show", check=True)
+    assert shown.stdout.strip() == told["url"]
+    assert "ann: Why?" in shown.stderr
+    kapelle.post(f"/tasks/{id_}/resume", {"message": "```rehearsal\n[[do]]\nwrite = 'b.txt'\n```"})
+    kapelle.wait(id_)
+    until(lambda: forge.tip(branch) == kapelle.task(id_)["workspace"]["commit"])
+    until(lambda: kapelle.task(id_)["workspace"]["commit"] in forge.pulls[0][key])
+    assert forge.pulls[0][key].startswith("Mine.")
+    assert kapelle.cli("pr", id_, "--draft", check=True).stdout.strip() == told["url"]
+    assert kapelle.task(id_)["delivery"]["state"] == "draft"
+    kapelle.cli("pr", id_, "--ready", check=True)
+    assert kapelle.task(id_)["delivery"]["state"] == "open"
+    assert len(forge.pulls) == 1
+    # Once it is merged, nobody asks any more.
+    forge.pulls[0] |= {"state": "merged" if kind == "gitlab" else "closed", "merged_at": "now"}
+    until(lambda: kapelle.task(id_)["delivery"]["state"] == "merged")
+    assert told["url"] in kapelle.cli("status", id_, check=True).stdout
+
+
+def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    configure(kapelle, forge)
+    id_ = kapelle.play(
+        '[[do]]\nrun = "echo more >> a.txt"', repository, checks=["ci", "test -f a.txt"],
+        retry={"policy": "same", "max_attempts": 2, "delay_s": 0.1},
+    )  # fmt: skip
+    branch = f"kapelle/{id_}"
+    first = until(lambda: forge.tip(branch))
+    # The daemon dies while it waits, and asks on.
+    until(lambda: any(first in call for call in forge.calls))
+    kapelle.kill()
+    kapelle.start()
+    forge.jobs[first] = [("build", "failure", "E: the parser is broken")]
+    second = until(lambda: forge.tip(branch) not in {"", first} and forge.tip(branch))
+    forge.jobs[second] = [("build", None, "")]
+    until(lambda: sum(second in call for call in forge.calls) > 2)
+    task = kapelle.task(id_)
+    assert task["status"] == "running"
+    files = (kapelle.home.attempts / task["attempts"][1]["id"]).glob("prompt*")
+    assert "E: the parser is broken" in "".join(file.read_text() for file in files)
+    forge.jobs[second] = [("build", "success", "")]
+    task = kapelle.wait(id_)
+    assert task["status"] == "completed", task["reason"]
+    [ci, _] = task["checks"]
+    assert (ci["name"], ci["passed"], ci["commit"]) == ("ci", True, second)
+    # It was pushed for CI, and nothing more was asked for.
+    assert not forge.pulls
+    with_playbook(kapelle, rule("Improve it", {"run": "echo more >> b.txt"}))
+    with kapelle.home.config.open("a") as file:
+        file.write(forge.config("github"))
+    forge.jobs[""] = [("build", "success", "")]
+    run = perform(kapelle, "loop", repository, prompt="Improve it", until=["ci"], deliver="pr")
+    assert delivered(kapelle, run["id"])["delivery"]["url"] == forge.pulls[0]["html_url"]
+    assert f"`ci` passed on {run['workspace']['commit']}" in forge.pulls[0]["body"]
+    assert "pull request" in kapelle.cli("list", cwd=repository, check=True).stdout
+
+
+def refused(kapelle: Instance, id_: str, status: str = "failed") -> str:
+    """What a person is told who asks for a pull request now."""
+    told = kapelle.cli("pr", id_)
+    assert told.returncode == 1, told.stdout
+    assert kapelle.task(id_)["delivery"]["status"] == status
+    return told.stderr
+
+
+def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
+    kapelle: Instance, repository: Path, forge: ForgeServer, tmp_path: Path
+) -> None:
+    id_ = kapelle.play(_WRITE.format(name="a.txt"), repository)
+    branch = kapelle.wait(id_)["workspace"]["branch"]
+    assert f"{forge.host} is no forge that Kapelle knows" in refused(kapelle, id_)
+    configure(kapelle, forge)
+
+    def answer(status: int, said: str, **headers: str) -> None:
+        forge.trouble = lambda *_: (status, headers, {"message": said})
+
+    answer(401, "Bad credentials")
+    assert f"gh auth login --hostname {forge.host}" in refused(kapelle, id_)
+    answer(403, "Resource not accessible by personal access token")
+    assert "right to write pull requests" in refused(kapelle, id_)
+    answer(404, "Not Found")
+    assert "git remote -v" in refused(kapelle, id_)
+    answer(422, "Validation Failed")
+    assert "refused it (422): Validation Failed" in refused(kapelle, id_)
+    answer(502, "Bad Gateway")
+    assert "answered 502: Bad Gateway. It is tried again." in refused(kapelle, id_, "pending")
+    answer(403, "rate limit", **{"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1893456000"})
+    assert "no more calls until 00:00 UTC" in refused(kapelle, id_, "pending")
+    forge.trouble = lambda *_: None
+    forge.git_status = 404
+    assert "git remote set-url origin URL" in refused(kapelle, id_)
+    forge.git_status, forge.token = None, "another"
+    assert "git ls-remote" in refused(kapelle, id_)
+    forge.token = TOKEN
+    forge.log_in(tmp_path)  # for git forgets what was not accepted
+    # Somebody else's commits on the branch are not overwritten.
+    other = git(repository, "commit-tree", "main^{tree}", "-m", "other")
+    git(repository, "push", "--quiet", "--force", str(forge.bare), f"{other}:refs/heads/{branch}")
+    assert f"holds a commit that Kapelle did not push, {other[:12]}" in refused(kapelle, id_)
+    assert forge.tip(branch) == other
+    git(forge.bare, "update-ref", "-d", f"refs/heads/{branch}")
+    git(forge.bare, "update-ref", "refs/heads/kept", "main")
+    git(forge.bare, "update-ref", "-d", "refs/heads/main")
+    assert "git push origin main" in refused(kapelle, id_)
+    git(forge.bare, "update-ref", "refs/heads/main", "refs/heads/kept")
+    assert kapelle.cli("pr", id_, check=True).stdout.strip() == forge.pulls[0]["html_url"]
+    git(repository, "remote", "set-url", "origin", "ext::sh -c touch% ran")
+    assert "no address of a forge" in refused(kapelle, id_)
+    git(repository, "remote", "remove", "origin")
+    assert "git remote add origin URL" in refused(kapelle, id_)
+
+
+def test_failed_work_is_a_draft_that_says_so_and_no_secret_is_pushed(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    configure(kapelle, forge)
+    steps = _WRITE.format(name="a.txt") + '\n[[do]]\nfail = "no ideas"'
+    failed = kapelle.play(steps, repository)
+    assert kapelle.wait(failed)["status"] == "failed"
+    told = kapelle.cli("pr", failed)
+    assert (told.returncode, f"kapelle pr {failed} --draft" in told.stderr) == (2, True)
+    kapelle.cli("pr", failed, "--draft", check=True)
+    assert forge.pulls[0]["draft"] is True
+    assert "This work is failed" in forge.pulls[0]["body"]
+    assert "no ideas" in forge.pulls[0]["body"]
+    secret = "s3cr3t-value-of-the-task"
+    leak = _WRITE.format(name="b.txt").replace('"x"', f'"{secret}"')
+    id_ = kapelle.play(leak, repository, env={"MY_API_KEY": secret}, deliver="pr")
+    reason = delivered(kapelle, id_, "failed")["delivery"]["reason"]
+    assert "puts a secret that Kapelle knows into b.txt, so it is not pushed" in reason
+    assert forge.tip(f"kapelle/{id_}") == ""
+    kapelle.cli("pr", id_, "--force", check=True)
+    assert secret not in forge.pulls[1]["body"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["deliver_before_push", "deliver_after_push", "deliver_after_open", "deliver_before_end"],
+)
+def test_a_death_between_push_and_pull_request_makes_nothing_twice(
+    tmp_path: Path, repository: Path, forge: ForgeServer, point: str
+) -> None:
+    kapelle = Instance(tmp_path / "home")
+    try:
+        kapelle.home.root.mkdir()
+        configure(kapelle, forge)
+        kapelle.start(KAPELLE_FAILPOINT=f"{point}@1")
+        id_ = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="pr")
+        kapelle.await_death()
+        kapelle.start()
+        task = delivered(kapelle, id_)
+        assert forge.tip(f"kapelle/{id_}") == task["workspace"]["commit"]
+        assert [one["number"] for one in forge.pulls] == [1]
+        assert sum(call.startswith("POST") for call in forge.calls) == 1
+        assert len(kinds(kapelle, id_, "delivery.ended")) == 1
+    finally:
+        kapelle.destroy()

@@ -12,9 +12,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser import chromium, is_fresh
 from tests.e2e.door import Door, open_door
 from tests.e2e.ensembles import rest, rule, start, with_playbook
+from tests.e2e.forge_server import ForgeServer
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
+from tests.e2e.test_forge import configure
+from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard
 
 FLAGS = [
@@ -221,6 +224,29 @@ def test_verified_work_is_merged_after_one_question(
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
 
 
+def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
+    page: Page, kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    log_in(page, kapelle)
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n"
+    task = kapelle.play(
+        work, repository, title="Add a file", checks=["test -f new.txt"], deliver="pr"
+    )
+    expect(page.get_by_text("could not be made a pull request")).to_be_visible()
+    expect(page.locator(".evi")).to_contain_text("is no forge that Kapelle knows")
+    configure(kapelle, forge)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    forge.jobs[""] = [("build", "failure", "boom")]
+    expect(page.get_by_text("has a pull request whose CI failed")).to_be_visible()
+    page.get_by_role("link", name="Look").click()
+    link = page.locator(".ladder").get_by_role("link", name="Pull request 1")
+    expect(link).to_have_attribute("href", forge.pulls[0]["html_url"])
+    page.goto(f"{url_of(kapelle)}/work?q=pr:open")
+    expect(page.locator("main")).to_contain_text("Add a file")
+    assert kapelle.task(task)["delivery"]["ci"] == "failed"
+
+
 def test_what_is_put_off_comes_back_and_what_was_seen_is_dim(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:
@@ -284,6 +310,37 @@ def test_what_is_to_begin_later_becomes_a_schedule(
     expect(page.get_by_role("heading", name="Tidy up").last).to_be_visible()
     (made,) = kapelle.get("/schedules")["schedules"]
     assert (made["kind"], made["cron"]) == ("loop", "0 9 * * 1")
+
+
+def test_a_list_is_kept_worked_off_and_told_of_in_the_report(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    good = rule("GOOD", {"write": "good.txt", "content": "good"})
+    with_playbook(kapelle, good + rule("BAD", {"fail": "no idea"}))
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/knowledge/lists")
+    page.get_by_role("button", name="New list").click()
+    page.get_by_label("Name").fill("night")
+    page.get_by_label("Items").fill("- GOOD\n  - title: Something good\n- BAD\nnothing")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("alert")).to_contain_text("line 4: 'nothing' belongs to no item")
+    page.get_by_label("Items").fill("- GOOD\n  - title: Something good\n- BAD\n")
+    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="night").click()
+    page.get_by_label("Directory").fill(str(repository))
+    page.get_by_label("Agent").select_option("rehearsal")
+    page.get_by_role("button", name="Work off 2 items").click()
+    expect(page.get_by_text("2 of 2 items have ended")).to_be_visible(timeout=60_000)
+    first, second = page.locator("tbody tr").all()
+    expect(first).to_contain_text("Something good")
+    expect(first).to_contain_text("merged")
+    expect(second).to_contain_text("no idea")
+    page.goto(f"{url_of(kapelle)}/")
+    page.get_by_role("link", name="Report").click()
+    failed = page.get_by_label("Failed", exact=True)
+    expect(failed).to_contain_text("1 of 2 items failed: 2 (BAD)")
+    expect(failed.locator(".cmd")).to_contain_text("kapelle runs steps run_")
+    expect(page.get_by_role("link", name="Markdown")).to_be_visible()
 
 
 HOSTILE = (
@@ -359,6 +416,7 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
+        "report": "/report", "lists": "/knowledge/lists",
         "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
         "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip

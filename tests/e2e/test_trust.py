@@ -178,6 +178,7 @@ best-of hello -n 2
 orchestrate hello
 workflow hello
 debate hello
+tracks
 loop hello --until true
 pipeline one two
 batch one two
@@ -223,6 +224,7 @@ resume {second} again
 continue {third} more
 requeue {failed}
 diff {done}
+pr {done}
 merge {done}
 check {done}
 flag {done}

@@ -104,6 +104,8 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
         "- [x] 1. one is there check: `test -f one.txt`"
     )
     assert notes(kapelle, run_id, "contract").strip() == "- Write small files."
+    [plan] = kapelle.get(f"/notes?scope={run_id}&prefix=workflow/{run_id}/plan")["notes"]
+    assert plan["author"] == run_id
     assert "`test -f two.txt` fails" in notes(kapelle, run_id, "worklog/cycle-2-implement")
 
 

@@ -55,6 +55,7 @@ const tree = root.addChildren([
     view('/schedules/$id', () => import('./views/schedules/schedule')),
     view('/knowledge/{-$tab}', () => import('./views/knowledge/knowledge')),
     view('/projects', () => import('./views/knowledge/projects')),
+    view('/report', () => import('./views/report')),
     view('/usage', () => import('./views/usage/usage')),
     view('/system/{-$tab}', () => import('./views/system/system')),
   ]),

@@ -37,6 +37,7 @@ snooze      tasks:snooze  Put tasks and runs off: until then they do not need yo
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
+pr          merge:pr  Push what a task or a run did and open a pull request, or update it.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 project     projects:project  Make projects, rename them, put them away, switch between them.

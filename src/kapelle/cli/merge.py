@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Json, flag, option
-from kapelle.cli.format import field, one_line
-from kapelle.cli.ids import NewestIds, path_of, work_id
+from kapelle.cli.format import delivery_words, field, one_line
+from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say, show, show_error
 from kapelle.cli.values import listed
-from kapelle.client.http import Connection
+from kapelle.client.http import TRIES, Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 
@@ -51,6 +51,37 @@ def merge(
         _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:
         _merge_all(ids, {**body, "message": message}, as_json)
+
+
+def pr(
+    some_id: NewestId = None,
+    draft: Annotated[bool, flag("As a draft; what failed can be nothing else.", "--draft")] = False,
+    ready: Annotated[bool, flag("Ready to be reviewed, which is the default.", "--ready")] = False,
+    show_only: Annotated[bool, flag("Only show it, with what people said.", "--show")] = False,
+    force: Annotated[bool, flag("Even with a secret in it.", "--force")] = False,
+    as_json: Json = False,
+) -> None:
+    """Push what a task or a run did and open a pull request, or update it.
+
+    Its description says what was asked, claimed and checked, and what it cost.
+    """
+    if draft and ready:
+        raise InvalidInput("--draft and --ready exclude each other: use one of them.")
+    client = Connection()
+    path = path_of(work_id(client, some_id), "pr")
+    body = {"draft": draft, "force": force}
+    found = client.get(path) if show_only else client.post(path, body, tries=TRIES)
+    told = found["delivery"]
+    if as_json:
+        document(found)
+    elif told["url"]:
+        data(told["url"])
+    if not as_json:
+        say(delivery_words(told))
+        for one in found["comments"]:
+            where = f" ({one['path']})" if one["path"] else ""
+            say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
+    raise typer.Exit(0 if told["status"] == "delivered" else 1)
 
 
 def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag, option
-from kapelle.cli.format import clean, colourful, one_line, paint, status_words
+from kapelle.cli.format import clean, colourful, delivery_words, one_line, paint, status_words
 from kapelle.cli.ids import (
     AnyIds,
     NewestId,
@@ -110,10 +110,12 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
 
 
 def _title(item: Task | Run) -> str:
-    """The title, with how far it is or what it waits for."""
+    """The title, with how far it is, what it waits for or where it was delivered."""
     if item.get("archived_at"):
         return f"(archived) {one_line(item['title'])}"
-    about = "" if _has_ended(item) else one_line(doing_words(item))
+    told = item.get("delivery")
+    about = delivery_words(told) if told else ""
+    about = about if _has_ended(item) else one_line(doing_words(item))
     return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 

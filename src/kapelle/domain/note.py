@@ -65,7 +65,7 @@ class Note(Record):
     value: str | None = None
     size: int
     deleted: bool = False
-    # "person", or the attempt that wrote it, and that one's task.
+    # "person", the run or the attempt that wrote it, and the attempt's task.
     author: str
     task_id: str | None
     updated_at: datetime

@@ -97,6 +97,8 @@ def group_of(item: Task | Run) -> str:
     status = item["status"]
     if status in {"waiting", "paused"} or item.get("waiting_for"):
         return "open" if item.get("waiting_for") == "rate_limit" else "needs"
+    if status == "completed" and _is_undelivered(item):
+        return "needs"
     return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
 
 
@@ -140,7 +142,7 @@ def _summary(report: dict[str, Any]) -> str:
             parts.append(f"{number} {words}")
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
-        "with a pull request": sum(bool(entry["pull_request"]) for entry in entries),
+        "with a pull request": sum(bool(_url(entry)) for entry in entries),
     }
     parts += [f"{number} {words}" for words, number in delivered.items() if number]
     return f"{len(entries)} asked for: {', '.join(parts)}."
@@ -152,20 +154,35 @@ def _entry(entry: Entry) -> Iterator[str]:
     facts += ["by schedule"] if entry["schedule_id"] else []
     facts += [counted(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []
     facts += [f"merged into {entry['base']}"] if entry["merged"] else []
-    facts += [f"pull request {entry['pull_request']}"] if entry["pull_request"] else []
+    facts += [_pull_request(entry["delivery"])] if _url(entry) else []
     facts += [_dollars(entry["cost_usd"])] if entry["cost_usd"] is not None else []
     yield f"- {', '.join(facts)}"
     if entry["reason"]:
         yield f"  {_inline(entry['reason'])}"
+    if _is_undelivered(entry):
+        yield f"  Not delivered: {_inline(entry['delivery']['reason'] or 'no reason is known')}"
     if entry["question"]:
         yield f"  It asks: {_inline(entry['question'])}"
-    if entry["group"] == "done":
+    if entry["status"] == "completed":
         yield f"  {_proof(entry)}"
     for part in [part for part in entry["parts"] if part["status"] != "completed"][:_PARTS]:
         why = f": {_inline(part['reason'])}" if part["reason"] else ""
         yield f"  - {_inline(part['title'])} is {part['status']}{why} (`{part['next']}`)"
-    for command, does in entry["next"]:
-        yield f"  `{command}` {does}"
+    for one in entry["next"]:
+        yield f"  `{one['command']}` {one['does']}"
+
+
+def _is_undelivered(item: Entry) -> bool:
+    return (item.get("delivery") or {}).get("status") == "failed"
+
+
+def _url(entry: Entry) -> str | None:
+    return (entry["delivery"] or {}).get("url")
+
+
+def _pull_request(delivery: dict[str, Any]) -> str:
+    ci = f", CI {delivery['ci']}" if delivery["ci"] not in {None, "none"} else ""
+    return f"pull request {delivery['url']} ({delivery['state']}{ci})"
 
 
 def _proof(entry: Entry) -> str:

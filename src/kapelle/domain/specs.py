@@ -67,7 +67,11 @@ class CheckKind(StrEnum):
     COMMAND = "command"
     DIFF_NOT_EMPTY = "diff_not_empty"
     NO_ERROR_IN_OUTPUT = "no_error_in_output"
+    CI = "ci"
 
+
+_BUILT_IN = set(CheckKind) - {CheckKind.COMMAND}
+_CI_TIMEOUT_S = 3600.0
 
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
@@ -111,9 +115,9 @@ class CheckSpec(Spec):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
-            if value in {CheckKind.DIFF_NOT_EMPTY, CheckKind.NO_ERROR_IN_OUTPUT}:
-                return {"kind": value}
-            value = {"command": value}
+            value = {"kind": value} if value in _BUILT_IN else {"command": value}
+        if isinstance(value, dict) and value.get("kind") == CheckKind.CI:
+            value = {"timeout_s": _CI_TIMEOUT_S, **value}
         if isinstance(value, dict) and isinstance(value.get("command"), str):
             # As other conductors of agents spell it.
             value = {**value, "command": value["command"].removeprefix("custom_command:")}
@@ -300,8 +304,9 @@ class TaskSpec(WorkSpec):
         None, "stop an attempt after 90, 90s, 10m or 2h", "--timeout", kind="duration"
     )
     checks: list[CheckSpec] = field(
-        [], "what must pass: a command, diff_not_empty or no_error_in_output", "--check",
-        kind="check", timeout=("--check-timeout", "Stop a check after this long."), max_length=100,
+        [], "what must pass: a command, diff_not_empty, no_error_in_output, or the forge's ci",
+        "--check", kind="check", timeout=("--check-timeout", "Stop a check after this long."),
+        max_length=100,
     )  # fmt: skip
     retry: RetrySpec = Field(default=RetrySpec(), json_schema_extra=group({"policy": "same"}))
     mcp: dict[ServerName, McpServer] = field(
@@ -310,6 +315,9 @@ class TaskSpec(WorkSpec):
     )  # fmt: skip
     coordinate: bool = field(
         False, "give the agent Kapelle's own tools, to hand work on to agents of its own"
+    )
+    browser: bool = field(
+        False, "give the agent a browser, and the application that browser.serve starts"
     )
     tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
     context: dict[Name, Text] = field({}, "a fact for the agent", metavar="KEY=VALUE")

@@ -240,6 +240,7 @@ class Task(Work):
     guidelines: str | None = None  # what the template said when the task was asked for
     tools: list[str] = []
     read_only: bool = False
+    browser: bool = False
     attempts: list[Attempt]
     check_specs: list[CheckSpec] = []  # the checks that it has
     checks: list[CheckResult]

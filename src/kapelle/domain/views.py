@@ -36,8 +36,13 @@ class ReportPart(Record):
     next: str
 
 
+class NextCommand(Record):
+    command: str
+    does: str
+
+
 class ReportEntry(Record):
-    """What became of one task or run; next are commands with what each does."""
+    """What became of one task or run, and what to type next."""
 
     id: str
     title: str
@@ -59,9 +64,9 @@ class ReportEntry(Record):
     branch: str | None
     base: str | None
     merged: bool
-    pull_request: str | None = None
+    delivery: Delivery | None
     parts: list[ReportPart]
-    next: list[tuple[str, str]]
+    next: list[NextCommand]
 
 
 class ReportView(Record):
@@ -126,6 +131,14 @@ class PullRequestView(Record):
     id: str
     delivery: Delivery
     comments: list[Comment] = Field(default=[])
+
+
+class AttemptFile(Record):
+    """A picture of what an agent saw."""
+
+    attempt: int
+    name: str
+    bytes: int
 
 
 class MergePreview(Record):

@@ -257,6 +257,7 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
         await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
+        await asyncio.to_thread(shutil.rmtree, parts.home.files / attempt.id, True)
         await forget_processes(parts, attempt.id)
     parts.secrets.forget(task_id)
     await parts.db.write(tasks.delete_archived, task_id)

@@ -1,6 +1,7 @@
 """Children: what an attempt may ask for, what that takes over, and the limits of the whole tree."""
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +33,9 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     parent = await parts.db.read(tasks.row, parent_id)
     if given := [name for name in _OWN if spec.get(name)]:
         raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
-    if spec.get("deliver") == "pr":
-        raise Forbidden("An attempt opens no pull request.", hint="deliver merge: into its branch.")
+    # In JSON, nothing that a text says looks like this.
+    if spec.get("deliver") == "pr" or '"kind": "ci"' in json.dumps(spec, default=str):
+        raise Forbidden("An attempt pushes nothing: neither as a pull request nor for a check ci.")
     spec = _placed(parent, spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):

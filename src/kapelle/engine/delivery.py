@@ -6,27 +6,38 @@ more, and each of its steps finds what was done.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, ForgeError, KapelleError, Unavailable, WorkspaceError
 from kapelle.domain.run import Run
-from kapelle.domain.specs import MergeSpec
+from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import counted
-from kapelle.engine.merge import Merges, deliverable, get_work, secrets_of
+from kapelle.engine.merge import (
+    Merges,
+    deliverable,
+    get_work,
+    require_ended,
+    require_no_secret,
+    secrets_of,
+)
+from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import deliveries, steps
+from kapelle.store import deliveries, processes, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-from kapelle.workspaces.forge import Forge, Remote, Wanted
+from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
 
 _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
 _LONGEST_S = 900.0
+_SELDOM = 23
 _MOST_TEXT, _MOST_CHECKS = 6_000, 30
 
 
@@ -60,9 +71,10 @@ class Deliveries:
         """Deliver it, and write down what came of it or when it is tried again."""
         db = self._parts.db
         work, row = await db.read(_rows, owner)
+        failed = work.status != "completed"
         try:
             failpoint("deliver_begin")
-            if work.workspace.commit in {None, work.workspace.base_commit} and not row["force"]:
+            if work.workspace.commit in {None, work.workspace.base_commit} and not failed:
                 found: dict[str, Any] = {"status": "nothing", "reason": "it changed nothing"}
             elif row["mode"] == "pr":
                 found = await self._open(work, row)
@@ -95,11 +107,15 @@ class Deliveries:
 
     async def _open(self, work: Task | Run, row: Row) -> dict[str, Any]:
         """Push the branch and have a pull request of it."""
-        commit = await deliverable(self._parts, work, "pr", force=row["force"])
+        if not row["draft"]:
+            require_ended(work, "pr", force=False)
+        commit = await deliverable(
+            self._parts, work, "pr", force=work.status != "completed", secrets=row["force"]
+        )
         base, branch = work.workspace.base, work.workspace.branch
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
-        remote, forge = await self.reach(work)
+        remote, forge = await reach(self._parts, work.directory)
         held = await remote.branches(branch, base, token=forge.token)
         if base not in held:
             raise ForgeError(
@@ -116,23 +132,19 @@ class Deliveries:
         known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
         return {"status": "delivered", "reason": None, "state": made.state, "ci": None, **known}
 
-    async def reach(self, work: Task | Run) -> tuple[Remote, Forge]:
-        return await reach(self._parts, work.directory)
-
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
-        parts, settings = self._parts, self._parts.settings().forge
-        work, row = await parts.db.read(_rows, owner)
-        now = datetime.now(UTC)
-        values: dict[str, Any] = {"next_at": now + timedelta(seconds=settings.refresh_s)}
+        parts = self._parts
+        work, now = await parts.db.read(get_work, owner), datetime.now(UTC)
+        # The longer it has been open, the less often.
+        hours = min(_SELDOM, (now - (work.ended_at or now)) // timedelta(hours=1))
+        later = now + timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
+        await parts.db.write(deliveries.update, owner, next_at=later)
         try:
-            _, forge = await self.reach(work)
-            found = await forge.pull_request(row["number"])
-            ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
-            values |= {"state": found.state, "ci": ci, "updated_at": now, "reason": None}
+            await refresh(parts, (await reach(parts, work.directory))[1], owner)
         except (KapelleError, OSError) as error:
-            values["reason"] = getattr(error, "with_hint", str(error))
-        await parts.db.write(_refreshed, owner, values)
+            told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            await parts.db.write(deliveries.update, owner, reason=told)
 
     async def _description(self, work: Task | Run) -> str:
         made = await self._parts.db.read(_checks, work)
@@ -148,6 +160,16 @@ async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
     return remote, await remote.forge(settings)
 
 
+async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
+    """Store what a forge says now of the pull request of a task or run."""
+    row = await parts.db.read(deliveries.find, owner)
+    if row is not None and row["number"] is not None:
+        found = await forge.pull_request(row["number"])
+        ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
+        values = {"state": found.state, "ci": ci, "reason": None}
+        await parts.db.write(_refreshed, owner, values)
+
+
 async def push(
     parts: Parts, work: Task | Run, commit: str, remote: Remote, forge: Forge, held: str | None
 ) -> None:
@@ -158,6 +180,48 @@ async def push(
     failpoint("deliver_before_push")
     what = {"branch": branch, "ours": ours, "held": held}
     await parts.workspaces.push(work.id, remote, forge.token, commit, **what)
+
+
+async def await_ci(
+    parts: Parts,
+    owner: str,
+    commit: str,
+    check: CheckSpec,
+    began: tuple[str, str],
+    pause: Callable[[float], Awaitable[bool]],
+) -> CheckResult:
+    """Push a commit of a task or run and wait for what the CI of its forge says of it, from when
+    the check began, also before a restart; pause says whether it is to go on."""
+    work = await parts.db.read(get_work, owner)
+    begun_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
+    await require_no_secret(parts, work, "pr")
+    branch, forge = str(work.workspace.branch), None
+    while True:
+        verdict = Verdict("pending")
+        with suppress(Unavailable):
+            if forge is None:
+                remote, found = await reach(parts, work.directory)
+                held = await remote.branches(branch, token=found.token)
+                await push(parts, work, commit, remote, found, held.get(branch))
+                failpoint("ci_after_push")
+                forge = found
+            verdict = await forge.verdict(commit)
+        seconds = (datetime.now(UTC) - begun_at).total_seconds()
+        ended = verdict.state in {"passed", "failed"} or seconds > check.timeout_s
+        if ended or not await pause(parts.settings().forge.poll_s):
+            break
+    output = verdict.log or f"The forge says {verdict.state} of {commit}."
+    if verdict.state in {"none", "pending"}:
+        output += f" Nothing else within {check.timeout_s:g} s: is CI set up for pushed branches?"
+    known = await secrets_of(parts, work)
+    told = redact(output.encode("utf-8", "replace")[-SHOWN_OUTPUT:], known)
+    return CheckResult(
+        name=check.label,
+        passed=verdict.state == "passed",
+        output=told.decode("utf-8", "replace"),
+        duration_s=round(seconds, 3),
+        commit=commit,
+    )
 
 
 def describe(work: Task | Run, checks: list[CheckResult]) -> str:
@@ -230,7 +294,7 @@ def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
 def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     """What its forge said of a pull request; told where it is news."""
     before = deliveries.find(connection, owner)
-    deliveries.update(connection, owner, **values)
-    told = {name: values[name] for name in ("state", "ci") if name in values}
-    if before and any(before[name] != value for name, value in told.items()):
-        deliveries.tell(connection, "delivery.changed", owner, url=before["url"], **told)
+    deliveries.update(connection, owner, **values, updated_at=datetime.now(UTC))
+    if before and (before["state"], before["ci"]) != (values["state"], values["ci"]):
+        told = {"url": before["url"], "state": values["state"], "ci": values["ci"]}
+        deliveries.tell(connection, "delivery.changed", owner, **told)

@@ -119,7 +119,7 @@ class Merges:
         self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _Going
     ) -> MergeView:
         parts, noun = self._parts, type(work).__name__
-        commit = await deliverable(parts, work, "merge", force=wanted.force)
+        commit = await deliverable(parts, work, "merge", force=wanted.force, secrets=wanted.force)
         title = work.title if wanted.style == "squash" else f"Merge {work.title}"
         checks = Verification(parts, work, going.tell)
         merged = await parts.workspaces.merge(
@@ -226,9 +226,11 @@ def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
         )
 
 
-async def deliverable(parts: Parts, work: Task | Run, verb: str, *, force: bool) -> str:
-    """The commit that may be merged; with force that of whatever is there. Raises Conflict where
-    there is none, or where it holds a secret."""
+async def deliverable(
+    parts: Parts, work: Task | Run, verb: str, *, force: bool, secrets: bool = False
+) -> str:
+    """The commit that may be merged or pushed; with force that of whatever is there. Raises
+    Conflict where there is none, or unless secrets may be in it, where it holds one."""
     require_ended(work, verb, force=force)
     await recall(parts, work)
     commit = work.workspace.commit
@@ -238,24 +240,25 @@ async def deliverable(parts: Parts, work: Task | Run, verb: str, *, force: bool)
         commit = await parts.workspaces.commit(work.id, message)
     if commit is None or commit == work.workspace.base_commit:
         raise Conflict(f"{work.id} changed nothing, so there is nothing to {verb}.")
-    if not force:
-        await _require_no_secret(parts, work)
+    if not secrets:
+        await require_no_secret(parts, work, verb)
     return commit
 
 
-async def _require_no_secret(parts: Parts, work: Task | Run) -> None:
+async def require_no_secret(parts: Parts, work: Task | Run, verb: str) -> None:
     """Raise Conflict if a file would get a secret that Kapelle knows."""
+    done, does = ("merged", "merges") if verb == "merge" else ("pushed", "pushes")
     known = await secrets_of(parts, work)
     diff = await parts.workspaces.diff(work.id, as_text=True)
     for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
         raise Conflict(
-            f"{work.id} puts a secret that Kapelle knows into {name}, so it is not merged.",
-            hint=f"`kapelle diff {work.id}` shows where; --force merges it all the same.",
+            f"{work.id} puts a secret that Kapelle knows into {name}, so it is not {done}.",
+            hint=f"`kapelle diff {work.id}` shows where; --force {does} it all the same.",
         )
     if diff.truncated:
         raise Conflict(
-            f"{work.id} changes too much to be searched for secrets, so it is not merged.",
-            hint="--force merges it all the same.",
+            f"{work.id} changes too much to be searched for secrets, so it is not {done}.",
+            hint=f"--force {does} it all the same.",
         )
 
 

@@ -33,6 +33,7 @@ class Who(TypedDict, total=False):
     tools: Sequence[str]  # the only ones that it may use, by its agent's own names
     max_turns: int | None
     continue_from: str | None
+    browser: bool  # whether it has a browser, where browser.enabled says so
     read_only: bool  # whether it only reports: what it changes is thrown away
 
 

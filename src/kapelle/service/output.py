@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from kapelle.agents.events import AgentEvent
@@ -11,8 +12,10 @@ from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, RunningCheck, Task
+from kapelle.domain.views import AttemptFile
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT
+from kapelle.engine.tasks.browser import LARGEST, picture
 from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, tasks
@@ -32,6 +35,17 @@ class Chunk:
     data: bytes
     next_offset: int
     complete: bool
+
+
+def _files_of(parts: Parts, task: Task) -> list[AttemptFile]:
+    found = []
+    for attempt in task.attempts:
+        place = parts.home.files / attempt.id
+        for path in sorted(place.iterdir()) if place.is_dir() else []:
+            if picture(path):
+                size = path.stat().st_size
+                found.append(AttemptFile(attempt=attempt.number, name=path.name, bytes=size))
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,20 @@ class Output:
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
+
+    async def files(self, text: str) -> list[AttemptFile]:
+        """The pictures that a task's agents took, in the order of their attempts."""
+        task = await self._parts.db.read(tasks.get, text)
+        return await asyncio.to_thread(_files_of, self._parts, task)
+
+    async def picture(self, text: str, which: str | None, name: str) -> tuple[str, bytes]:
+        """The media type of one of them, and what it holds."""
+        task = await self._parts.db.read(tasks.get, text)
+        place = self._parts.home.files / attempt_of(task, which).id
+        found = await asyncio.to_thread(picture, place / Path(name).name, LARGEST)
+        if found is None:
+            raise NotFound(f"{task.id} has no picture {name!r}.")
+        return found
 
     async def task_with(self, text: str, which: str | None) -> Task:
         """The task, which must have the attempt if one is named."""

@@ -58,13 +58,14 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         made = [CheckResult.model_validate(check) for check in (checks or [[]])[-1]]
         pattern, asked = work.pattern, work.title
         cost, attempts = work.spent.cost_usd, work.spent.agent_calls
+    following = [{"command": one, "does": does} for one, does in next_commands(item)]
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}
     return ReportEntry.model_validate(
         {
             **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
             "base": work.workspace.base, "branch": work.workspace.branch,
             "merged": work.merged_at is not None, "evidence": made, "cost_usd": cost,
-            "attempts": attempts, "next": next_commands(item),
+            "attempts": attempts, "next": following,
         }
     )  # fmt: skip
 

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from kapelle.domain.errors import Conflict, Forbidden, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
-from kapelle.domain.specs import MergeSpec
+from kapelle.domain.specs import MergeSpec, PullRequestSpec
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView, PullRequestView
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
+from kapelle.engine.delivery import reach, refresh
 from kapelle.engine.merge import Merges, changes, require_ended, secrets_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
-from kapelle.store import attempts, children, runs, tasks
+from kapelle.store import attempts, children, deliveries, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
@@ -142,6 +143,31 @@ class Work:
         work = await self._get(kind, text)
         await self._merges.give_up(work.id)
 
+    async def open_pull_request(
+        self, kind: Kind, text: str, wanted: PullRequestSpec, timeout_s: float
+    ) -> PullRequestView:
+        """Have the work of a task or run pushed and made a pull request, or its pull request
+        updated; after timeout_s it goes on by itself."""
+        work = await self._get(kind, text)
+        require_ended(work, "pr", force=wanted.draft)
+        asked = {"draft": wanted.draft, "force": wanted.force}
+        await self._db.write(deliveries.ask, work.id, "pr", **asked)
+        await wait(self._db, work.id, timeout_s, _is_delivered)
+        work = await self._get(kind, work.id)
+        assert work.delivery is not None
+        return PullRequestView(id=work.id, delivery=work.delivery)
+
+    async def pull_request(self, kind: Kind, text: str) -> PullRequestView:
+        """The pull request of a task or run with what was said to it, as its forge tells it now."""
+        work = await self._get(kind, text)
+        if work.delivery is None or work.delivery.number is None:
+            raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
+        forge = (await reach(self._parts, work.directory))[1]
+        await refresh(self._parts, forge, work.id)
+        comments = await forge.comments(work.delivery.number)
+        now = (await self._get(kind, work.id)).delivery
+        return PullRequestView(id=work.id, delivery=now or work.delivery, comments=comments)
+
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
@@ -189,6 +215,11 @@ class Work:
         owner = one.workspace.owner or one.id
         commits = [str(task.workspace.commit) for task in (one, other)]
         return await self._parts.workspaces.compare(owner, *commits)
+
+
+def _is_delivered(connection: Connection, id_: str) -> bool:
+    row = deliveries.find(connection, id_)
+    return row is not None and (row["status"] != "pending" or row["tries"] > 0)
 
 
 def _task_of_running(connection: Connection, attempt_id: str) -> str | None:

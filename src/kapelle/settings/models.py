@@ -113,6 +113,23 @@ class WorkspaceSettings(Section):
     docker: Docker = Docker()
 
 
+class Browser(Section):
+    enabled: bool = False
+    """Whether the agents of patterns that verify have a browser, if they can use MCP."""
+    package: Text = "chrome-devtools-mcp@latest"
+    """The npm package of the MCP server that drives it."""
+    args: list[Text] = [
+        "--headless", "--isolated", "--no-performance-crux", "--no-usage-statistics",
+    ]  # fmt: skip
+    """Its arguments; as root Chrome also wants --chromeArg=--no-sandbox."""
+    server: ServerName = "chrome-devtools"
+    """What agents know the MCP server by."""
+    serve: Text | None = None
+    """Shell command that serves the application on 127.0.0.1 and the port that PORT names."""
+    ready_s: Seconds = 120
+    """Seconds until the application must answer."""
+
+
 class Environment(Section):
     pass_: list[Passed] = Field([], alias="pass")
     """Variables passed on to agents besides the built-in ones; NAME or PREFIX*."""
@@ -347,6 +364,8 @@ class Settings(Section):
     """What agents may ask other agents for, only in your own config.toml."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Where tasks work."""
+    browser: Browser = Browser()
+    """What agents look at web pages with."""
     environment: Environment = Environment()
     """What agents see of your environment."""
     agents: dict[AgentName, AgentSettings] = {}

@@ -61,7 +61,7 @@ def due(connection: sa.Connection, now: datetime) -> list[str]:
         pending = sa.and_(
             own.status == "pending",
             sa.or_(own.next_at.is_(None), own.next_at <= now),
-            sa.or_(work.c.status == "completed", own.force),
+            sa.or_(work.c.status == "completed", own.draft),
             own.mode != "branch",
         )
         other = own.commit.is_distinct_from(work.c.workspace_commit)

@@ -64,8 +64,10 @@ def author_of(connection: sa.Connection, attempt_id: str | None) -> Row | None:
     return found
 
 
-def put(connection: sa.Connection, spec: NoteSpec, attempt_id: str | None) -> Note:
-    """Write a note, if it has the version that is expected."""
+def put(
+    connection: sa.Connection, spec: NoteSpec, attempt_id: str | None, by: str = _PERSON
+) -> Note:
+    """Write a note, if it has the version that is expected; by is who else than an attempt."""
     author = author_of(connection, attempt_id)
     scope = _writable(connection, spec.scope, author)
     before = _require_version(connection, scope, spec.key, spec.expected_version)
@@ -76,7 +78,7 @@ def put(connection: sa.Connection, spec: NoteSpec, attempt_id: str | None) -> No
                 f"{scope} has {MAX_NOTES:,} notes, which is the most.",
                 hint="Delete those that are done with, or gather several in one.",
             )
-    return _write(connection, scope, spec.key, spec.value, author)
+    return _write(connection, scope, spec.key, spec.value, author, by)
 
 
 def delete(
@@ -105,7 +107,7 @@ def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str 
 def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
     """What stands there in the family of a task or run, unless an agent wrote it."""
     found = some(connection, family(connection, id_), [key])
-    return found[0].value if found and found[0].author == _PERSON else None
+    return found[0].value if found and not is_id("attempt", found[0].author) else None
 
 
 def page(
@@ -160,7 +162,12 @@ def _require_version(
 
 
 def _write(
-    connection: sa.Connection, scope: str, key: str, value: str | None, author: Row | None
+    connection: sa.Connection,
+    scope: str,
+    key: str,
+    value: str | None,
+    author: Row | None,
+    by: str = _PERSON,
 ) -> Note:
     task_id, attempt_id = (author["task_id"], author["id"]) if author else (None, None)
     size = len(value or "")
@@ -172,7 +179,7 @@ def _write(
     connection.execute(notes.delete().where(notes.c.scope == scope, notes.c.key == key))
     values = {
         "scope": scope, "key": key, "value": value, "version": events.last_seq(connection),
-        "author": attempt_id or _PERSON, "task_id": task_id, "updated_at": datetime.now(UTC),
+        "author": attempt_id or by, "task_id": task_id, "updated_at": datetime.now(UTC),
     }  # fmt: skip
     connection.execute(notes.insert().values(values))
     return _note(values)

@@ -154,6 +154,7 @@ tasks = sa.Table(
     sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("browser", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
     # The template that it was asked for by, and what that said then.
     sa.Column("template", SafeText),
@@ -284,8 +285,9 @@ deliveries = sa.Table(
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("mode", sa.String(10), nullable=False),
     sa.Column("status", sa.String(10), nullable=False),
-    # By a person, who wants it though the work failed or holds a secret.
+    # Even with a secret in it.
     sa.Column("force", sa.Boolean, nullable=False),
+    # Asked for by a person: of what failed too.
     sa.Column("draft", sa.Boolean, nullable=False),
     sa.Column("reason", SafeText),
     # What was delivered, or could not be.

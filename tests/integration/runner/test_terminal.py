@@ -12,7 +12,11 @@ from kapelle.runner.terminal import is_open, resized, send, typed
 _SAYS = """
 trap 'stty size' WINCH
 test -t 0 && test -t 1 && test -t 2 && echo tty of $(stty size)
-while read -r line; do echo "got $line"; [ "$line" = end ] && exit 3; done
+while :; do
+  read -r line || continue  # a signal may interrupt it
+  echo "got $line"
+  [ "$line" = end ] && exit 3
+done
 """
 
 

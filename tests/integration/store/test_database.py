@@ -47,6 +47,7 @@ _ADDED_SINCE = (
     ("tasks", "interactive"),
     ("tasks", "tools"),
     ("tasks", "read_only"),
+    ("tasks", "browser"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("tasks", "template"),

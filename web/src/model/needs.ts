@@ -1,14 +1,15 @@
 import { isRun, type Task, type Work } from '../api/client';
-import { asksYou, isMergeable, latest, parentOf } from './work';
+import { asksYou, isMergeable, isUndelivered, latest, parentOf } from './work';
 
 export type Need =
   | { kind: 'question'; work: Work; at: string; behind: number }
   | { kind: 'login'; agent: string; tasks: Task[]; at: string; evidence: string }
   | { kind: 'failure'; work: Work; at: string }
+  | { kind: 'delivery'; work: Work; at: string }
   | { kind: 'merge'; work: Work; at: string }
   | { kind: 'flag'; work: Work; at: string };
 
-const RANK = { question: 0, login: 1, failure: 2, merge: 3, flag: 4 };
+const RANK = { question: 0, login: 1, failure: 2, delivery: 3, merge: 4, flag: 5 };
 
 /** Everything that waits for a person, what holds up most work first. */
 export function needsOf(under: Work[], over: Work[], flagged: Work[], now: number): Need[] {
@@ -32,7 +33,10 @@ export function needsOf(under: Work[], over: Work[], flagged: Work[], now: numbe
     const evidence = newest ? (latest(newest)?.evidence ?? newest.reason ?? '') : '';
     needs.push({ kind: 'login', agent, tasks, at: newest?.ended_at ?? '', evidence });
   }
-  for (const work of ended.filter((item) => isMergeable(item) && !parentOf(item))) {
+  for (const work of ended.filter((item) => isUndelivered(item) && !parentOf(item))) {
+    needs.push({ kind: 'delivery', work, at: work.delivery?.updated_at ?? work.created_at });
+  }
+  for (const work of ended.filter((item) => isMergeable(item) && !item.delivery && !parentOf(item))) {
     needs.push({ kind: 'merge', work, at: work.ended_at ?? work.created_at });
   }
   const told = new Set(needs.flatMap((need) => (need.kind === 'login' ? [] : [need.work.id])));

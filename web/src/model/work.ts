@@ -116,6 +116,13 @@ export function costOf(work: Work, now?: Attempt['usage']): number | null | unde
     : known.reduce((sum, usage) => sum + (usage.cost_usd ?? 0), 0);
 }
 
+/** Whether a pull request is open at its forge. */
+export const isOpen = (work: Work): boolean => ['draft', 'open'].includes(work.delivery?.state ?? '');
+
+/** Whether a merge or pull request that was asked for needs somebody. */
+export const isUndelivered = (work: Work): boolean =>
+  work.delivery?.status === 'failed' || (isOpen(work) && work.delivery?.ci === 'failed');
+
 /** Whether a result lies on a branch that nobody has merged. */
 export function canMerge(work: Work): boolean {
   const { branch, commit, base_commit } = work.workspace;

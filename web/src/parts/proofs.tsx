@@ -1,6 +1,6 @@
 import { isRun, type Task, type Work } from '../api/client';
 import { counted } from '../model/format';
-import { isMergeable, latest, type State } from '../model/work';
+import { isMergeable, isOpen, latest, type State } from '../model/work';
 import { Glyph } from './glyph';
 import { Said } from './text';
 
@@ -34,9 +34,28 @@ function ofChecks(task: Task): Proof {
   return { state: 'none', text: 'nothing was checked' };
 }
 
+/** The number of a pull request, and the way to it at its forge. */
+export function PullRequest({ work }: { work: Work }) {
+  const { url, number } = work.delivery ?? {};
+  if (!url?.startsWith('http') || !number) return null;
+  return (
+    <a href={url} target="_blank" rel="noreferrer">
+      Pull request {number}
+    </a>
+  );
+}
+
+function ofDelivery(work: Work): Proof[] {
+  const told = work.delivery;
+  if (told?.mode !== 'pr' || !told.number) return [];
+  const state = told.state === 'merged' ? 'merged' : told.ci === 'failed' ? 'bad' : 'todo';
+  const ci = isOpen(work) && told.ci && told.ci !== 'none' ? `, CI ${told.ci}` : '';
+  return [{ state, text: `pull request ${told.number} ${told.state}${ci}` }];
+}
+
 /** How far the claim of a piece of work has been carried, in one line. */
 export function Proofs({ work }: { work: Work }) {
-  const proofs = isRun(work) ? ofRun(work) : ofTask(work);
+  const proofs = [...(isRun(work) ? ofRun(work) : ofTask(work)), ...ofDelivery(work)];
   return (
     <span className="proofs">
       {proofs.map(({ state, text }) => (

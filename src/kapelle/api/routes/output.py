@@ -5,11 +5,12 @@ import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import Response
 
 from kapelle.api.security import AskingAttempt, UseCases, own_or_below
 from kapelle.api.sse import STREAM, EventStream, sent_event
+from kapelle.domain.views import AttemptFile
 from kapelle.service.output import Line
 
 router = APIRouter(prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_or_below)])
@@ -61,6 +62,33 @@ async def output(
         "X-Complete": "true" if chunk.complete else "false",
     }
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+_PICTURE: dict[int | str, Any] = {
+    200: {
+        "description": "The picture as the agent saved it",
+        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.get("/files")
+async def files(task_id: str, service: UseCases) -> list[AttemptFile]:
+    """The pictures that its agents took of what they saw."""
+    return await service.output.files(task_id)
+
+
+@router.get("/files/{name}", response_class=Response, responses=_PICTURE)
+async def picture(
+    task_id: str,
+    name: Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
+    service: UseCases,
+    attempt: Which = None,
+) -> Response:
+    """One of these pictures, of the last attempt unless another is named."""
+    kind, data = await service.output.picture(task_id, attempt, name)
+    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+    return Response(data, media_type=kind, headers=headers)
 
 
 @router.get("/transcript", response_class=Response, responses=STREAM)

@@ -15,9 +15,16 @@ from kapelle.api.security import (
     owner_only,
 )
 from kapelle.domain.errors import Forbidden
-from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
+from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, PullRequestSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView, SayView, WaitView
+from kapelle.domain.views import (
+    DiffView,
+    MergePreview,
+    MergeView,
+    PullRequestView,
+    SayView,
+    WaitView,
+)
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -214,6 +221,23 @@ def changes(kind: Literal["task", "run"], tag: str) -> APIRouter:
         """Merge its branch into its base, or another branch; where that takes longer than timeout_s
         it is under way: ask again to wait for it."""
         return await service.work.merge(kind, id_, body or MergeSpec(), timeout_s, parent)
+
+    @router.post("/pr", dependencies=_owner)
+    async def open_pull_request(
+        service: UseCases,
+        id_: str = named,
+        body: PullRequestSpec | None = None,
+        timeout_s: WaitSeconds = 25,
+    ) -> PullRequestView:
+        """Push its branch and open a pull request of it, or update the one that it has; while that
+        is pending, ask again to wait for it."""
+        wanted = body or PullRequestSpec()
+        return await service.work.open_pull_request(kind, id_, wanted, timeout_s)
+
+    @router.get("/pr", dependencies=_owner)
+    async def pull_request(service: UseCases, id_: str = named) -> PullRequestView:
+        """Its pull request as the forge tells it now, with what people said to it."""
+        return await service.work.pull_request(kind, id_)
 
     @router.get("/merge", dependencies=_owner)
     async def preview_merge(service: UseCases, id_: str = named, into: Into = None) -> MergePreview:

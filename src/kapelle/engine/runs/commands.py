@@ -1,12 +1,14 @@
 """Checks and scores of a run: commands in its workspace that a crash neither loses nor repeats."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.delivery import await_ci
 from kapelle.engine.environment import Origin, with_hints
 from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result
@@ -14,7 +16,7 @@ from kapelle.engine.parts import CHECK_STARTED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
-from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.limits import RunBudget, Wait
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.results import Scored, read_score
@@ -40,6 +42,7 @@ class Commands:
     spec: PatternSpec
     budget: RunBudget
     journal: Journal
+    wait: Wait
 
     async def check(
         self,
@@ -59,6 +62,8 @@ class Commands:
                 result = await self._command(f"{step.position}/{number}", spec, env, task)
             elif spec.kind is CheckKind.DIFF_NOT_EMPTY:
                 result = await self._diff_not_empty(spec, task)
+            elif spec.kind is CheckKind.CI:
+                result = await self._ci(f"{step.position}/{number}", spec, task)
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
             if announced <= number < len(specs) - 1:
@@ -105,6 +110,19 @@ class Commands:
             self.parts, self.run_id, owner, workspace, directory, self.spec.directory, origin, again
         )
         return await subject.prove(name, spec, result, self.spec.prove or settings.tasks.prove)
+
+    async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
+        """What the CI says of what is committed."""
+        await self.journal.process(name)
+        owner, began = task or self.owner, (self.run_id, name)
+        commit = await self.parts.workspaces.tip(owner)
+
+        async def pause(seconds: float) -> bool:
+            await self.wait.until(time.time() + seconds)
+            return True
+
+        with self.parts.making(self.run_id, spec.label, ""):
+            return await await_ci(self.parts, owner, commit, spec, began, pause)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:

@@ -66,7 +66,7 @@ class DurableContext(GitContext):
         self._parts, self._project = parts, run["project"]
         self._journal, self._control, self._budget = journal, control, budget
         self._wait = Wait(parts, self.run_id, budget, control)
-        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
+        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal, self._wait)
 
     async def task(
         self,
@@ -138,6 +138,8 @@ class DurableContext(GitContext):
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
         told = {"prompt": writable(prompt)}
+        if asked.get("browser"):
+            asked["browser"] = self._parts.settings(run.directory).browser.enabled
         if title := asked.get("title"):
             told["title"] = titled(str(title))
         try:
@@ -325,7 +327,7 @@ class DurableContext(GitContext):
             raise InvalidInput(f"ctx.note: {sentence(error)}") from None
 
         def end(connection: Connection, _made: None) -> None:
-            notes.put(connection, spec, None)
+            notes.put(connection, spec, None, self.run_id)
 
         await self._journal.step("note", key, no_work, end=end, at_once=True)
 

@@ -4,6 +4,7 @@ It is loaded once and handed through the phases of its executor, which write by 
 performer that has lost the attempt to another one writes nothing any more.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -90,6 +91,8 @@ class Attempt:
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
         self.task_env = parts.secrets.env(self.task_id) if task["env"] else {}
         self.shell = parts.secrets.shell(task["shell"])
+        self.files = parts.home.files / self.id
+        self.serving: asyncio.Future[Ended] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
 
     @classmethod

@@ -17,6 +17,7 @@ from kapelle.engine.container import begin_container
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
+from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost, Findings, Finish
 from kapelle.engine.tasks.brief import brief
@@ -49,6 +50,7 @@ async def perform(parts: Parts, attempt_id: str) -> None:
 
 async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
     """Prepare the workspace, run the agent, verify its work."""
+    attempt = None
     try:
         attempt = await retried(Attempt.load)(parts, attempt_id)
         if not attempt.is_started:
@@ -59,6 +61,8 @@ async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
     except Unavailable:
         raise
     except KapelleError as error:
+        if attempt is not None:
+            await browser.stop(attempt)
         return _not_possible(error)
     failpoint("perform_after_run")
     return finish, await retried(verify)(attempt, finish)
@@ -126,7 +130,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
     where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
-        prompt=briefing.prompt,
+        prompt=briefing.prompt + browser.told(attempt),
         workspace=attempt.place,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
@@ -145,6 +149,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
             **own.mcp,
             **parts.secrets.mcp(attempt.task_id),
             **_own_tools(attempt),
+            **(browser.tools(attempt) if agent.capabilities.mcp else {}),
         },
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,

@@ -8,6 +8,7 @@ from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.environment import brought_along, leading_back, left_out
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
+from kapelle.engine.tasks.browser import serve
 from kapelle.runner.output import tail_text
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps, tasks
@@ -22,11 +23,15 @@ async def prepare(attempt: Attempt) -> None:
             raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
         if attempt.starting_tree is None and attempt.asks_for_changes:
             await _remember_content(attempt)
+        if attempt.task["browser"]:
+            await serve(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
     await _prepare_content(attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.copy(attempt.owner, alone=True)
+    if attempt.task["browser"]:
+        await serve(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
     directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]

@@ -15,7 +15,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.specs import RetrySpec
+from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
@@ -98,6 +98,8 @@ class _Settlement:
             # A person had more to say: it is done when it was heard.
             again = {"task": TaskStatus.QUEUED, "reason": "a person said something meanwhile"}
             outcome = replace(outcome, **again, next_mode="resume", spends_a_try=False)  # type: ignore[arg-type]
+        elif outcome.task is TaskStatus.QUEUED and self._failed_ci():
+            outcome = replace(outcome, next_mode="resume")
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
@@ -108,6 +110,12 @@ class _Settlement:
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
         )  # fmt: skip
         self._move_task(outcome, reason)
+
+    def _failed_ci(self) -> bool:
+        """Whether its CI alone failed: what that said can be learnt from nothing but its log."""
+        checks = [CheckSpec.model_validate(one) for one in self.task["check_specs"]]
+        names = {check.label for check in checks if check.kind is CheckKind.CI}
+        return self.failure is not None and self.failure.evidence in names
 
     def _found(self) -> dict[str, Any]:
         """What the attempt came to, for its row."""

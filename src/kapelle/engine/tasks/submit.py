@@ -26,7 +26,7 @@ _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "template",
+    "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "browser", "template",
     "interactive",
 }  # fmt: skip
 
@@ -77,6 +77,7 @@ async def examine(
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
+    of_run = belonging is not None and belonging.run_id is not None
     by_itself = spec.retry.policy != "none" or belonging not in {None, Belonging()}
     if spec.interactive and by_itself:
         raise InvalidInput(
@@ -87,7 +88,7 @@ async def examine(
         agent, settings, interactive=spec.interactive, model=spec.model,
         system_prompt=spec.system_prompt,
         # A pattern gives tools to those of its agents that can use them.
-        mcp=spec.mcp or (spec.coordinate and not (belonging and belonging.run_id)),
+        mcp=spec.mcp or ((spec.coordinate or spec.browser) and not of_run),
         max_turns=spec.max_turns, budget=spec.budget_usd, tools=spec.tools,
     )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools or spec.interactive:

@@ -21,6 +21,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.delivery import await_ci
 from kapelle.engine.environment import Origin
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
@@ -36,6 +37,7 @@ from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import both_streams, lines_of
@@ -62,6 +64,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
     await _look_around(attempt)
+    if attempt.task["browser"]:
+        await stop(attempt)
+        await asyncio.to_thread(keep_pictures, attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.remove_copy(attempt.owner)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
@@ -230,11 +235,14 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
         return []
     known = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
     # Built-in checks look at the agent's work, which commands may add to: they come first.
-    order = sorted(enumerate(attempt.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
+    # What failed here is not pushed.
+    later = {CheckKind.COMMAND: 1, CheckKind.CI: 2}
+    order = sorted(enumerate(attempt.checks), key=lambda item: later.get(item[1].kind, 0))
     for position, check in order:
         if position in known:
             continue
-        if await attempt.stop_requested():
+        failed = not all(one.passed for one in known.values())
+        if await attempt.stop_requested() or (check.kind is CheckKind.CI and failed):
             break
         failpoint("verify_before_check")
         result = await _make_check(attempt, position, check)
@@ -279,7 +287,25 @@ def _record_check(
     events.append(connection, kind, attempt.task_id, attempt.id, **check_facts(result))
 
 
+async def _ci(attempt: Attempt, name: str, check: CheckSpec) -> CheckResult:
+    parts, subject = attempt.parts, (attempt.task_id, attempt.id)
+    if not attempt.is_worktree:
+        raise Conflict("The check ci needs a branch, and this works in place.")
+
+    async def pause(seconds: float) -> bool:
+        with parts.db.watch(attempt.task_id) as changed:
+            await changed.wait(seconds)
+        return not await attempt.stop_requested()
+
+    with parts.making(attempt.id, check.label, "") as told:
+        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
+        commit = attempt.row["checked_commit"]
+        return await await_ci(parts, attempt.owner, commit, check, (attempt.id, name), pause)
+
+
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
+    if check.kind is CheckKind.CI:
+        return await _ci(attempt, f"{CHECKS}{position}", check)
     if check.kind is CheckKind.COMMAND:
         name, command = f"{CHECKS}{position}", check.command or ""
         with attempt.parts.making(attempt.id, check.label, command) as told:

@@ -1,7 +1,7 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,11 +33,6 @@ class PullRequest:
     @property
     def is_open(self) -> bool:
         return self.state in {"draft", "open"}
-
-    def with_text(self, text: str) -> str:
-        """Its description with ours in it, and whatever people wrote around that."""
-        marked = f"<!-- kapelle -->\n{text}\n<!-- /kapelle -->"
-        return _OURS.sub(lambda _: marked, self.text, 1) if _OURS.search(self.text) else marked
 
 
 @dataclass(frozen=True)
@@ -93,15 +88,24 @@ class Forge:
         known = await self.pull_request(number) if number else None
         if known is None or not known.is_open:
             known = await self.find(wanted.branch)
-        if known is not None:
-            return await self.update(known, wanted)
-        return await self.open(wanted)
+        # What people wrote around our part of the description stays.
+        ours, text = (
+            f"<!-- kapelle -->\n{wanted.text}\n<!-- /kapelle -->",
+            known.text if known else "",
+        )
+        text, replaced = _OURS.subn(lambda _: ours, text, count=1)
+        wanted = replace(wanted, text=text if replaced else f"{text}\n\n{ours}".strip())
+        return await (self.update(known, wanted) if known else self.open(wanted))
 
     async def call(
         self, method: str, path: str, body: Any = None, *, url: str | None = None
     ) -> Any:
         """The answer of the forge's API as JSON; raises what a person can do something about."""
-        return (await self._answer(method, f"{url or self._url}/{path}", body)).json()
+        answer = await self._answer(method, f"{url or self._url}/{path}", body)
+        try:
+            return answer.json()
+        except ValueError:
+            raise Unavailable(f"{self.host} answered no JSON. It is tried again.") from None
 
     async def text(self, path: str) -> str:
         """The end of a log; empty if there is none any more."""

@@ -1,5 +1,6 @@
 """GitHub, and Gitea and Forgejo, whose API resembles it."""
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ _DRAFT = "convertPullRequestToDraft"
 
 class GitHub(Forge):
     kind = "github"
+    # Where comments are: on the whole, and on lines.
+    _places: tuple[str, ...] = ("issues", "pulls")
 
     @property
     def _path(self) -> str:
@@ -31,14 +34,8 @@ class GitHub(Forge):
         return self._read(await self.call("GET", f"{self._path}/pulls/{number}"))
 
     async def open(self, wanted: Wanted) -> PullRequest:
-        text = PullRequest(0, "", "open").with_text(wanted.text)
-        body = {
-            "title": wanted.title,
-            "head": wanted.branch,
-            "base": wanted.base,
-            "body": text,
-            "draft": wanted.draft,
-        }
+        body: dict[str, Any] = {"title": wanted.title, "head": wanted.branch, "base": wanted.base}
+        body |= {"body": wanted.text} | ({"draft": True} if wanted.draft else {})
         return self._read(await self.call("POST", f"{self._path}/pulls", body))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
@@ -52,7 +49,7 @@ class GitHub(Forge):
             if answer.get("errors"):
                 raise ForgeError(f"{self.host} refused it: {answer['errors'][0].get('message')}.")
         path = f"{self._path}/pulls/{found.number}"
-        return self._read(await self.call("PATCH", path, {"body": found.with_text(wanted.text)}))
+        return self._read(await self.call("PATCH", path, {"body": wanted.text}))
 
     async def verdict(self, commit: str) -> Verdict:
         found = await self.call("GET", f"{self._path}/commits/{commit}/check-runs?per_page=100")
@@ -74,8 +71,9 @@ class GitHub(Forge):
 
     async def comments(self, number: int) -> list[Comment]:
         found = []
-        for path in (f"issues/{number}/comments", f"pulls/{number}/comments"):
-            found += await self.call("GET", f"{self._path}/{path}?per_page=100")
+        for place in self._places:
+            path = f"{self._path}/{place}/{number}/comments?per_page=100"
+            found += await self.call("GET", path)
         return sorted(map(_comment, found), key=lambda one: one.at)
 
     def _read(self, told: Any) -> PullRequest:
@@ -92,6 +90,7 @@ class Gitea(GitHub):
     """Drafts are those whose title says so, and its CI tells statuses alone."""
 
     kind = "gitea"
+    _places = ("issues",)
     _MARK = "WIP: "
 
     async def find(self, branch: str) -> PullRequest | None:
@@ -106,25 +105,17 @@ class Gitea(GitHub):
         return None
 
     async def open(self, wanted: Wanted) -> PullRequest:
-        text = PullRequest(0, "", "open").with_text(wanted.text)
-        body = {"head": wanted.branch, "base": wanted.base, "body": text}
-        body["title"] = f"{self._MARK * wanted.draft}{wanted.title}"
-        return self._read(await self.call("POST", f"{self._path}/pulls", body))
+        title = f"{self._MARK * wanted.draft}{wanted.title}"
+        return await super().open(replace(wanted, title=title, draft=False))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
         title = f"{self._MARK * wanted.draft}{found.title.removeprefix(self._MARK)}"
-        body = {"title": title, "body": found.with_text(wanted.text)}
+        body = {"title": title, "body": wanted.text}
         return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
 
     async def verdict(self, commit: str) -> Verdict:
         status = await self.call("GET", f"{self._path}/commits/{commit}/status")
         return _verdict(_bad_statuses(status), "", False, 0, status)
-
-    async def comments(self, number: int) -> list[Comment]:
-        return [
-            _comment(one)
-            for one in await self.call("GET", f"{self._path}/issues/{number}/comments")
-        ]
 
     def _read(self, told: Any) -> PullRequest:
         is_draft = told["title"].startswith(self._MARK)

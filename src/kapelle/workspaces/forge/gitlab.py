@@ -32,13 +32,13 @@ class GitLab(Forge):
             "source_branch": wanted.branch,
             "target_branch": wanted.base,
             "title": f"{_MARK * wanted.draft}{wanted.title}",
-            "description": PullRequest(0, "", "open").with_text(wanted.text),
+            "description": wanted.text,
         }
         return _read(await self.call("POST", f"{self._path}/merge_requests", body))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
         title = f"{_MARK * wanted.draft}{found.title.removeprefix(_MARK)}"
-        body = {"title": title, "description": found.with_text(wanted.text)}
+        body = {"title": title, "description": wanted.text}
         path = f"{self._path}/merge_requests/{found.number}"
         return _read(await self.call("PUT", path, body))
 

@@ -5,7 +5,6 @@ ours that borrows the objects, with the person's own configuration: credential h
 and rewritten addresses work, while hooks, helpers and commands of the repository are never read.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ _KNOWN = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea
 _APIS = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}
 _VARIABLES = {"gitlab": "GITLAB_TOKEN", "gitea": "GITEA_TOKEN", "github": "GITHUB_TOKEN"}
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
-_SHORT = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:]+):(?!//)(?P<path>[^:].*)")
+_SHORT = re.compile(r"(?:[^@/:]+@)?[^@/:]+:[^:/][^:]*")
 # What of hardening would keep a person's own credentials and transports away.
 _PERSONAL = ("credential.helper", "core.sshCommand", "core.askPass", "protocol.allow")
 _NETWORK = (
@@ -56,38 +55,29 @@ _AWAY = re.compile(
 
 
 @dataclass(frozen=True)
-class Address:
-    """A remote's URL, and what it says: the host as settings name it, and the project there."""
-
-    url: str
-    host: str
-    project: str
-    scheme: str
-
-    @classmethod
-    def read(cls, url: str) -> "Address | None":
-        short = _SHORT.fullmatch(url)
-        if "://" not in url and short:
-            return cls(url, short["host"].lower(), _project(short["path"]), "ssh")
-        parts = urlsplit(url)
-        if parts.scheme not in {"https", "http", "ssh"} or not parts.hostname:
-            return None
-        # The port of ssh says nothing about where the API is.
-        port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
-        return cls(url, f"{parts.hostname}{port}", _project(parts.path), parts.scheme)
-
-
-def _project(path: str) -> str:
-    return path.strip("/").removesuffix(".git")
-
-
-@dataclass(frozen=True)
 class Remote(Place):
     """A remote of a repository, reached as its person would."""
 
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    address: Address = Address("", "", "", "")
+    environ: Mapping[str, str] = field(default_factory=dict)
     name: str = "origin"
+    url: str = ""
+    scheme: str = ""
+    # As settings name it, and the project there.
+    host: str = ""
+    project: str = ""
+
+    def at(self, url: str) -> "Remote | None":
+        """The remote with this address; None if that is no forge's."""
+        parts = urlsplit(f"ssh://{url.replace(':', '/', 1)}" if _SHORT.fullmatch(url) else url)
+        is_local = parts.scheme == "http" and parts.hostname in _LOCAL
+        safe = parts.scheme in {"https", "ssh"} or is_local
+        if url.startswith("-") or not safe or not parts.hostname:
+            return None
+        # The port of ssh says nothing about where the API is.
+        port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
+        project = parts.path.strip("/").removesuffix(".git")
+        host = f"{parts.hostname}{port}"
+        return replace(self, url=url, scheme=parts.scheme, host=host, project=project)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -105,7 +95,7 @@ class Remote(Place):
 
     async def forge(self, settings: ForgeSettings) -> Forge:
         """The forge that the remote is at, with the person's token for it."""
-        host = self.address.host
+        host = self.host
         known = settings.hosts.get(host) or ForgeHost(kind=_KNOWN.get(host))
         if known.kind is None:
             raise ForgeError(
@@ -119,11 +109,11 @@ class Remote(Place):
         if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in _LOCAL:
             raise ForgeError(f"{url} must be reached over https: a token is sent to it.")
         token = await self._find_token(known)
-        return _KINDS[known.kind](host, self.address.project, url, token)
+        return _KINDS[known.kind](host, self.project, url, token)
 
     async def _find_token(self, known: ForgeHost) -> str:
         """The person's token for the forge: named in the settings, of gh, or of git's helpers."""
-        host, kind = self.address.host, known.kind or ""
+        host, kind = self.host, known.kind or ""
         if named := known.token_variable:
             if not (value := self.environ.get(named)):
                 raise ForgeError(f"The daemon has no variable {named} with the token for {host}.")
@@ -137,8 +127,8 @@ class Remote(Place):
                 return token
         if value := self.environ.get(_VARIABLES[kind]):
             return value
-        asking = f"protocol=https\nhost={host}\npath={self.address.project}\n\n"
-        if self.address.scheme == "http":
+        asking = f"protocol=https\nhost={host}\npath={self.project}\n\n"
+        if self.scheme == "http":
             asking = asking.replace("https", "http", 1)
         answer = await self.run("credential", "fill", stdin=asking.encode(), ok=(0, 1, 128))
         for line in answer.line.splitlines():
@@ -149,7 +139,7 @@ class Remote(Place):
     async def branches(self, *names: str, token: str) -> dict[str, str]:
         """The commits that these branches have there now."""
         refs = [f"{BRANCHES}{name}" for name in names]
-        output = await self._reach(token, "ls-remote", "--", self.address.url, *refs)
+        output = await self._reach(token, "ls-remote", "--", self.url, *refs)
         found = (line.split("\t") for line in output.splitlines())
         return {ref.removeprefix(BRANCHES): commit for commit, ref in found if ref in refs}
 
@@ -169,13 +159,13 @@ class Remote(Place):
             raise ForgeError(f"{branch!r} can be no branch.")
         if held is not None and held not in ours and not await _is_behind(objects, held, commit):
             raise ForgeError(
-                f"{branch} at {self.address.host} holds a commit that Kapelle did not push, "
+                f"{branch} at {self.host} holds a commit that Kapelle did not push, "
                 f"{held[:12]}; it is not overwritten.",
                 hint=f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again.",
             )
         lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
         await self._reach(
-            token, "push", "--porcelain", "--no-verify", lease, "--", self.address.url,
+            token, "push", "--porcelain", "--no-verify", lease, "--", self.url,
             f"{commit}:{BRANCHES}{branch}", variables=objects.variables,
         )  # fmt: skip
 
@@ -183,11 +173,11 @@ class Remote(Place):
         self, token: str, *args: str, variables: Mapping[str, str] | None = None
     ) -> str:
         """What git says; a failure is told as what a person can do about it."""
-        url, host = self.address.url, self.address.host
+        url, host = self.url, self.host
         place = replace(
             self,
             variables={**self.variables, **(variables or {}), _TOKEN: token},
-            settings=() if self.address.scheme == "ssh" else (_helper(self.address),),
+            settings=() if self.scheme == "ssh" else (_helper(self),),
         )
         try:
             output = await place.run(*args, ok=(0, 1), timeout_s=_PUSH_TIMEOUT_S)
@@ -205,11 +195,11 @@ class Remote(Place):
         return output.line
 
     def _problem(self, verb: str, said: str) -> KapelleError:
-        host = self.address.host
+        host = self.host
         if _NO_LOGIN.search(said):
             return ForgeError(
                 f"{host} does not let you in: {said}.",
-                hint=f"See that `git ls-remote {_without_login(self.address.url)}` works without a "
+                hint=f"See that `git ls-remote {_without_login(self.url)}` works without a "
                 "question, then `kapelle pr` again.",
             )
         if _AWAY.search(said):
@@ -222,9 +212,9 @@ class Remote(Place):
         return ForgeError(said)
 
 
-def _helper(address: Address) -> str:
+def _helper(remote: Remote) -> str:
     """The token as the last of a person's credential helpers, for this host alone."""
-    return f"credential.{address.scheme}://{address.host}.helper={_HELPER}"
+    return f"credential.{remote.scheme}://{remote.host}.helper={_HELPER}"
 
 
 async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
@@ -259,10 +249,9 @@ async def find_remote(
     remote = Remote(git, shadow, {"GIT_DIR": str(shadow)}, environ=environ, name=name)
     if not url.startswith("-"):
         url = (await remote.run("ls-remote", "--get-url", url)).line
-    address = Address.read(url)
-    if address is None or url.startswith("-"):
+    if (found_ := remote.at(url)) is None:
         raise ForgeError(
             f"The remote {name} is {_without_login(url)}, which is no address of a forge.",
             hint=f"Pull requests need one over https or ssh: git remote set-url {name} URL",
         )
-    return replace(remote, address=address)
+    return found_

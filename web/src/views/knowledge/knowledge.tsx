@@ -2,6 +2,7 @@ import { useNavigate, useParams } from '@tanstack/react-router';
 import { Choices } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
 import { Learnings } from './learnings';
+import { Lists } from './lists';
 import { Notes } from './notes';
 import { Templates } from './templates';
 
@@ -9,6 +10,7 @@ const TABS = {
   learnings: { label: 'Learnings', Shown: Learnings },
   notes: { label: 'Notes', Shown: Notes },
   templates: { label: 'Templates', Shown: Templates },
+  lists: { label: 'Lists', Shown: Lists },
 };
 type Tab = keyof typeof TABS;
 

@@ -7,6 +7,7 @@ import { keyOf, type Need } from '../../model/needs';
 import { checksLine, latest, stateOf } from '../../model/work';
 import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { PullRequest } from '../../parts/proofs';
 import { Age, Said } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
 import { Later, useMark } from '../marks';
@@ -73,6 +74,8 @@ function One({ need, open, choose }: { need: Need; open: boolean; choose: () => 
       return <Refused agent={need.agent} tasks={need.tasks} evidence={need.evidence} />;
     case 'failure':
       return <Failure work={need.work} />;
+    case 'delivery':
+      return <Undelivered work={need.work} />;
     case 'merge':
       return <Ready work={need.work} />;
     case 'flag':
@@ -197,6 +200,37 @@ function Failure({ work }: { work: Work }) {
           </Button>
         </div>
         <Problem error={retry.error ?? archive.error} />
+      </div>
+    </>
+  );
+}
+
+function Undelivered({ work }: { work: Work }) {
+  const again = useAction(actions.deliver);
+  const failed = work.delivery?.status === 'failed';
+  const what = work.delivery?.mode === 'merge' ? 'merged' : 'made a pull request';
+  return (
+    <>
+      <Glyph state="bad" />
+      <div>
+        <Title work={work}>{failed ? `could not be ${what}` : 'has a pull request whose CI failed'}</Title>
+        {work.delivery?.reason && (
+          <span className="evi">
+            <Said>{work.delivery.reason}</Said>
+          </span>
+        )}
+        <div className="acts">
+          <WorkLink work={work} className="btn sm">
+            Look
+          </WorkLink>
+          {failed && (
+            <Button small look="quiet" disabled={again.isPending} onClick={() => again.mutate(work)}>
+              Try again
+            </Button>
+          )}
+          <PullRequest work={work} />
+        </div>
+        <Problem error={again.error} />
       </div>
     </>
   );

@@ -131,6 +131,9 @@ function Results({ ended }: { ended: Work[] }) {
       <header>
         <h2 id="h-results">Results</h2>
         <span className="end">
+          <Link className="btn quiet sm" to="/report">
+            Report
+          </Link>
           <Link className="btn quiet sm" to="/work">
             All work
           </Link>

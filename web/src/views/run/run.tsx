@@ -8,10 +8,12 @@ import { View as Frame } from '../../shell/layout';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
+import { Batch } from './batch';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { Debate } from './debate';
 import { RunInspector } from './inspector';
+import { Lanes } from './lanes';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
 import { telling } from './step_facts';
@@ -35,6 +37,8 @@ const PICTURES: Record<string, [string, Part]> = {
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
   orchestrate: ['Plan', Conducted],
+  batch: ['Items', Batch],
+  tracks: ['Tracks', Lanes],
   workflow: ['Plan', Workflow],
   debate: ['Rounds', Debate],
 };

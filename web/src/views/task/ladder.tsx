@@ -4,6 +4,7 @@ import { useDiff, useMergePreview } from '../../api/queries';
 import { counted, shortCommit } from '../../model/format';
 import { canMerge, hasEnded, latest, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
+import { PullRequest } from '../../parts/proofs';
 import { Moment, Said } from '../../parts/text';
 import { countLines, PlusMinus } from '../patch';
 import { oneLine } from './line_text';
@@ -113,6 +114,17 @@ function Merged({ task }: { task: Task }) {
         name="Merged"
         value={`into ${task.workspace.base}`}
         detail={<Moment at={task.merged_at} />}
+      />
+    );
+  }
+  if (task.delivery?.number) {
+    const { state, ci } = task.delivery;
+    return (
+      <Rung
+        state={state === 'merged' ? 'merged' : ci === 'failed' ? 'bad' : 'todo'}
+        name="Merged"
+        value={<PullRequest work={task} />}
+        detail={[state, ci && ci !== 'none' ? `CI ${ci}` : ''].filter(Boolean).join(', ')}
       />
     );
   }

@@ -14,6 +14,7 @@ import { Checks } from './checks';
 import { Conversation } from './conversation';
 import { Inspector } from './inspector';
 import { Ladder } from './ladder';
+import { Pictures } from './pictures';
 
 const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
 const Terminal = lazy(() => import('./terminal').then((module) => ({ default: module.Terminal })));
@@ -43,6 +44,7 @@ function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) 
     { name: 'conversation', label: 'Conversation' },
     { name: 'changes', label: 'Changes' },
     { name: 'checks', label: 'Checks', count: task.checks.length || null },
+    ...(task.browser ? [{ name: 'pictures', label: 'Screenshots' }] : []),
     { name: 'attempts', label: 'Attempts', count: task.attempts.length || null },
     { name: 'output', label: 'Output', count: output ? bytes(output) : null },
     { name: 'events', label: 'Events' },
@@ -74,6 +76,8 @@ function Part({ task, tab }: { task: Task; tab: string }) {
       return <Changes work={task} />;
     case 'checks':
       return <Checks task={task} />;
+    case 'pictures':
+      return <Pictures task={task} />;
     case 'attempts':
       return <Attempts task={task} />;
     case 'output':

@@ -16,6 +16,7 @@ const FIELDS: Record<string, (work: Work) => string[]> = {
     work.verified ? 'verified' : '',
     work.merged_at ? 'merged' : '',
   ],
+  pr: (work) => [work.delivery?.number ? 'any' : '', work.delivery?.state ?? ''],
   agent: (work) => [whoOf(work)],
   kind: (work) => [isRun(work) ? work.pattern : 'task'],
   project: (work) => [work.project ?? ''],

@@ -1,0 +1,153 @@
+"""An agent's browser: the application, served for its workspace alone, the tools to look at it
+with, and the pictures of what it saw."""
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from kapelle.domain.errors import WorkspaceError
+from kapelle.domain.ids import attempt_token
+from kapelle.domain.specs import McpServer
+from kapelle.engine.launch import launch_command
+from kapelle.engine.tasks.attempt import Attempt
+from kapelle.runner.output import tail_text
+from kapelle.runner.process_dir import Launch
+
+_SERVE = "serve/"
+_LOOK_S = 0.1
+_LONGEST_S = 86_400.0
+LARGEST, _MOST = 10_000_000, 100
+_KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+_APPLICATION = "The application runs at {url}, from this workspace and for you alone. "
+_TOLD = """
+
+## Browser
+{application}The tools of {server} drive a browser. Save a screenshot of all that you verify as a
+file with a telling name in {place}: these are kept as evidence."""
+
+
+def tools(attempt: Attempt) -> dict[str, McpServer]:
+    """The MCP server that drives a browser; its temporary files are where pictures go."""
+    if not attempt.task["browser"]:
+        return {}
+    wanted = attempt.settings.browser
+    command = ["npx", "-y", wanted.package, *wanted.args]
+    return {wanted.server: McpServer(command=command, env={"TMPDIR": str(_place(attempt))})}
+
+
+def told(attempt: Attempt) -> str:
+    """What its agent is told of that."""
+    if not attempt.task["browser"]:
+        return ""
+    port, server = _port(attempt), attempt.settings.browser.server
+    application = _APPLICATION.format(url=f"http://127.0.0.1:{port}") if port else ""
+    return _TOLD.format(application=application, server=server, place=_place(attempt))
+
+
+async def serve(attempt: Attempt) -> None:
+    """Start the application in the agent's workspace, on a port of its own, and wait for it."""
+    wanted, parts = attempt.settings.browser, attempt.parts
+    _place(attempt).mkdir(mode=0o700, exist_ok=True)
+    if not wanted.serve:
+        return
+    port = _port(attempt) or _free_port()
+    name = f"{_SERVE}{port}"
+    process = await attempt.process(name)
+    launch = await launch_command(
+        parts, attempt.settings, wanted.serve, attempt.id, process=process, cwd=attempt.place,
+        env=attempt.env | {"PORT": str(port)}, timeout_s=_LONGEST_S,
+        label=f"the application of {attempt.task_id}", origin=attempt.agent_origin,
+    )  # fmt: skip
+    attempt.serving = asyncio.ensure_future(attempt.execute(name, launch))
+    try:
+        async with asyncio.timeout(wanted.ready_s):
+            while not attempt.serving.done():
+                if await _answers(port):
+                    return
+                await asyncio.sleep(_LOOK_S)
+        problem = "ended before it answered"
+    except TimeoutError:
+        problem = f"did not answer on port {port} within {wanted.ready_s:g} s"
+    await stop(attempt)
+    words = tail_text(process.directory / "err.log", 500) or tail_text(
+        process.directory / "out.log", 500
+    )
+    raise WorkspaceError(
+        f"The application {problem}: {words.strip()}",
+        hint="browser.serve starts it, on the port that the variable PORT names.",
+    )
+
+
+async def stop(attempt: Attempt) -> None:
+    """End the application, whoever started it."""
+    for name, process in attempt.processes.items():
+        if name.startswith(_SERVE):
+            attempt.parts.runner.stop(process.directory, "its agent has ended")
+            root = attempt.parts.home.root
+            launch = Launch(process.directory, ["true"], root, {}, secret=process.secret)
+            await attempt.parts.runner.execute(launch)
+
+
+def keep_pictures(attempt: Attempt) -> None:
+    """Keep the pictures that its agent saved, under plain names, and nothing else."""
+    source, kept = _place(attempt), 0
+    for entry in sorted(source.iterdir()) if source.is_dir() else []:
+        found = picture(entry, LARGEST)
+        if found is not None and kept < _MOST:
+            kept += 1
+            attempt.files.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name = re.sub(r"[^A-Za-z0-9.]+", "-", entry.name)[-100:]
+            (attempt.files / f"{kept}-{name}").write_bytes(found[1])
+    shutil.rmtree(source, ignore_errors=True)
+
+
+def picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
+    """The media type and the beginning of a regular file that is a picture and not too large."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            return None
+        data = os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
+    kinds = (kind for start, kind in _KINDS.items() if data.startswith(start))
+    return next(((kind, data) for kind in kinds), None)
+
+
+def _place(attempt: Attempt) -> Path:
+    """Where its agent saves pictures: a private directory with a name that nobody can guess, short
+    enough for the sockets that Chrome makes there."""
+    secret = attempt_token(attempt.parts.secret, attempt.id).encode()
+    name = f"kapelle-{hashlib.sha256(secret).hexdigest()[:12]}"
+    return Path(tempfile.gettempdir()) / name
+
+
+def _port(attempt: Attempt) -> int | None:
+    names = [name for name in attempt.processes if name.startswith(_SERVE)]
+    return int(names[-1].removeprefix(_SERVE)) if names else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def _answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,74 @@
+"""An agent with a browser: a real Chromium, driven through the real package of its MCP server."""
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import make_repository
+
+_PACKAGE = "chrome-devtools-mcp@1.11.0"
+_SERVE = f"{sys.executable} -m http.server $PORT --bind 127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def package() -> str:
+    if not shutil.which("npx") or not shutil.which("chromium"):
+        pytest.skip("there is no npx, or no Chromium")
+    got = subprocess.run(
+        ["npx", "-y", _PACKAGE, "--version"], capture_output=True, timeout=240, check=False
+    )
+    if got.returncode:
+        pytest.skip(f"npm does not give {_PACKAGE}")
+    return _PACKAGE
+
+
+def _sample(kapelle: Instance, path: Path, package: str, serve: str = _SERVE) -> Path:
+    stub = kapelle.home.root / "claude"
+    agent = Path(__file__).with_name("browser_agent.py")
+    stub.write_text(f'#!/bin/sh\nexec {sys.executable} {agent} "$@"\n', encoding="utf-8")
+    stub.chmod(0o755)
+    args = ["--headless", "--isolated", "--no-usage-statistics", "--chromeArg=--no-sandbox"]
+    args.append(f"--executablePath={shutil.which('chromium')}")
+    kapelle.home.config.write_text(
+        f"[browser]\npackage = {json.dumps(package)}\nargs = {json.dumps(args)}\n"
+        f"serve = {json.dumps(serve)}\n[agents.claude]\nprogram = {json.dumps(str(stub))}\n",
+        encoding="utf-8",
+    )
+    return make_repository(path, {"index.html": "<!doctype html><h1>Hello there</h1>\n"})
+
+
+def test_what_a_browser_shows_is_kept_as_evidence(
+    kapelle: Instance, tmp_path: Path, package: str
+) -> None:
+    repository = _sample(kapelle, tmp_path / "web", package)
+    task_id = kapelle.submit("Look", repository, agent="claude", browser=True, read_only=True)
+    task = kapelle.wait(task_id, 240)
+    assert task["status"] == "completed", task["reason"]
+    assert "Hello there" in task["result"]
+    [shot] = kapelle.get(f"/tasks/{task_id}/files")
+    assert (shot["attempt"], shot["name"]) == (1, "1-the-page.png")
+    answer, data = kapelle.request("GET", f"/tasks/{task_id}/files/{shot['name']}")
+    assert (answer.headers["content-type"], len(data)) == ("image/png", shot["bytes"])
+    with pytest.raises(ApiError):
+        kapelle.get(f"/tasks/{task_id}/files/other.png")
+    # The application has ended with its agent, and what else lay there is gone.
+    [attempt] = task["attempts"]
+    assert len(list((kapelle.home.files / attempt["id"]).iterdir())) == 1
+    for process in kapelle.processes():
+        with suppress(psutil.Error):
+            assert "http.server" not in process.cmdline()
+
+
+def test_an_application_that_does_not_start_is_told(kapelle: Instance, tmp_path: Path) -> None:
+    repository = _sample(kapelle, tmp_path / "web", "none", "echo no database >&2; exit 3")
+    task_id = kapelle.submit("Look", repository, agent="claude", browser=True)
+    task = kapelle.wait(task_id)
+    assert task["status"] == "failed"
+    assert "The application ended before it answered: no database" in task["reason"]

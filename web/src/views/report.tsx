@@ -1,0 +1,178 @@
+import { useQuery } from '@tanstack/react-query';
+import { useState } from 'react';
+import { api, ask } from '../api/client';
+import type { components } from '../api/schema';
+import { capital, counted, money, sentence, shortCommit } from '../model/format';
+import type { State } from '../model/work';
+import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
+import { Glyph } from '../parts/glyph';
+import { Moment, Said } from '../parts/text';
+import { View as Frame } from '../shell/layout';
+import { useScope } from '../shell/preferences';
+import { WorkTo } from './work_link';
+
+type Report = components['schemas']['ReportView'];
+type Entry = components['schemas']['ReportEntry'];
+
+const HOURS = { night: 12, day: 24, week: 168 } as const;
+type Span = keyof typeof HOURS;
+
+const GROUPS: [Entry['group'], string][] = [
+  ['needs', 'Needs you'],
+  ['failed', 'Failed'],
+  ['done', 'Done'],
+  ['open', 'Under way'],
+];
+
+/** What became of everything in a time, for the screen and for paper. */
+export function View() {
+  const [span, setSpan] = useState<Span>('night');
+  const [project] = useScope();
+  const read = useQuery({
+    queryKey: ['report', span, project ?? null],
+    queryFn: () => {
+      const since = new Date(Date.now() - HOURS[span] * 3_600_000).toISOString();
+      return ask(api.GET('/api/v1/report', { params: { query: { since, project } } }));
+    },
+  });
+  return (
+    <Frame title="Report">
+      <div className="page stack">
+        <div className="tbar">
+          <Choices
+            label="Time"
+            value={span}
+            choose={setSpan}
+            of={[
+              { value: 'night', label: '12 hours' },
+              { value: 'day', label: '24 hours' },
+              { value: 'week', label: '7 days' },
+            ]}
+          />
+          <Button small onClick={() => window.print()}>
+            Print
+          </Button>
+          {read.data && (
+            <a
+              className="btn sm"
+              download="report.md"
+              href={`data:text/markdown;charset=utf-8,${encodeURIComponent(read.data.markdown)}`}
+            >
+              Markdown
+            </a>
+          )}
+        </div>
+        <Problem error={read.error} />
+        {read.isPending && <Loading lines={8} />}
+        {read.data && <Told report={read.data} />}
+      </div>
+    </Frame>
+  );
+}
+
+function Told({ report }: { report: Report }) {
+  const { entries, cost } = report;
+  if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
+  const done = entries.filter((entry) => entry.group === 'done');
+  const verified = done.filter((entry) => entry.verified).length;
+  return (
+    <>
+      <p className="dim">
+        <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
+        for, {done.length} done, {verified} of these verified,{' '}
+        {entries.filter((entry) => entry.merged).length} merged; {money(cost.cost_usd)}
+        {cost.unknown_cost > 0 && ` and ${counted(cost.unknown_cost, 'attempt')} of unknown cost`}.
+      </p>
+      {GROUPS.map(([group, name]) => {
+        const found = entries.filter((entry) => entry.group === group);
+        return (
+          found.length > 0 && (
+            <section key={group} className="section" aria-label={name}>
+              <header>
+                <h2>{name}</h2>
+                <span className="faint">{found.length}</span>
+              </header>
+              <ul className="results panel">
+                {found.map((entry) => (
+                  <One key={entry.id} entry={entry} />
+                ))}
+              </ul>
+            </section>
+          )
+        );
+      })}
+    </>
+  );
+}
+
+function stateOfEntry({ group, verified, status }: Entry): State {
+  if (status === 'cancelled') return 'cancelled';
+  if (group === 'done') return verified ? 'ok' : 'said';
+  return ({ needs: 'you', failed: 'bad', open: 'run' } as const)[group];
+}
+
+function One({ entry }: { entry: Entry }) {
+  const checks = entry.evidence.filter((check) => check.passed);
+  const parts = entry.parts.filter((part) => part.status !== 'completed');
+  return (
+    <li>
+      <Glyph state={stateOfEntry(entry)} />
+      <div>
+        <WorkTo id={entry.id}>
+          <Said>{entry.title}</Said>
+        </WorkTo>
+        {entry.question && (
+          <p>
+            It asks: <Said>{entry.question}</Said>
+          </p>
+        )}
+        {entry.reason && (
+          <p className="dim">
+            <Said>{sentence(capital(entry.reason))}</Said>
+          </p>
+        )}
+        {entry.group === 'done' && (
+          <p className="dim small">
+            {entry.verified ? 'Verified' : 'Not verified'}
+            {checks.map((check) => (
+              <span key={check.name} className="sep">
+                <code>
+                  <Said>{check.name}</Said>
+                </code>{' '}
+                {check.commit && `on ${shortCommit(check.commit)}`}
+              </span>
+            ))}
+            {entry.merged && <span className="sep">merged into {entry.base}</span>}
+          </p>
+        )}
+        {entry.delivery?.url && (
+          <p className="small">
+            <a href={entry.delivery.url} rel="noreferrer">
+              <Said>{entry.delivery.url}</Said>
+            </a>
+          </p>
+        )}
+        {entry.delivery?.status === 'failed' && entry.delivery.reason && (
+          <p className="c-bad">
+            Not delivered: <Said>{entry.delivery.reason}</Said>
+          </p>
+        )}
+        {parts.map((part) => (
+          <p key={part.id} className="dim small">
+            <WorkTo id={part.id}>
+              <Said>{part.title}</Said>
+            </WorkTo>{' '}
+            is {part.status}
+            {part.reason && (
+              <>
+                : <Said>{part.reason}</Said>
+              </>
+            )}
+          </p>
+        ))}
+        {entry.group !== 'done' && entry.next[0] && <p className="cmd">{entry.next[0].command}</p>}
+      </div>
+      <span className="age">{entry.cost_usd !== null && money(entry.cost_usd)}</span>
+    </li>
+  );
+}
