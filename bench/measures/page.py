@@ -141,7 +141,7 @@ def _much(run: Run) -> list[Row]:
     try:
         with closing(Client(daemon.home.socket)) as client:
             task = client.post("/tasks", daemon.spec("much"))["id"]
-            ended = client.get(f"/tasks/{task}/wait?timeout_s=120")
+            ended = client.get(f"/tasks/{task}/wait?timeout_s=55")
         with _opened(daemon) as page:
             session = page.context.new_cdp_session(page)
             page.goto(page.url.rstrip("/") + f"/tasks/{task}/output")
@@ -150,7 +150,7 @@ def _much(run: Run) -> list[Row]:
             renderer = _renderer()
             before, most, heap, begun = renderer.memory_full_info().uss, 0, 0.0, time.monotonic()
             while page.get_by_text(f"{lines}", exact=True).count() == 0:
-                box.evaluate("(box) => { box.scrollTop += 20 * box.clientHeight }")
+                box.evaluate("(box) => { box.scrollTop += 200 * box.clientHeight }")
                 page.wait_for_timeout(15)
                 most = max(most, renderer.memory_full_info().uss)
                 used: dict[str, Any] = session.send("Runtime.getHeapUsage")
