@@ -11,6 +11,7 @@ SUBCOMMANDS = [
     *(f"agents {name}" for name in ("list", "check")),
     *(f"agents config {name}" for name in ("show", "set", "reset")),
     *(f"service {name}" for name in ("install", "uninstall", "status")),
+    "notify test",
     *(f"runs {name}" for name in ("list", "status", "tail", "steps", "result", "wait")),
     *(f"runs {name}" for name in ("pause", "resume", "cancel", "answer")),
 ]
@@ -26,7 +27,11 @@ def command_of(name: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(set(commands()) - OTHERS - {"config", "service", "mcp", "acp"}), *SUBCOMMANDS]
+    "name",
+    [
+        *sorted(set(commands()) - OTHERS - {"config", "service", "mcp", "acp", "notify"}),
+        *SUBCOMMANDS,
+    ],
 )
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
     _, text = command_of(name)

@@ -280,11 +280,18 @@ def test_amounts_for_people() -> None:
 
 
 def test_usage_is_a_table_with_a_total() -> None:
-    sums = {**USAGE, "attempts": 2, "unknown_cost": 0, "unreported": 0, "title": None}
+    sums = {
+        **USAGE,
+        "attempts": 2,
+        "unknown_cost": 0,
+        "unreported": 0,
+        "title": None,
+        "across": None,
+    }
     silent = {**sums, **dict.fromkeys(USAGE, 0), "cost_usd": None, "unreported": 2}
     rows = [{**sums, "key": "claude"}, {**silent, "key": None}]
     total = {**sums, "attempts": 4, "unreported": 2}
-    assert usage_lines({"by": "model", "rows": rows, "total": total}) == [
+    assert usage_lines({"by": "model", "across": None, "rows": rows, "total": total}) == [
         "MODEL      ATTEMPTS   INPUT  CACHED  OUTPUT  TURNS  COST",
         "claude            2  12,345  10,000     678      3  $0.0123",
         "(unknown)         2       -       -       -      -  unknown",
