@@ -13,7 +13,7 @@ from kapelle.api.errors import error_response
 _PLACES = (Path(__file__).parents[1] / "page", Path(__file__).parents[3] / "web" / "dist")
 _FILES = frozenset({"assets", "icon.svg", "theme.js"})
 _VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "projects",
-                    "usage", "system", "search", "new", "login"})  # fmt: skip
+                    "report", "usage", "system", "search", "new", "login"})  # fmt: skip
 _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kapelle</title>
 <h1>The page is not built</h1>
 <p>This daemon runs from a checkout. Type <code>make web</code> there, then reload.</p></html>"""
