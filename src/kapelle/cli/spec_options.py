@@ -126,6 +126,8 @@ class Option:
             default = "on" if self.kind == "boolean" else self.default
             if self.kind == "duration":
                 default = values.typed_duration(self.default)
+            elif isinstance(default, dict):
+                default = " ".join(f"{name}={value}" for name, value in default.items())
             words = f"{words} (default {default})".lstrip()
         if not words:
             return ""
