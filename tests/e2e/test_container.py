@@ -126,6 +126,28 @@ workdir = "/work"
     until(lambda: not any(kapelle.home.containers.iterdir()), "nothing is known of it")
 
 
+def test_a_check_that_takes_too_long_is_ended_in_its_container(
+    kapelle: Instance, repository: Path, engine: Path
+) -> None:
+    docker = f"engine = {json.dumps(str(engine))}\nimage = '{_IMAGE}'\n"
+    _configure(repository, f"[workspace.docker]\n{docker}")
+    check = {"command": "cat /etc/inside; sleep 98765", "timeout_s": 5}
+    asked = {"agent": "rehearsal", "checks": [check], "retry": {"max_attempts": 1}}
+    work = play({"run": "echo x > x.txt"})
+    task = kapelle.wait(kapelle.submit(work, repository, **asked), timeout_s=180)
+    assert task["status"] == "failed"
+    assert "inside" in task["checks"][0]["output"], "it did begin"
+
+    def sleeps() -> bool:
+        (name,) = _containers(engine)
+        return (
+            b"98765"
+            in subprocess.run([engine, "top", name, "args"], capture_output=True, check=True).stdout
+        )
+
+    until(lambda: not sleeps(), "what ran in it is ended")
+
+
 def test_a_service_of_a_compose_file_is_the_workspaces_container(
     kapelle: Instance, repository: Path, engine: Path
 ) -> None:
