@@ -307,8 +307,9 @@ class Verification:
         def note(connection: Connection) -> None:
             # What went on meanwhile has another commit to be checked.
             if tasks.row(connection, self.work.id)["ended_at"] == self.work.ended_at:
-                facts = {"commit": commit, "passed": passed, "checks": told}
-                events.append(connection, CHECKED, self.work.id, **facts)
+                events.append(
+                    connection, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
+                )
 
         await self.parts.db.write(note)
 
