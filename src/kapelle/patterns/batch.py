@@ -112,7 +112,7 @@ class BatchSpec(PatternSpec):
 
     @property
     def inner_runs(self) -> list[tuple[str, dict[str, Any]]]:
-        found = {}
+        found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
         for item in self.items:
             if name := item.pattern or self.pattern:
                 kind = (name, item.agent, item.model, item.directory, repr(item.options))
