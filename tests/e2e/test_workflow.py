@@ -94,7 +94,9 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     files = files_on_branch(repository, run)
     assert {f"{name}.txt" for name in NAMES} <= files
     assert not files & {"assess.txt", "critic.txt"}
-    assert {"keepsake", "main"} <= set(git(repository, "branch", "--format=%(refname:short)").split())
+    assert {"keepsake", "main"} <= set(
+        git(repository, "branch", "--format=%(refname:short)").split()
+    )
     assert (on_branch(repository, run, "README.md") or "").endswith("six\n")
     done = [entry["agent"] for entry in run["result"]["worklog"] if entry["phase"] == "implement"]
     # An agent that crashed three times pauses, so that the other one goes on.
