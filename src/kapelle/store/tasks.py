@@ -68,7 +68,7 @@ _STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
 
 _rows = Rows(tasks, "task")
-row, update, resolve = _rows.row, _rows.update, _rows.resolve
+row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use = _rows.shells_in_use
 archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
