@@ -180,8 +180,8 @@ def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, reposito
     assert "child.txt" in git(repository, "ls-tree", "--name-only", branch)
     assert (Path(worktree) / "child.txt").exists()
     # What goes on from another is merged there as well, whatever base it is said to have.
-    more = work.replace("child.txt", "more.txt")
-    went_on = voice.create(more, continue_from=made["id"], base="main", deliver="merge")["id"]
+    other = work.replace("child.txt", "more.txt")
+    went_on = voice.create(other, continue_from=made["id"], base="main", deliver="merge")["id"]
     delivery = wait_for(lambda: _delivered(kapelle, went_on))
     assert (delivery["status"], delivery["branch"]) == ("delivered", branch), delivery
     assert "more.txt" in git(repository, "ls-tree", "--name-only", branch)
