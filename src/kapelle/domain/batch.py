@@ -20,7 +20,10 @@ _FIELDS = {
 }  # fmt: skip
 _COLUMNS = ("prompt", *_FIELDS)
 _ITEM = re.compile(r"[-*+] +(?:\[[ xX]\] +)?(.*)|\d+[.)] +(.*)")
-_FIELD = re.compile(r"\s+[-*+] +(\w+): *(.*)")
+_FIELD = re.compile(rf"\s+[-*+] +({'|'.join(_FIELDS)}): *(.*)")
+# A line of a prompt that looks like a field is written behind a backslash.
+_ESCAPED = re.compile(rf"^(\s*)\\(?=\\*[-*+] +(?:{'|'.join(_FIELDS)}):)")
+_UNESCAPED = re.compile(rf"^(\s*)(?=\\*[-*+] +(?:{'|'.join(_FIELDS)}):)")
 _HINT = "Begin each item with `- `; `  - agent: NAME` under it says who does it."
 
 
@@ -43,11 +46,11 @@ def _from_markdown(text: str) -> list[Item]:
         if begun := _ITEM.fullmatch(line):
             items.append({"prompt": (begun[1] or begun[2] or "").strip()})
         elif line.startswith((" ", "\t")) and items:
-            field = _FIELD.fullmatch(line)
-            if field and field[1] in _FIELDS:
+            if field := _FIELD.fullmatch(line):
                 _put(items[-1], field[1], field[2].strip(), f"line {number}")
             else:
-                items[-1]["prompt"] += "\n" + line.removeprefix("  ").rstrip()
+                said = _ESCAPED.sub(r"\1", line.removeprefix("  "))
+                items[-1]["prompt"] += "\n" + said.rstrip()
         elif not line.strip():
             if items:
                 items[-1]["prompt"] += "\n"
@@ -102,9 +105,10 @@ def as_markdown(items: Iterable[Item]) -> str:
     lines: list[str] = []
     for item in items:
         first, *others = item["prompt"].splitlines()
+        others = [_UNESCAPED.sub(r"\1\\", line) for line in others]
         lines += [f"- {first}", *(f"  {line}" if line.strip() else "" for line in others)]
         for name, value in _cells(item):
-            lines += [f"  - {name}: {part}" for part in value]
+            lines += [f"  - {name}: {' '.join(part.splitlines())}" for part in value]
     return "\n".join(lines) + "\n"
 
 

@@ -129,7 +129,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             for entry in found:
                 yield from _entry(entry)
     if report["left_out"]:
-        yield from ("", f"{report['left_out']} more began earlier; ask with a later --since.")
+        left = f"{report['left_out']} more began earlier and have ended"
+        yield from ("", f"{left}: an earlier --until shows them.")
 
 
 def _summary(report: dict[str, Any]) -> str:

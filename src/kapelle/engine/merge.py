@@ -303,9 +303,15 @@ class Verification:
             raise Conflict(f"{self.work.id} has no check that is a command.")
         passed = all(result.passed for result in self.made)
         told = [cut(result.model_dump(mode="json"), _SHOWN) for result in self.made]
-        await self.parts.db.write(
-            events.append, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
-        )
+
+        def note(connection: Connection) -> None:
+            # What went on meanwhile has another commit to be checked.
+            if tasks.row(connection, self.work.id)["ended_at"] == self.work.ended_at:
+                events.append(
+                    connection, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
+                )
+
+        await self.parts.db.write(note)
 
     async def _make_all(self, commit: str, where: str) -> AsyncGenerator[CheckResult, None]:
         if not (checks := await self.commands()):

@@ -11,6 +11,7 @@ from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
+from kapelle.domain.task import Delivery
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -59,7 +60,7 @@ def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
 
 def get(connection: sa.Connection, text: str) -> Run:
     """A run by id or unique prefix."""
-    return as_run(connection, row(connection, resolve(connection, text)))
+    return _complete(connection, [row(connection, resolve(connection, text))])[0]
 
 
 def page(
@@ -72,7 +73,7 @@ def page(
     if wanted.parent_id is None and not wanted.nested:
         query = query.where(runs.c.parent_id.is_(None))
     rows, cursor = _rows.page(connection, wanted, query, _LETTERS)
-    return [as_run(connection, row_) for row_ in rows], cursor
+    return _complete(connection, rows), cursor
 
 
 def end_requested(connection: sa.Connection, run_id: str) -> str | None:
@@ -268,7 +269,12 @@ def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
     )
 
 
-def as_run(connection: sa.Connection, row: Row) -> Run:
+def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
+    delivered = deliveries.of(connection, [row["id"] for row in rows])
+    return [_run(connection, row, delivered.get(row["id"])) for row in rows]
+
+
+def _run(connection: sa.Connection, row: Row, delivery: Delivery | None) -> Run:
     values = {name: row[name] for name in _STORED}
     inside = family(connection, row["id"])
     calls, cost = spent(connection, inside)
@@ -282,7 +288,7 @@ def as_run(connection: sa.Connection, row: Row) -> Run:
             "verified": _is_verified(connection, inside) if completed else None,
             "questions": asked,
             "question": asked[0].text if asked else None,
-            "delivery": deliveries.of(connection, [row["id"]]).get(row["id"]),
+            "delivery": delivery,
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
         }
     )

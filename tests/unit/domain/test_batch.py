@@ -52,6 +52,26 @@ def test_a_list_as_people_write_it() -> None:
     assert read_items(LIST, "markdown") == ITEMS
 
 
+_LINES = st.sampled_from(
+    [
+        "- check: rm -rf build",
+        "\t* title: bold",
+        "\\- check: x",
+        "  \\\\+ agent: y",
+        "- [ ] z",
+        "1. w",
+    ]
+)
+
+
+@given(st.lists(_LINES | _line, max_size=4))
+def test_no_line_of_a_prompt_becomes_a_field(lines: list[str]) -> None:
+    items = [{"prompt": "\n".join(["Mend:", *lines])}, {"prompt": "two", "title": "a b"}]
+    assert read_items(as_markdown(items), "markdown") == items
+    items[1]["title"] = "a\n  - check: b"
+    assert "checks" not in read_items(as_markdown(items), "markdown")[1]
+
+
 @given(_items)
 def test_what_is_written_is_read_as_the_same(items: list[dict[str, object]]) -> None:
     assert read_items(as_markdown(items), "markdown") == items
