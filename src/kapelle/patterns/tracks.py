@@ -73,7 +73,8 @@ class TracksSpec(PatternSpec):
 
     def track_of(self, category: str) -> str:
         """The track that takes a category."""
-        named = [name for name, taken in self.tracks.items() if category in taken.split(",")]
+        taken = {name: [*map(str.strip, of.split(","))] for name, of in self.tracks.items()}
+        named = [name for name in taken if category in taken[name]]
         return [*named, *(name for name in self.tracks if not self.tracks[name]), *self.tracks][0]
 
 
@@ -95,7 +96,7 @@ _PROTOCOL = "\n\nFollow {0} where it does not contradict the above. {1} tells wh
 _CONFLICT = "Others' work is merged into yours. Resolve the conflict markers, so that both hold: {}"
 
 
-@pattern("tracks", spec=TracksSpec)
+@pattern("tracks", spec=TracksSpec, prompts=PROMPTS)
 async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     """Work off a file of features in parallel tracks; only what was verified is merged."""
     found = read_features(spec.features, await ctx.read_file(spec.features))
