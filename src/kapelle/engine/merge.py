@@ -211,8 +211,12 @@ def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
             f"{work.id} works in the worktree of {work.workspace.owner}.",
             hint=f"kapelle {verb} {work.workspace.owner}",
         )
+    what = "open" if verb == "pr" else verb
     if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
-        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {verb}.")
+        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {what}.")
+    if verb == "pr" and work.merged_at:
+        base = work.workspace.base
+        raise Conflict(f"{work.id}: it is merged into {base}; there is nothing to open.")
     if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:
         raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
     if isinstance(work, Run) and work.status not in RUN_FINAL:
@@ -239,7 +243,8 @@ async def deliverable(
         message = f"{work.title}\n\n{type(work).__name__}: {work.id}, {work.status}"
         commit = await parts.workspaces.commit(work.id, message)
     if commit is None or commit == work.workspace.base_commit:
-        raise Conflict(f"{work.id} changed nothing, so there is nothing to {verb}.")
+        what = "open" if verb == "pr" else verb
+        raise Conflict(f"{work.id} changed nothing, so there is nothing to {what}.")
     if not secrets:
         await require_no_secret(parts, work, verb)
     return commit
