@@ -34,14 +34,22 @@ def test_what_completed_is_merged_where_that_was_asked_for(
     assert task["merged_at"] is not None
     assert (repository / "a.txt").exists()
     assert "merge" in kapelle.cli("status", id_, check=True).stdout
+    refused = kapelle.cli("pr", id_)
+    assert "it is merged into main; there is nothing to open" in refused.stderr
+    assert kapelle.task(id_)["delivery"]["status"] == "delivered"
     failed = kapelle.play('[[do]]\nfail = "no"', repository, deliver="merge")
     assert kapelle.wait(failed)["delivery"]["status"] == "pending"
     words = _WRITE.format(name="seen.txt")
     typed = ("run", "-a", "rehearsal", "-f", f"Play.\n```rehearsal\n{words}\n```", "--deliver")
     merged = kapelle.cli(*typed, "merge", cwd=repository)
     assert (merged.returncode, "merge, done" in merged.stderr) == (0, True), merged.stderr
-    alone = kapelle.cli(*typed, "pr", cwd=repository)
+    other = [part.replace("seen.txt", "other.txt") for part in typed]
+    alone = kapelle.cli(*other, "pr", cwd=repository)
     assert (alone.returncode, "no remote" in alone.stderr) == (1, True), alone.stderr
+    listed = kapelle.cli("list", cwd=repository).stdout
+    assert "not delivered)" in listed
+    assert "no remote" not in listed
+    assert "kapelle pr task_" in kapelle.cli("status", cwd=repository).stdout
     idle = kapelle.play('[[do]]\nsay = "nothing to do"', repository, deliver="merge")
     assert delivered(kapelle, idle, "nothing")["merged_at"] is None
 
@@ -59,7 +67,7 @@ def test_a_run_is_merged_as_well_and_what_keeps_it_from_that_is_told(
 
 
 def test_what_has_no_branch_cannot_be_delivered(kapelle: Instance, repository: Path) -> None:
-    with pytest.raises(ApiError, match="no branch to merge"):
+    with pytest.raises(ApiError, match="no branch that could be delivered"):
         kapelle.submit("x", repository, workspace="in_place", deliver="merge")
 
 

@@ -28,6 +28,8 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
         "Nothing was asked for, and nothing went on.\n"
     )
     assert "neither a duration nor a date" in kapelle.cli("report", "--since", "soon").stderr
+    ends = ("report", "--since", "1h", "--until", "2h")
+    assert "until is before since" in kapelle.cli(*ends).stderr
     # What began before is not told again, except what is open.
     later = require_true(kapelle, "2999-01-01T00:00:00+00:00")
     assert [entry["group"] for entry in later["entries"]] == ["needs"]

@@ -495,6 +495,7 @@ def test_a_trusted_repository_has_roles_told_its_own_words(
     told = {"prompt": "x", "judge": "rehearsal", "eval_mode": "agent", "max_iterations": 1}
     with pytest.raises(ApiError, match="not trusted"):
         start(wary, "loop", repository, **told)
+    assert "Not used" in wary.cli("prompts", cwd=repository, check=True).stderr
     wary.cli("trust", cwd=repository, check=True)
     run = perform(wary, "loop", repository, **told)
     [judge] = [task for task in tasks_of(wary, run["id"]) if task["title"] == "Judge"]

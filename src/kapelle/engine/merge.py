@@ -214,7 +214,9 @@ def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
     what = "open" if verb == "pr" else verb
     if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
         raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {what}.")
-    if verb == "pr" and work.merged_at:
+    # What was merged and then gone on with is more than what was merged.
+    in_base = work.merged_at and work.ended_at and work.merged_at >= work.ended_at
+    if verb == "pr" and in_base:
         base = work.workspace.base
         raise Conflict(f"{work.id}: it is merged into {base}; there is nothing to open.")
     if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:

@@ -29,7 +29,7 @@ class Reports:
         there."""
         until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
         since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
-        if until < since:
+        if wanted.until and until < since:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         found = await self._db.read(query.touched, since, until, wanted.project)
