@@ -88,6 +88,7 @@ class Deliveries:
             return
         except (KapelleError, OSError) as error:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            told = told.replace("`kapelle pr` again", f"`kapelle pr {owner}` again")
             found = {"status": "failed", "reason": told}
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
