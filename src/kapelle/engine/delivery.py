@@ -194,7 +194,7 @@ async def await_ci(
     the check began, also before a restart; pause says whether it is to go on."""
     work = await parts.db.read(get_work, owner)
     begun_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
-    await require_no_secret(parts, work, "pr")
+    await require_no_secret(parts, work, "pr", commit)
     branch, forge = str(work.workspace.branch), None
     while True:
         verdict = Verdict("pending")
