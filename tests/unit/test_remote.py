@@ -7,6 +7,8 @@ import pytest
 
 from kapelle.domain.errors import ForgeError, KapelleError, Unavailable
 from kapelle.settings.models import Forge
+from kapelle.workspaces.forge.github import Gitea, GitHub
+from kapelle.workspaces.forge.gitlab import GitLab
 from kapelle.workspaces.forge.remote import Remote
 from kapelle.workspaces.git import Output
 
@@ -88,3 +90,91 @@ async def test_a_variable_for_one_host_is_not_sent_to_another(
     assert remote is not None
     with pytest.raises(ForgeError, match="no token for git"):
         await remote.forge(settings)
+
+
+def answering(kind: type[Any], answers: dict[str, Any]) -> Any:
+    """A forge that answers the first of these whose key is in the path."""
+    forge = kind("x", "o/r", "https://x", "t")
+
+    async def call(_: str, path: str, body: Any = None, *, url: str | None = None) -> Any:
+        answer = next(answer for key, answer in answers.items() if key in path)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def answer(_: str, url: str, body: Any = None) -> Any:
+        raise Unavailable
+
+    forge.call, forge._answer = call, answer
+    return forge
+
+
+def _runs(*ends: str | None) -> list[dict[str, Any]]:
+    return [{"id": 1, "name": "a", "conclusion": end, "status": "completed"} for end in ends]
+
+
+@pytest.mark.parametrize(
+    ("pages", "statuses", "state"),
+    [
+        ([_runs("success", "skipped")], [], "passed"),
+        ([_runs("skipped", "neutral")], [], "none"),
+        ([_runs("success"), _runs("failure")], [], "failed"),
+        ([_runs("success"), _runs(None)], [], "pending"),
+        ([[]], ["success"], "passed"),
+        ([_runs("success")], ["pending"], "pending"),
+        ([[]], [], "none"),
+    ],
+)
+async def test_only_what_succeeded_has_passed(
+    pages: list[Any], statuses: list[str], state: str
+) -> None:
+    total = sum(map(len, pages))
+    answers: dict[str, Any] = {
+        f"&page={number}": {"total_count": total, "check_runs": page}
+        for number, page in enumerate(pages, 1)
+    }
+    said = [{"context": "c", "state": one, "target_url": None} for one in statuses]
+    answers["status"] = {"state": statuses[0] if statuses else "pending", "statuses": said}
+    assert (await answering(GitHub, answers).verdict("1")).state == state
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [("success", "passed"), ("skipped", "none"), ("manual", "pending"), ("failed", "failed")],
+)
+async def test_a_pipeline_that_failed_has_failed_with_and_without_its_logs(
+    told: str, state: str
+) -> None:
+    answers = {"jobs": Unavailable(), "pipelines": [{"id": 7, "status": told}]}
+    assert (await answering(GitLab, answers).verdict("1")).state == state
+
+
+def _pull(kind: type[Any], branch: str, source: str = "o/r", number: int = 1) -> dict[str, Any]:
+    if kind is GitLab:
+        return {
+            "iid": number, "web_url": "u", "state": "opened", "title": "t",
+            "source_branch": branch, "source_project_id": source, "target_project_id": "o/r",
+        }  # fmt: skip
+    return {
+        "number": number, "html_url": "u", "state": "open", "title": "t",
+        "head": {"ref": branch, "repo": {"full_name": source}},
+        "base": {"repo": {"full_name": "o/r"}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [GitHub, GitLab, Gitea])
+async def test_only_a_pull_request_of_our_own_branch_is_ours(kind: type[Any]) -> None:
+    theirs, ours = _pull(kind, "b", "fork/r"), _pull(kind, "b", number=2)
+    for one in (theirs, _pull(kind, "other"), ForgeError("404")):
+        found = await answering(kind, {"s/1": one, "?": [theirs, ours]}).current("b", 1)
+        assert found.number == 2
+    assert await answering(kind, {"?": [theirs]}).find("b") is None
+    assert (await answering(kind, {"s/2": ours}).current("b", 2)).number == 2
+
+
+async def test_an_answer_of_another_form_is_told_as_that() -> None:
+    answers: list[Any] = [{}, None, [1], "text"]
+    for answer in answers:
+        for kind in (GitHub, GitLab, Gitea):
+            with pytest.raises(ForgeError, match="did not answer as a"):
+                await answering(kind, {"s/1": answer}).pull_request(1)
