@@ -36,6 +36,12 @@ def test_what_completed_is_merged_where_that_was_asked_for(
     assert "merge" in kapelle.cli("status", id_, check=True).stdout
     failed = kapelle.play('[[do]]\nfail = "no"', repository, deliver="merge")
     assert kapelle.wait(failed)["delivery"]["status"] == "pending"
+    words = _WRITE.format(name="seen.txt")
+    typed = ("run", "-a", "rehearsal", "-f", f"Play.\n```rehearsal\n{words}\n```", "--deliver")
+    merged = kapelle.cli(*typed, "merge", cwd=repository)
+    assert (merged.returncode, "merge, done" in merged.stderr) == (0, True), merged.stderr
+    alone = kapelle.cli(*typed, "pr", cwd=repository)
+    assert (alone.returncode, "no remote" in alone.stderr) == (1, True), alone.stderr
     idle = kapelle.play('[[do]]\nsay = "nothing to do"', repository, deliver="merge")
     assert delivered(kapelle, idle, "nothing")["merged_at"] is None
 

@@ -33,6 +33,9 @@ class Hook(BaseHTTPRequestHandler):
         self.server.tried.append(told["id"])
         good = expected == self.headers["X-Kapelle-Signature"] and not self.server.failing
         self.server.failing = max(0, self.server.failing - 1)
+        if self.server.failing:
+            self.wfile.write(b"this is not HTTP\r\n")
+            return
         self.send_response(204 if good else 503)
         self.end_headers()
         if good:
@@ -80,7 +83,12 @@ def told(request: pytest.FixtureRequest, tmp_path: Path, hooks: Hooks) -> Iterat
     made = Instance(tmp_path / "home", **settings)
     made.home.root.mkdir(parents=True)
     (tmp_path / "key").write_bytes(KEY)
-    script = f'cat >> {tmp_path}/said; echo " $KAPELLE_NOTIFY_KIND" >> {tmp_path}/said'
+    # What it says of its first failure is no text.
+    script = (
+        f"[ $KAPELLE_NOTIFY_KIND = test ] || [ -e {tmp_path}/tried ] || {{ touch {tmp_path}/tried; "
+    )
+    script += "printf '\\377\\303' >&2; exit 1; }; "
+    script += f'cat >> {tmp_path}/said; echo " $KAPELLE_NOTIFY_KIND" >> {tmp_path}/said'
     made.home.config.write_text(
         f'[notify]\nurl = "http://127.0.0.1:{hooks.server_port}/"\nkey_file = "{tmp_path}/key"\n'
         f'command = ["sh", "-c", {json.dumps(script)}]\n'

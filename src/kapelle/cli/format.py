@@ -335,7 +335,9 @@ def delivery_words(told: dict[str, Any]) -> str:
     """Where work is delivered to, and how far that is."""
     facts = [told["state"], f"CI {told['ci']}" if told["ci"] not in {None, "none"} else None]
     what = "merge" if told["mode"] == "merge" else f"pull request {told['url'] or ''}".strip()
-    if told["status"] != "delivered":
+    if told["status"] == "delivered" and told["mode"] == "merge":
+        facts = ["done"]
+    elif told["status"] != "delivered":
         facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
     return one_line(", ".join(filter(None, [what, *facts])), 500)
 

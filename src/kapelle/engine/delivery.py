@@ -29,7 +29,7 @@ from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import deliveries, processes, steps
+from kapelle.store import deliveries, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
@@ -96,9 +96,12 @@ class Deliveries:
         await db.write(_end, owner, {"commit": work.workspace.commit, **found})
 
     async def _merge(self, work: Task | Run) -> dict[str, Any]:
-        by_person = work.parent_task_id is None
+        parent = work.parent_task_id
+        # Whatever it was made from, an attempt's goes to the attempt's own branch.
+        own = parent and (await self._parts.db.read(tasks.row, parent))["workspace_branch"]
         try:
-            merged = await self._merges.merge(work, MergeSpec(), by_person=by_person)
+            wanted = MergeSpec(into=own)
+            merged = await self._merges.merge(work, wanted, by_person=parent is None)
         except (Conflict, WorkspaceError):
             if (await self._parts.db.read(get_work, work.id)).merged_at is None:
                 raise

@@ -5,6 +5,7 @@ from the daemon's own environment or files, never from whoever asks.
 """
 
 import asyncio
+import http.client
 import json
 import os
 import re
@@ -169,7 +170,7 @@ def request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
     except urllib.error.HTTPError as error:
         said = error.read(1000).decode(errors="replace").strip()
         raise KapelleError(f"{parts.hostname} answered {error.code}: {said}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise Unavailable(f"{parts.hostname} cannot be reached: {error}") from None
     if len(found) > _MOST_BYTES and body is not None:
         raise InvalidInput("The answer is longer than a megabyte.", hint="Ask for less.")

@@ -33,6 +33,8 @@ _LOOK_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _STALE = timedelta(days=1)
 _TIMEOUT_S = 60.0
+_MOST_TEXT = 10_000
+_NOT_SET = -1
 Way = Literal["webhook", "command"]
 Message = dict[str, Any]
 
@@ -61,14 +63,21 @@ class Notify:
     async def _follow(self, way: Way) -> None:
         with self._parts.db.watch(*_KINDS) as changed:
             while True:
-                if self._is_set(way):
-                    await self._tell_all(way)
+                try:
+                    if self._is_set(way):
+                        await self._tell_all(way)
+                    elif self._at.get(way) != _NOT_SET:
+                        # Set again, it begins with what happens from then on.
+                        await self._parts.db.write(events.forget, way)
+                        self._at[way] = _NOT_SET
+                except Exception:  # the daemon goes on, and this with the next event
+                    _log.exception("nothing can be told by %s", way)
                 await changed.wait(_LOOK_S)
 
     async def _tell_all(self, way: Way) -> None:
         """Tell what happened since the last time; the first time, nothing of the past."""
         db = self._parts.db
-        if (position := self._at.get(way)) is None:
+        if (position := self._at.get(way, _NOT_SET)) == _NOT_SET:
             position = await db.write(events.position, way)
         while found := await db.read(_after, position):
             for event, kind in found:
@@ -82,7 +91,8 @@ class Notify:
         place = "tasks" if event.task_id else "runs" if event.run_id else "schedules"
         return {
             "id": f"event-{event.seq}", "kind": kind, "at": event.at.isoformat(), "work": work,
-            "title": event.data.get("title") or "", "text": event.data.get("reason") or "",
+            "title": event.data.get("title") or "",
+            "text": str(event.data.get("reason") or "")[:_MOST_TEXT].replace("\0", ""),
             "url": f"{self._parts.url}/{place}/{work}",
         }  # fmt: skip
 
@@ -99,8 +109,8 @@ class Notify:
     async def _problem(self, way: Way, message: Message) -> str | None:
         try:
             await asyncio.to_thread(self._send, way, json.dumps(message).encode(), message)
-        except (KapelleError, OSError) as error:
-            return error.with_hint if isinstance(error, KapelleError) else str(error)
+        except Exception as error:  # whatever a person's server or command does
+            return error.with_hint if isinstance(error, KapelleError) else repr(error)
         return None
 
     def _send(self, way: Way, body: bytes, message: Message) -> None:
@@ -116,8 +126,9 @@ class Notify:
         env = {**self._parts.environ, **told}
         done = Running(Command(settings.command, env, home, _TIMEOUT_S, 10_000, body)).run()
         if done.timed_out or done.code:
+            said = done.stderr[-500:].decode("utf-8", "replace")
             how = "took too long" if done.timed_out else f"ended with {done.code}"
-            raise KapelleError(f"{settings.command[0]} {how}: {done.stderr[-500:].decode()}")
+            raise KapelleError(f"{settings.command[0]} {how}: {said}")
 
 
 def _after(connection: Connection, position: int) -> list[tuple[Event, str]]:
@@ -128,7 +139,8 @@ def _after(connection: Connection, position: int) -> list[tuple[Event, str]]:
 def _titled(connection: Connection, event: Event) -> Event:
     if event.kind != "attempt.failed" or event.task_id is None:
         return event
-    title = tasks.row(connection, event.task_id)["title"]
+    row = tasks.find(connection, event.task_id)  # which may be deleted since
+    title = row["title"] if row else ""
     return event.model_copy(update={"data": {**event.data, "title": title}})
 
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kapelle.domain.ids import body
 from kapelle.domain.report import group_of, markdown, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
@@ -29,7 +30,7 @@ class Reports:
         since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
         found = await self._db.read(query.touched, since, until, wanted.project)
         entries = []
-        for work_id in found[:_MOST]:
+        for work_id in sorted(found[:_MOST], key=body):
             work = await (self._tasks if work_id.startswith("task") else self._runs).get(work_id)
             entries.append(await self._db.read(_entry, work))
         times = {"since": since.isoformat(), "until": until.isoformat()}

@@ -150,7 +150,7 @@ class Work:
         updated; after timeout_s it goes on by itself."""
         work = await self._get(kind, text)
         require_ended(work, "pr", force=wanted.draft)
-        asked = {"draft": wanted.draft, "force": wanted.force}
+        asked = {"draft": wanted.draft, "force": wanted.force, "by_person": True}
         await self._db.write(deliveries.ask, work.id, "pr", **asked)
         await wait(self._db, work.id, timeout_s, _is_delivered)
         work = await self._get(kind, work.id)

@@ -91,6 +91,9 @@ async def examine(
         )  # fmt: skip
     for name in checked.fallback_agents:
         require_agent(name, settings)
+    shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}
+    for name, inner in checked.inner_runs:
+        await examine(parts, name, {**shared, **inner})
     kind = await workspace_kind(parts, checked, settings)
     for place, shares in checked.places:
         here = await is_here(parts.workspaces, checked, require_directory(place))
