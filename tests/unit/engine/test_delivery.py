@@ -8,6 +8,7 @@ import pytest
 
 from kapelle.domain.specs import CheckSpec
 from kapelle.engine import delivery
+from kapelle.engine.merge import get_work
 from kapelle.workspaces.forge import Forge, Verdict
 
 _SECRET = "s3cr3t-value"
@@ -26,14 +27,16 @@ def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
     assert "s3cr" not in delivery.describe(work, [], _clean)
 
 
-async def test_half_a_secret_is_not_left_at_the_cut_of_a_log() -> None:
+async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     forge = Forge("x", "o/r", "https://x", "t")
     forge.clean = _clean
 
     async def answer(*_: Any) -> Any:
         return SimpleNamespace(text=_SECRET + "x" * 19_996)
 
-    forge._answer = answer  # type: ignore[method-assign]
+    monkeypatch.setattr(forge, "_answer", answer)
     assert "alue" not in await forge.text("log")
 
 
@@ -55,7 +58,7 @@ async def test_ci_has_passed_once_it_stays_so(
         return {}
 
     async def read(what: Any, *_: Any) -> Any:
-        return work if what is delivery.get_work else begun
+        return work if what is get_work else begun
 
     async def reach(*_: Any) -> Any:
         return SimpleNamespace(branches=nothing), SimpleNamespace(token="", verdict=verdict)
