@@ -101,7 +101,7 @@ async def examine(
             raise foreign(place)
     if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
         raise InvalidInput(
-            f"This {pattern} needs a git repository with worktrees.",
+            f"The pattern {pattern} needs a git repository with worktrees.",
             hint="Leave out --in-place, or go to a repository.",
         )
     return checked, kind
