@@ -284,9 +284,12 @@ def test_work_is_flagged_put_off_and_seen(kapelle: Instance, tmp_path: Path) -> 
     task = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
     other = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
     kapelle.wait(task), kapelle.wait(other)
-    assert kapelle.cli("flag", task).returncode == 0
+    assert "kapelle list --flagged" in kapelle.cli("flag", task, check=True).stderr
     assert [one["id"] for one in kapelle.get("/work?flagged=true")["work"]] == [task]
-    assert kapelle.cli("snooze", task, "--until", "2h").returncode == 0
+    said = kapelle.cli("snooze", task, "--until", "2h", check=True).stdout
+    assert "snoozed until 20" in said
+    for shown in (kapelle.cli("status", task).stdout, kapelle.cli("list", "--all").stdout):
+        assert "flagged, snoozed until 20" in shown
     marked = kapelle.post(f"/work/{task}/mark", {"seen": True})
     assert marked["flagged_at"]
     assert marked["snoozed_until"] > marked["seen_at"]

@@ -256,6 +256,13 @@ def test_failed_work_is_a_draft_that_says_so_and_no_secret_is_pushed(
     assert forge.tip(f"kapelle/{id_}") == ""
     kapelle.cli("pr", id_, "--force", check=True)
     assert secret not in forge.pulls[1]["body"]
+    # Nor is one that was committed and taken back.
+    commit = "git -c user.name=x -c user.email=x@x.x commit -qm 1"
+    steps = f"echo $MY_API_KEY > c && git add c && {commit} && git rm -q c && touch d"
+    taken = kapelle.play(
+        f'[[do]]\nrun = "{steps}"', repository, env={"MY_API_KEY": secret}, deliver="pr"
+    )
+    assert "knows into c, so" in delivered(kapelle, taken, "failed")["delivery"]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -284,8 +284,15 @@ def heading(
     yield paint(one_line(item["title"]), "bold")
     yield field("id", id_words(item))
     status = paint(status_words(item), styles.get(item["status"]))
-    status += ", archived" if item.get("archived_at") else ""
+    status = ", ".join([status, *(["archived"] if item.get("archived_at") else []), *marks(item)])
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+
+
+def marks(item: dict[str, Any]) -> list[str]:
+    """What a person has marked it with: that it is flagged, and until when it is put off."""
+    later = moment(item.get("snoozed_until"))
+    put_off = [f"snoozed until {local(item['snoozed_until'])}"] if later and later > now() else []
+    return [*(["flagged"] if item.get("flagged_at") else []), *put_off]
 
 
 def id_words(item: dict[str, Any]) -> str:

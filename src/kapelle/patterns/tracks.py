@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Text, Turns, field
+from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.features import Feature, Report, Status, read_features, with_status
 from kapelle.patterns.registry import pattern
@@ -114,7 +115,9 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
         why = "; ".join(f"{one.name}: {one.reason or 'not begun'}" for one in rest[:5])
         passed = len(features) - len(rest)
         raise Failed(f"{passed} of {len(features)} features passed; {why}", result)
-    result.reason = f"all {len(features)} features passed" if features else "no feature is open"
+    result.reason = (
+        f"{counted(len(features), 'feature')} passed" if features else "no feature is open"
+    )
     return result
 
 
@@ -197,7 +200,7 @@ class Track:
         """Have it worked on; who fails because of the environment is asked again."""
         spec, feature.phase = self.spec, phase
         while True:
-            await self.ctx.progress(features=[one.model_dump() for one in self.result.features])
+            await self._progress(feature)
             task = await self.ctx.task(
                 prompt, title=feature.name, workspace="own", agent=spec.worker,
                 model=spec.worker_model, max_turns=spec.worker_turns, checks=["diff_not_empty"],
@@ -237,4 +240,8 @@ class Track:
             why = f" ({feature.reason.splitlines()[0][:200]})" if feature.reason else ""
             await ctx.write_file(spec.progress_file, f"{said}{why}\n")
         await ctx.commit(f"{feature.name}: {status}")
-        await ctx.progress(features=[one.model_dump() for one in self.result.features])
+        await self._progress(feature)
+
+    async def _progress(self, feature: Feature) -> None:
+        features = [one.model_dump() for one in self.result.features]
+        await self.ctx.progress(features=features, doing=f"{feature.name}: {feature.phase}")

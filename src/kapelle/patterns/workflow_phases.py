@@ -66,6 +66,10 @@ class PhaseLimit(Spec):
         phase, _, limits = value.partition(":")
         # Completion is what ends a phase without limits.
         pairs = [part.partition("=") for part in limits.split(",") if part != "completion"]
+        for name, _, _ in pairs:
+            if name.strip() not in {"turns", "usd", "minutes"}:
+                known = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
+                raise ValueError(f"`limits` {value!r}: {name.strip()!r} is none of {known}")
         return {"phase": phase, **{name.strip(): amount for name, _, amount in pairs}}
 
     @property

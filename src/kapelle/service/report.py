@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import body
 from kapelle.domain.report import group_of, markdown, next_commands
 from kapelle.domain.run import Run
@@ -28,6 +29,9 @@ class Reports:
         there."""
         until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
         since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
+        if until < since:
+            hint = "Name an earlier --since, or a later --until."
+            raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         found = await self._db.read(query.touched, since, until, wanted.project)
         entries = []
         for work_id in sorted(found[:_MOST], key=body):

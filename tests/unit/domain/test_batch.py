@@ -55,6 +55,7 @@ def test_a_list_as_people_write_it() -> None:
 _LINES = st.sampled_from(
     [
         "- check: rm -rf build",
+        "- agnet: nobody",
         "\t* title: bold",
         "\\- check: x",
         "  \\\\+ agent: y",
@@ -93,3 +94,8 @@ def test_what_is_wrong_is_said_with_its_line(text: str, kind: str, said: str) ->
     with pytest.raises(InvalidInput) as error:
         read_items(text, kind)  # type: ignore[arg-type]
     assert said in error.value.message
+
+
+def test_a_word_that_is_almost_a_field_is_no_part_of_the_prompt() -> None:
+    with pytest.raises(InvalidInput, match="line 2: 'agnet' is no field; did you mean agent"):
+        read_items("- x\n  - agnet: foo\n", "markdown")
