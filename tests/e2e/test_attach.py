@@ -1,9 +1,13 @@
 """Interactive agents: typed into over restarts, from several places, and by their owner alone."""
 
+import asyncio
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+from kapelle.api.routes.terminals import terminal as terminal_route
 from kapelle.domain.ids import attempt_token
 from tests.e2e.instance import Instance
 from tests.e2e.terminal import Terminal
@@ -138,3 +142,24 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     assert f"kapelle attach {task_id}" in kapelle.cli("status", task_id).stdout
     kapelle.cli("cancel", task_id)
     assert kapelle.wait(task_id)["status"] == "cancelled"
+
+
+async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() -> None:
+    typed: list[bytes] = []
+
+    async def type_(data: bytes) -> None:
+        typed.append(data)
+        await asyncio.Event().wait()
+
+    async def shown() -> Any:
+        await asyncio.Event().wait()
+        yield b""
+
+    attached = SimpleNamespace(type=type_, shown=shown)
+    service = SimpleNamespace(terminals=SimpleNamespace(attach=AsyncMock(return_value=attached)))
+    said = [{"type": "websocket.receive", "bytes": b"a"}] * 3 + [{"type": "websocket.disconnect"}]
+    socket: Any = AsyncMock(receive=AsyncMock(side_effect=said))
+    socket.app = SimpleNamespace(state=SimpleNamespace(service=service))
+    await asyncio.wait_for(terminal_route(socket, "task"), 60)
+    assert typed == [b"a"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -114,6 +114,11 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
     assert "a batch holds no batches" in refused({"prompt": "a", "pattern": "batch"})
     assert "nobody" in refused({"prompt": "a", "agent": "nobody"})
     assert "the prompt is empty" in refused(" ")
+    assert "no pattern 'debat'; did you mean debate?" in refused(
+        {"prompt": "a", "pattern": "debat"}
+    )
+    absent = {"prompt": "a", "pattern": "best-of", "options": {"candidates": ["nobody", "x"]}}
+    assert "nobody" in refused("b", absent)
 
 
 def test_a_list_is_saved_changed_exported_and_worked_off(

@@ -179,6 +179,12 @@ def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, reposito
     assert voice.call("POST", merge)["base"] == branch
     assert "child.txt" in git(repository, "ls-tree", "--name-only", branch)
     assert (Path(worktree) / "child.txt").exists()
+    # What goes on from another is merged there as well, whatever base it is said to have.
+    other = work.replace("child.txt", "more.txt")
+    went_on = voice.create(other, continue_from=made["id"], base="main", deliver="merge")["id"]
+    delivery = wait_for(lambda: _delivered(kapelle, went_on))
+    assert (delivery["status"], delivery["branch"]) == ("delivered", branch), delivery
+    assert "more.txt" in git(repository, "ls-tree", "--name-only", branch)
     assert "child.txt" not in git(repository, "ls-tree", "--name-only", "main")
     body = {"prompt": "x", "directory": str(repository)}
     for more in (
@@ -188,9 +194,18 @@ def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, reposito
         voice.refused("forbidden", "POST", "/tasks", {**body, **more})
     steps = {"steps": [{"prompt": "x", "directory": "/"}] * 2, "directory": str(repository)}
     voice.refused("forbidden", "POST", "/runs", {"pattern": "pipeline", "spec": steps})
+    options = {"deliver": "merge", "base": "main"}
+    item = {"prompt": "x", "pattern": "workflow", "options": options}
+    batch = {"items": [item], "directory": str(repository)}
+    voice.refused("forbidden", "POST", "/runs", {"pattern": "batch", "spec": batch})
     voice.refused("forbidden", "POST", f"/tasks/{made['id']}/retry", {"budget_usd": 5})
     told = voice.refused("limit_reached", "POST", "/tasks", {**body, "budget_usd": 3})
     assert told == f"$2 is left for {parent} and all that it asks for, and $3 is asked for."
+
+
+def _delivered(kapelle: Instance, task_id: str) -> Any:
+    delivery = kapelle.task(task_id)["delivery"]
+    return delivery if delivery["status"] != "pending" else None
 
 
 def test_a_tree_has_a_depth_a_width_and_an_end(tmp_path: Path, repository: Path) -> None:

@@ -246,7 +246,8 @@ def test_init_never_chooses_among_several(kapelle: Instance, programs: Path) -> 
 
 
 def test_init_takes_one_that_is_still_to_be_installed(kapelle: Instance) -> None:
-    assert kapelle.cli("init").returncode == 3
+    none = kapelle.cli("init")
+    assert (none.returncode, "kapelle init --agent rehearsal" in none.stderr) == (3, True)
     done = kapelle.cli("init", "--agent", "codex", check=True)
     assert "npm install -g @openai/codex" in done.stderr
 

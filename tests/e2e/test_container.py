@@ -1,13 +1,18 @@
 """Worktrees with a container each: set-up, checks and the agent's own commands run in it."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kapelle.engine.container import script_of
+from kapelle.home import Home
+from kapelle.settings import Settings
 from tests.e2e.ensembles import play
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
@@ -124,6 +129,42 @@ workdir = "/work"
     kapelle.start()
     until(lambda: not _containers(engine), "the container is removed")
     until(lambda: not any(kapelle.home.containers.iterdir()), "nothing is known of it")
+
+
+# As Docker does it: what is executed belongs to another process, and outlives its client.
+_REMOTE = """#!/bin/sh
+shift
+while :; do
+  case "$1" in -e) export "$2"; shift 2 ;; -w) shift 2 ;; *) break ;; esac
+done
+shift
+setsid "$@" &
+wait $!
+"""
+
+
+def test_a_command_is_ended_in_its_container_with_its_script(tmp_path: Path) -> None:
+    engine, pid = tmp_path / "docker", tmp_path / "pid"
+    engine.write_text(_REMOTE)
+    engine.chmod(0o755)
+    docker = {"engine": str(engine), "image": "any"}
+    settings = Settings.model_validate({"workspace": {"docker": docker}})
+    script = script_of(Home(tmp_path / "home"), settings, tmp_path)
+    assert script is not None
+    inner = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"
+    began = subprocess.Popen([script, "/bin/sh", "-c", inner], start_new_session=True)
+    until(pid.exists, "it has begun")
+    os.killpg(began.pid, signal.SIGTERM)
+    assert began.wait() == 143
+    until(lambda: not _sleeps(int(pid.read_text())), "it is ended too")
+    assert subprocess.run([script, "/bin/sh", "-c", "exit 7"], check=False).returncode == 7
+
+
+def _sleeps(pid: int) -> bool:
+    try:
+        return b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_a_service_of_a_compose_file_is_the_workspaces_container(

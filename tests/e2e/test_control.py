@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
+from tests.e2e.staging import until
 
 
 @pytest.fixture
@@ -240,8 +242,9 @@ def test_an_idempotency_key_submits_once(kapelle: Instance, tmp_path: Path) -> N
 def test_checks_are_made_once_more_on_what_was_committed(
     kapelle: Instance, repository: Path, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    check = f"test -f new.txt && echo seen && ! test -e {broken}"
+    broken, hold, held = (tmp_path / name for name in ("broken", "hold", "held"))
+    wait = f"if test -e {hold}; then touch {held}; while test -e {hold}; do sleep 0.1; done; fi"
+    check = f"{wait}; test -f new.txt && echo seen && ! test -e {broken}"
     work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n[[do]]\nrun = \"sleep 60\"\n"
     task = kapelle.play(work.replace("sleep 60", "true"), repository, checks=[check])
     first = kapelle.wait(task)
@@ -258,6 +261,18 @@ def test_checks_are_made_once_more_on_what_was_committed(
     now = kapelle.task(task)
     assert (now["status"], now["checks"]) == ("completed", first["checks"])
     assert now["checked_again"]["checks"][0]["output"].startswith("seen")
+    # What goes on meanwhile is not told what was found of it before.
+    hold.touch()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(kapelle.post, f"/tasks/{task}/check")
+        until(held.exists, "the check is made")
+        kapelle.post(f"/tasks/{task}/resume")
+        kapelle.wait_for_status(task, "running")
+        broken.unlink()
+        hold.unlink()
+        asked.result()
+    assert kapelle.wait(task)["status"] == "completed"
+    assert kapelle.task(task)["checked_again"] is None
     running = kapelle.play(work, repository, checks=[check])
     kapelle.wait_for_status(running, "running")
     with pytest.raises(ApiError, match="is running"):
@@ -269,9 +284,12 @@ def test_work_is_flagged_put_off_and_seen(kapelle: Instance, tmp_path: Path) -> 
     task = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
     other = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
     kapelle.wait(task), kapelle.wait(other)
-    assert kapelle.cli("flag", task).returncode == 0
+    assert "kapelle list --flagged" in kapelle.cli("flag", task, check=True).stderr
     assert [one["id"] for one in kapelle.get("/work?flagged=true")["work"]] == [task]
-    assert kapelle.cli("snooze", task, "--until", "2h").returncode == 0
+    said = kapelle.cli("snooze", task, "--until", "2h", check=True).stdout
+    assert "snoozed until 20" in said
+    for shown in (kapelle.cli("status", task).stdout, kapelle.cli("list", "--all").stdout):
+        assert "flagged, snoozed until 20" in shown
     marked = kapelle.post(f"/work/{task}/mark", {"seen": True})
     assert marked["flagged_at"]
     assert marked["snoozed_until"] > marked["seen_at"]

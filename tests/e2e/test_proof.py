@@ -77,7 +77,8 @@ def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: 
 def test_a_check_known_to_be_blind_verifies_nothing_where_nothing_was_changed(
     kapelle: Instance, repository: Path
 ) -> None:
-    end_of(kapelle, repository, "true")
+    blind = end_of(kapelle, repository, "true", "diff_not_empty")
+    assert (blind["status"], blind["verified"]) == ("completed", False)
     idle = kapelle.wait(kapelle.play('[[do]]\nsay = "Done."', repository, checks=["true"]))
     assert (idle["status"], idle["verified"]) == ("completed", False)
     assert idle["checks"][0]["proved"] is False

@@ -58,7 +58,11 @@ CODER = "\n".join(
 )
 SIX = doing("six", {"run": "echo six >> README.md"}, {"result": "Told six."})
 OTHER = "".join(doing(name, *writes(name)) for name in ("three", "four", "five")) + SIX
-SPOIL = {"run": "rm README.md; echo mine > critic.txt; git add -A; git commit -qm mine; rm -rf ."}
+SPOIL = {
+    "run": "rm README.md; echo mine > critic.txt; git add -A; git commit -qm mine; "
+    "for one in $(git for-each-ref --format='%(refname)' refs/heads); do git update-ref -d $one; "
+    "done; rm -rf ."
+}
 CRITIC = "\n".join(
     [
         rule(rf"{REVIEW}[\s\S]*Told six", answer({**FINE, "done": [6]})),
@@ -70,6 +74,7 @@ CRITIC = "\n".join(
 
 def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, repository: Path) -> None:
     cast(kapelle, coder=CODER, other=OTHER, critic=CRITIC)
+    git(repository, "branch", "keepsake")
     run_id = start(
         kapelle, "workflow", repository, task="All six", implementers=["coder", "other"],
         reviewers=["critic"], retry_delay_s=0, checks=["test -f README.md"],
@@ -89,6 +94,9 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     files = files_on_branch(repository, run)
     assert {f"{name}.txt" for name in NAMES} <= files
     assert not files & {"assess.txt", "critic.txt"}
+    assert {"keepsake", "main"} <= set(
+        git(repository, "branch", "--format=%(refname:short)").split()
+    )
     assert (on_branch(repository, run, "README.md") or "").endswith("six\n")
     done = [entry["agent"] for entry in run["result"]["worklog"] if entry["phase"] == "implement"]
     # An agent that crashed three times pauses, so that the other one goes on.

@@ -104,7 +104,9 @@ def run_command() -> Any:
     def run(**params: Any) -> None:
         from kapelle.cli.follow import show_new
 
-        client, source = Connection(), params["source"]
+        if (source := params["source"]) is None:
+            raise InvalidInput("NAME or FILE is missing.", hint="Write `kapelle batches run NAME`.")
+        client = Connection()
         is_file = source == "-" or Path(source).suffix.lower() in {".md", ".csv"}
         if is_file:
             items = read_items(_text(Path(source)), format_of(source))

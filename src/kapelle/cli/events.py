@@ -198,6 +198,8 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     if facts.get("step") is not None:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
+    elif facts.get("doing"):
+        found.append(one_line(str(facts["doing"]), 120))
     return found + _score("best", facts.get("best"))
 
 

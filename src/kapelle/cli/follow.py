@@ -17,6 +17,7 @@ from kapelle.cli.format import (
     between,
     clean,
     command_lines,
+    delivery_words,
     one_line,
     short,
     status_words,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
+_DELIVERY_PAUSE_S = 0.5
 _REFRESH_S = 1.0
 _MOST_ROWS = 15
 # Behind whatever an attempt has written, as a position in a transcript.
@@ -105,12 +107,25 @@ def follow(
             asks = ended["questions"] and not as_json and can_ask()
             if not asks or not _ask_all(client, ended):
                 break
+    with _interruptible(ended):
+        ended = _delivered(client, ended)
     if as_json:
         more = {"run" if "spent" in item else "task": ended} if whole else {}
         json_line({"event": "end", "status": ended["status"], **more})
     else:
         conclude(ended)
     return ended
+
+
+def _delivered(client: Connection, item: Task | Run) -> Task | Run:
+    """What is completed, once it is delivered or that is seen to take longer."""
+    path = run_path if "spent" in item else task_path
+    while item["status"] == "completed" and (told := item.get("delivery")):
+        if told["status"] != "pending" or told["reason"]:
+            break
+        time.sleep(_DELIVERY_PAUSE_S)
+        item = client.get(path(item["id"]))
+    return item
 
 
 def _until_settled(
@@ -309,6 +324,12 @@ def conclude(item: Task | Run) -> None:
     if said:
         say(f"\n{clean(said)}\n")
     say(wrapped(verdict(item), 2))
+    if (
+        (told := item.get("delivery"))
+        and told["mode"] != "branch"
+        and item["status"] == "completed"
+    ):
+        say(wrapped(delivery_words(told), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)
 
@@ -340,6 +361,8 @@ def watch(client: Connection, run: Run, params: Mapping[str, Any], seen: int) ->
         if not _ask_all(client, run):
             run = client.get(run_path(run["id"]))  # some of them may have been answered
             break
+    with _interruptible(run):
+        run = _delivered(client, run)
     if as_json:
         document(run)
     elif iterations:

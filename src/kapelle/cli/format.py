@@ -284,8 +284,15 @@ def heading(
     yield paint(one_line(item["title"]), "bold")
     yield field("id", id_words(item))
     status = paint(status_words(item), styles.get(item["status"]))
-    status += ", archived" if item.get("archived_at") else ""
+    status = ", ".join([status, *(["archived"] if item.get("archived_at") else []), *marks(item)])
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+
+
+def marks(item: dict[str, Any]) -> list[str]:
+    """What a person has marked it with: that it is flagged, and until when it is put off."""
+    later = moment(item.get("snoozed_until"))
+    put_off = [f"snoozed until {local(item['snoozed_until'])}"] if later and later > now() else []
+    return [*(["flagged"] if item.get("flagged_at") else []), *put_off]
 
 
 def id_words(item: dict[str, Any]) -> str:
@@ -335,7 +342,9 @@ def delivery_words(told: dict[str, Any]) -> str:
     """Where work is delivered to, and how far that is."""
     facts = [told["state"], f"CI {told['ci']}" if told["ci"] not in {None, "none"} else None]
     what = "merge" if told["mode"] == "merge" else f"pull request {told['url'] or ''}".strip()
-    if told["status"] != "delivered":
+    if told["status"] == "delivered" and told["mode"] == "merge":
+        facts = ["done"]
+    elif told["status"] != "delivered":
         facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
     return one_line(", ".join(filter(None, [what, *facts])), 500)
 

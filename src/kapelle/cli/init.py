@@ -85,13 +85,16 @@ def init(
     if choice is not None:
         # Even one that is still to be installed.
         type_of(choice, settings)
-        set_value(Home.default().config, "default_agent", choice)
         done["default_agent"] = choice
+        if ask:
+            say(f"The default agent will be {choice}.")
     done["chosen"] = choice is not None
     proposal = propose(top) if (top := root(current())) else Proposal()
     done["proposal"] = proposal.as_json()
     done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
     done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
+    if choice is not None:  # whoever leaves at a question has changed nothing
+        set_value(Home.default().config, "default_agent", choice)
     if agents_md:
         done["agents_md"] = _tell_agents(top or current())
     if as_json:
@@ -143,6 +146,8 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
         file.write(_config(proposed, mark="" if accepted else "# "))
+    if proposed and not accepted:
+        say("They are in the file as comments, not used: take away the # to use them.")
     if proposal.tracks and not os.path.lexists(path.parent / "tracks.toml"):
         with open(path.parent / "tracks.toml", "x", encoding="utf-8") as file:
             file.write(_tracks(proposal.tracks))
@@ -178,6 +183,7 @@ def _explain(done: dict[str, Any]) -> None:
     else:
         say("No coding agent was found. Install one such as claude, codex or gemini, or set up any")
         say("""command: kapelle config set agents.NAME.command '["mytool", "{prompt}"]'""")
+        say("To look around without one: kapelle init --agent rehearsal")
     if path is None:
         say("This is not a git repository, so no repository config was written.")
     else:

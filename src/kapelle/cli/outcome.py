@@ -22,9 +22,10 @@ def settled(task: Task) -> bool:
 
 
 def exit_code(task: Task) -> int:
-    """0 done, 1 the work failed, 3 a person is needed: for an answer, or to let it go on."""
+    """0 done, 1 the work failed or could not be delivered, 3 a person is needed: for an answer, or
+    to let it go on."""
     if task["status"] == "completed":
-        return DONE
+        return WORK_FAILED if (task.get("delivery") or {}).get("status") == "failed" else DONE
     needed = task["status"] in {"waiting", "paused"} or task["waiting_for"] == "input"
     return INPUT_NEEDED if needed else WORK_FAILED
 

@@ -1,5 +1,6 @@
 """`kapelle prompts`: what the roles of patterns are told, and a repository's own words for it."""
 
+import os
 from typing import Annotated
 
 from kapelle.cli.command import Json, argument, flag
@@ -23,12 +24,13 @@ def prompts(
     text.
     """
     from kapelle.patterns import registry
-    from kapelle.settings.trust import executable
+    from kapelle.settings.trust import executable, standing
 
     built_in = {f"{one.name}/{role}": text for one in registry.built_in()
                 for role, text in one.prompts.items()}  # fmt: skip
     asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
-    own = executable(Home.default(), current()).prompts
+    found = executable(Home.default(), current())
+    own, trusted = found.prompts, standing(Home.default(), found, os.environ) == "trusted"
     if not asked:
         raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
     if copy:
@@ -42,7 +44,12 @@ def prompts(
             say(f"{path} is yours to change; then: kapelle trust")
         return
     told = [
-        {"name": key, "text": own.get(key, text), "own": key in own} for key, text in asked.items()
+        {
+            "name": key,
+            "text": own.get(key, text) if trusted else text,
+            "own": trusted and key in own,
+        }
+        for key, text in asked.items()
     ]
     unknown = sorted(set(own) - set(built_in)) if name is None else []
     if as_json:
@@ -52,5 +59,7 @@ def prompts(
     else:
         rows = [(str(one["name"]), ".kapelle" if one["own"] else "built in") for one in told]
         write(table(["PROMPT", "FROM"], rows))
+        if own and not trusted:
+            say(f"Not used, for it is not trusted: {', '.join(sorted(own))}. `kapelle trust`")
         for key in unknown:
             say(f".kapelle/prompts/{key}.md is for no role of a pattern that Kapelle has.")

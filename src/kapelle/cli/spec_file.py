@@ -133,9 +133,9 @@ class _Source:
             with sys.stdin.buffer if self.stdin else open(path, "rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
         except FileNotFoundError:
-            raise self.refusal(1, "there is no such file", "Check the name.") from None
+            raise self.refusal(0, "there is no such file", "Check the name.") from None
         except IsADirectoryError:
-            raise self.refusal(1, "this is a directory", "Name a file in it.") from None
+            raise self.refusal(0, "this is a directory", "Name a file in it.") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise self.refusal(1, f"this cannot be read: {reason}", "Check the name.") from None

@@ -142,6 +142,12 @@ class Option:
             return [self._check(check, timeout_s) for check in typed or ()] or None
         if typed is None or (self.repeatable and not typed):
             return None
+        most = self.limits.get("maxItems") or self.limits.get("maxProperties") or math.inf
+        if self.repeatable and len(typed) > most:
+            raise InvalidInput(
+                f"{self.flag} may be there at most {most} times, not {len(typed)}.",
+                hint="Leave some of them out.",
+            )
         if self.kind in _ALL:
             return _ALL[self.kind](typed, self.flag)
         if self.kind == "moment":

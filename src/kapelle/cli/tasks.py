@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag, option
-from kapelle.cli.format import clean, colourful, delivery_words, one_line, paint, status_words
+from kapelle.cli.format import (
+    clean,
+    colourful,
+    delivery_words,
+    local,
+    marks,
+    one_line,
+    paint,
+    status_words,
+)
 from kapelle.cli.ids import (
     AnyIds,
     NewestId,
@@ -114,8 +123,9 @@ def _title(item: Task | Run) -> str:
     if item.get("archived_at"):
         return f"(archived) {one_line(item['title'])}"
     told = item.get("delivery")
-    about = delivery_words(told) if told else ""
+    about = delivery_words({**told, "reason": None}) if told else ""
     about = about if _has_ended(item) else one_line(doing_words(item))
+    about = ", ".join(filter(None, [about, *marks(item)]))
     return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 
@@ -297,6 +307,8 @@ Off = Annotated[bool, flag("Take that back.", "--off")]
 def flag_work(task_ids: AnyIds, off: Off = False, as_json: Json = False) -> None:
     """Flag tasks and runs for attention, or no more."""
     _mark(task_ids, {"flagged": not off}, "not flagged" if off else "flagged", as_json)
+    if not off and not as_json:
+        say("`kapelle list --flagged` lists what is.")
 
 
 def snooze(
@@ -307,7 +319,8 @@ def snooze(
 ) -> None:
     """Put tasks and runs off: until then they do not need you."""
     moment = None if off else future_time(until, "--until", None)
-    _mark(task_ids, {"snoozed_until": moment}, "snoozed" if moment else "not snoozed", as_json)
+    state = f"snoozed until {local(moment)}" if moment else "not snoozed"
+    _mark(task_ids, {"snoozed_until": moment}, state, as_json)
 
 
 def _mark(ids: list[str], body: dict[str, Any], state: str, as_json: bool) -> None:

@@ -52,7 +52,7 @@ def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., None]:
         known = client.get(template_path(name)) if more else {}
         if more and params["guidelines_file"] is None:
             params["guidelines"] = params["guidelines"] or known["guidelines"]
-        given = {**known, **spec_of(options, params, "templates create")}
+        given = {**known, **spec_of(options, params, f"templates create {name}")}
         spec = {option.key: given.get(option.key) for option in options}
         spec["name"] = params.get("rename") or name
         with spelled(options):

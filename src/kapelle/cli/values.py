@@ -244,6 +244,10 @@ def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
             raise InvalidInput(
                 f"{option} {entry!r} is not a pair.", hint=f"Write {option} KEY=VALUE."
             )
+        if key.strip() in found:
+            raise InvalidInput(
+                f"{option} {key.strip()} is there twice.", hint=f"Write each NAME of {option} once."
+            )
         found[key.strip()] = text
     return found
 

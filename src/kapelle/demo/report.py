@@ -164,6 +164,7 @@ def lines(
         yield ""
         yield paint("The page, with all of this", "bold")
         yield f"   {page}"
+        yield "   This address works once, within a minute; `kapelle open` makes another."
 
 
 def _row(key: str, task: Task, report: Report) -> list[str]:

@@ -1,6 +1,7 @@
 """Lists of work as Markdown or CSV: what `kapelle batches` keeps, and what people write."""
 
 import csv
+import difflib
 import io
 import json
 import re
@@ -20,7 +21,11 @@ _FIELDS = {
 }  # fmt: skip
 _COLUMNS = ("prompt", *_FIELDS)
 _ITEM = re.compile(r"[-*+] +(?:\[[ xX]\] +)?(.*)|\d+[.)] +(.*)")
-_FIELD = re.compile(r"\s+[-*+] +(\w+): *(.*)")
+_FIELD = re.compile(rf"\s+[-*+] +({'|'.join(_FIELDS)}): *(.*)")
+_NESTED = re.compile(r"\s+[-*+] +(\w+):")
+# A line of a prompt that looks like a field, or like one misspelt, is written behind a backslash.
+_ESCAPED = re.compile(r"^(\s*)\\(?=\\*[-*+] +\w+:)")
+_UNESCAPED = re.compile(r"^(\s*)(?=\\*[-*+] +\w+:)")
 _HINT = "Begin each item with `- `; `  - agent: NAME` under it says who does it."
 
 
@@ -43,11 +48,12 @@ def _from_markdown(text: str) -> list[Item]:
         if begun := _ITEM.fullmatch(line):
             items.append({"prompt": (begun[1] or begun[2] or "").strip()})
         elif line.startswith((" ", "\t")) and items:
-            field = _FIELD.fullmatch(line)
-            if field and field[1] in _FIELDS:
+            if field := _FIELD.fullmatch(line):
                 _put(items[-1], field[1], field[2].strip(), f"line {number}")
             else:
-                items[-1]["prompt"] += "\n" + line.removeprefix("  ").rstrip()
+                _refuse_typo(line, number)
+                said = _ESCAPED.sub(r"\1", line.removeprefix("  "))
+                items[-1]["prompt"] += "\n" + said.rstrip()
         elif not line.strip():
             if items:
                 items[-1]["prompt"] += "\n"
@@ -55,6 +61,14 @@ def _from_markdown(text: str) -> list[Item]:
             problem = f"line {number}: {line.strip()[:60]!r} belongs to no item."
             raise InvalidInput(problem, hint="Indent what goes on by two spaces. " + _HINT)
     return [{**item, "prompt": item["prompt"].strip()} for item in items]
+
+
+def _refuse_typo(line: str, number: int) -> None:
+    """A nested item whose word is almost a field is no part of the prompt."""
+    said = _NESTED.match(line)
+    if said and (near := difflib.get_close_matches(said[1], _FIELDS, 1, 0.75)):
+        problem = f"line {number}: {said[1]!r} is no field; did you mean {near[0]}?"
+        raise InvalidInput(problem, hint="In a prompt, put a backslash before its dash.")
 
 
 def _from_csv(text: str) -> list[Item]:
@@ -102,9 +116,10 @@ def as_markdown(items: Iterable[Item]) -> str:
     lines: list[str] = []
     for item in items:
         first, *others = item["prompt"].splitlines()
+        others = [_UNESCAPED.sub(r"\1\\", line) for line in others]
         lines += [f"- {first}", *(f"  {line}" if line.strip() else "" for line in others)]
         for name, value in _cells(item):
-            lines += [f"  - {name}: {part}" for part in value]
+            lines += [f"  - {name}: {' '.join(part.splitlines())}" for part in value]
     return "\n".join(lines) + "\n"
 
 

@@ -157,7 +157,7 @@ def problem(details: Any, place: str = "", given: str = "") -> str:
     if words is None:
         text = str(details["msg"]).removeprefix("Value error, ")
         return f"{place}: {text}" if place else text
-    told = words.format_map(details.get("ctx", {}))
+    told = words.format_map(details.get("ctx", {})).removesuffix(", not None")
     if words.startswith("must be") and (given or "input" in details):
         told += f", not {given or shown(details['input'])}"
     return f"{place or 'it'} {told}"

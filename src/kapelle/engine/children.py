@@ -1,7 +1,6 @@
 """Children: what an attempt may ask for, what that takes over, and the limits of the whole tree."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from kapelle.domain.budget import left_usd
 from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
-from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.specs import CheckKind, WorkspaceKind
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
@@ -20,8 +19,11 @@ from kapelle.store.database import Connection
 from kapelle.store.query import Row, resolve
 from kapelle.workspaces import repository_of
 
-# What may hold secrets, or commands that Kapelle would start: a child has its parent's.
-_OWN = ("env", "mcp", "shell")
+# What may hold secrets, or commands that Kapelle would start: a child has its parent's. What it
+# starts itself has also its places.
+_OWN, _PLACES = ("env", "mcp", "shell"), ("base", "workspace")
+# Where `ci` is a word like any other.
+_WORDS = ("tags", "title", "project", "prompt")
 _DEEPEST = 10
 # How the reasons begin of what was not stopped by a person.
 _NOT_BY_PEOPLE = ("cancelled by task_", "paused by task_", "its dependency task_")
@@ -31,11 +33,7 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     """The specification of a task or run, a valid one, with what it takes over from the task that
     asks for it; raises what an attempt may not ask for."""
     parent = await parts.db.read(tasks.row, parent_id)
-    if given := [name for name in _OWN if spec.get(name)]:
-        raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
-    # In JSON, nothing that a text says looks like this.
-    if spec.get("deliver") == "pr" or '"kind": "ci"' in json.dumps(spec, default=str):
-        raise Forbidden("An attempt pushes nothing: neither as a pull request nor for a check ci.")
+    require_modest(spec)
     spec = _placed(parent, spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
@@ -57,12 +55,30 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
         "budget_usd": asked or left,
         "priority": f"P{max(parent['priority'], int(str(spec.get('priority', 'P0'))[1:] or 0))}",
     }
-    if parent["workspace_kind"] == WorkspaceKind.WORKTREE and not spec.get("continue_from"):
-        inherited["base"] = parent["workspace_branch"]
+    is_worktree = parent["workspace_kind"] == WorkspaceKind.WORKTREE
+    begins = is_worktree and not spec.get("continue_from")
+    inherited["base"] = parent["workspace_branch"] if begins else None
     if not spec.get("agent"):
         inherited |= {name: parent[name] for name in ("agent", "fallback_agents")}
         inherited["model"] = spec.get("model") or parent["model"]
     return {**spec, **inherited}
+
+
+def require_modest(spec: Any, around: str = "") -> None:
+    """Raise Forbidden for what an attempt may not ask for, also in a specification that is in
+    another one, as the options of a batch are; around names the field that it is in."""
+    if isinstance(spec, list):
+        for one in spec:
+            require_modest(one, around)
+    elif isinstance(spec, dict):
+        if given := [name for name in (*_OWN, *(_PLACES if around else ())) if spec.get(name)]:
+            raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
+        if spec.get("deliver", "branch") not in ("branch", "branch" if around else "merge"):
+            raise Forbidden("An attempt has work delivered to its own branch alone, by itself.")
+        for name, value in spec.items():
+            require_modest(value, name)
+    elif spec == CheckKind.CI and around not in _WORDS:
+        raise Forbidden("An attempt pushes nothing, so there is no check ci.")
 
 
 def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> bool:

@@ -33,15 +33,33 @@ _HEAD = """\
 top={top} name={name} engine={engine}
 """
 _EXEC = """\
-# Runs a command in the container of this workspace.
+# Runs a command in the container of this workspace, and ends it there when this is ended.
 here=$(pwd -P)
 case "$here/" in "$top"/*) inside=${{here#"$top"}} ;; *) inside= ;; esac
+mark=$$-$(date +%s)
+end() {{
+  trap '' TERM INT HUP
+  sought=$mark mark=
+  enter /bin/sh -c 'for one in /proc/[0-9]*; do
+    grep -q "KAPELLE_INSIDE=$0" "$one/environ" && kill -9 "${{one#/proc/}}"
+  done' "$sought" >/dev/null 2>&1
+  exit 143
+}}
+trap end TERM INT HUP
+{enter}
+enter "$@" &
+wait $!
 """
-_IN_IMAGE = 'exec "$engine" exec {names}-w {workdir}"$inside" "$name" "$@"\n'
+_IN_IMAGE = """\
+enter() {{
+  "$engine" exec -e KAPELLE_INSIDE="$mark" {names}-w {workdir}"$inside" "$name" "$@"
+}}"""
 _IN_SERVICE = """\
 cd "$top" || exit 125
-exec "$engine" compose -p "$name" {files}exec -T {names}{where}{service} "$@"
-"""
+enter() {{
+  "$engine" compose -p "$name" {files}exec -T -e KAPELLE_INSIDE="$mark" \
+    {names}{where}{service} "$@"
+}}"""
 _BEGIN_IMAGE = """\
 "$engine" exec "$name" /bin/sh -c : >/dev/null 2>&1 && exit
 "$engine" restart -t 0 "$name" >/dev/null 2>&1 && exit
@@ -117,8 +135,12 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
     return place / SCRIPT
 
 
-_OF_IMAGE = {SCRIPT: _EXEC + _IN_IMAGE, "begin": _BEGIN_IMAGE, "remove": _REMOVE}
-_SERVICE = {SCRIPT: _EXEC + _IN_SERVICE, "begin": _BEGIN_SERVICE, "remove": _REMOVE}
+_OF_IMAGE = {SCRIPT: _EXEC.replace("{enter}", _IN_IMAGE), "begin": _BEGIN_IMAGE, "remove": _REMOVE}
+_SERVICE = {
+    SCRIPT: _EXEC.replace("{enter}", _IN_SERVICE),
+    "begin": _BEGIN_SERVICE,
+    "remove": _REMOVE,
+}
 
 
 def _image(docker: Docker) -> dict[str, str]:

@@ -211,8 +211,12 @@ def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
             f"{work.id} works in the worktree of {work.workspace.owner}.",
             hint=f"kapelle {verb} {work.workspace.owner}",
         )
+    what = "open" if verb == "pr" else verb
     if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
-        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {verb}.")
+        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to {what}.")
+    if verb == "pr" and work.merged_at:
+        base = work.workspace.base
+        raise Conflict(f"{work.id}: it is merged into {base}; there is nothing to open.")
     if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:
         raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
     if isinstance(work, Run) and work.status not in RUN_FINAL:
@@ -239,18 +243,27 @@ async def deliverable(
         message = f"{work.title}\n\n{type(work).__name__}: {work.id}, {work.status}"
         commit = await parts.workspaces.commit(work.id, message)
     if commit is None or commit == work.workspace.base_commit:
-        raise Conflict(f"{work.id} changed nothing, so there is nothing to {verb}.")
+        what = "open" if verb == "pr" else verb
+        raise Conflict(f"{work.id} changed nothing, so there is nothing to {what}.")
     if not secrets:
-        await require_no_secret(parts, work, verb)
+        await require_no_secret(parts, work, verb, commit)
     return commit
 
 
-async def require_no_secret(parts: Parts, work: Task | Run, verb: str) -> None:
-    """Raise Conflict if a file would get a secret that Kapelle knows."""
+async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: str) -> None:
+    """Raise Conflict if a file would get a secret that Kapelle knows, or if anything that is
+    pushed with the commit holds one."""
     done, does = ("merged", "merges") if verb == "merge" else ("pushed", "pushes")
     known = await secrets_of(parts, work)
-    diff = await parts.workspaces.diff(work.id, as_text=True)
-    for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
+    told = b""
+    if verb == "merge":
+        diff = await parts.workspaces.diff(work.id, as_text=True)
+    else:
+        told, diff = await parts.workspaces.search_history(work.id, commit)
+    found = await asyncio.to_thread(_files_with_secrets, diff.patch, known)
+    if await asyncio.to_thread(redact, told, known) != told:
+        found.append("the message or a name of a commit")
+    for name in found:
         raise Conflict(
             f"{work.id} puts a secret that Kapelle knows into {name}, so it is not {done}.",
             hint=f"`kapelle diff {work.id}` shows where; --force {does} it all the same.",
@@ -303,9 +316,15 @@ class Verification:
             raise Conflict(f"{self.work.id} has no check that is a command.")
         passed = all(result.passed for result in self.made)
         told = [cut(result.model_dump(mode="json"), _SHOWN) for result in self.made]
-        await self.parts.db.write(
-            events.append, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
-        )
+
+        def note(connection: Connection) -> None:
+            # What went on meanwhile has another commit to be checked.
+            if tasks.row(connection, self.work.id)["ended_at"] == self.work.ended_at:
+                events.append(
+                    connection, CHECKED, self.work.id, commit=commit, passed=passed, checks=told
+                )
+
+        await self.parts.db.write(note)
 
     async def _make_all(self, commit: str, where: str) -> AsyncGenerator[CheckResult, None]:
         if not (checks := await self.commands()):

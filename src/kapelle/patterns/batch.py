@@ -110,6 +110,15 @@ class BatchSpec(PatternSpec):
     def places(self) -> list[tuple[str, bool]]:
         return [(item.directory, False) for item in self.items if item.directory]
 
+    @property
+    def inner_runs(self) -> list[tuple[str, dict[str, Any]]]:
+        found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
+        for item in self.items:
+            if name := item.pattern or self.pattern:
+                kind = (name, item.agent, item.model, item.directory, repr(item.options))
+                found.setdefault(kind, (name, self.asked(item)))
+        return [*found.values()]
+
     @model_validator(mode="after")
     def _patterns_fit(self) -> "BatchSpec":
         """What a run of an item would be refused for is told before anything begins."""

@@ -9,7 +9,7 @@ from kapelle.domain.failures import POLICIES, FailureClass, Response
 from kapelle.domain.specs import Name, Spec, field
 from kapelle.domain.states import TaskStatus
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import TaskResult
+from kapelle.patterns.results import MAKES_WAY, NOBODY, TaskResult
 
 _TRIES = 3
 # Failures that say something of the work or of its limits: nobody else is asked. What only a person
@@ -67,9 +67,12 @@ async def first_able(
             )
             if work.ok or work.failure in _OF_WORK:
                 return work
-            limited = work.status is TaskStatus.CANCELLED
-            if work.failure in _LASTING or again == _TRIES - 1 or (limited and patient):
+            if work.status is TaskStatus.CANCELLED:
+                if not (work.reason or "").startswith((MAKES_WAY, NOBODY)):
+                    raise Unable([work])  # a person does not want it
+                if patient:
+                    out[who.agent] = work
+                break
+            if work.failure in _LASTING or again == _TRIES - 1:
                 out[who.agent] = work
-            if limited:
-                break  # unless a person does not want it
     raise Unable([*out.values()])

@@ -11,6 +11,8 @@ from kapelle.patterns.results import Failed
 
 Status = Literal["open", "verifying", "passed", "failed"]
 
+_COMMITTED = "the file is read as it is committed"
+
 
 class Step(BaseModel):
     step: int = Field(description="its number")
@@ -71,13 +73,22 @@ class Feature(BaseModel):
 def read_features(name: str, text: str | None) -> list[Feature]:
     if text is None:
         raise Failed(f"there is no {name} on the branch that the run begins from: commit it first")
+    features: list[Feature] = []
     try:
-        features = [Feature.model_validate(item) for item in _items(json.loads(text))]
+        for item in _items(json.loads(text)):
+            features.append(Feature.model_validate(item))
+    except ValidationError as error:
+        which = f"feature {len(features) + 1}"
+        which += f" (id {item['id']})" if isinstance(item, dict) and "id" in item else ""
+        raise Failed(f"{name}: {which}: {sentence(error)}; {_COMMITTED}") from None
     except (ValueError, KeyError, TypeError) as error:
-        why = sentence(error) if isinstance(error, ValidationError) else f"{error}"
-        raise Failed(f"{name} is no list of features, nor an object with one: {why}") from None
-    if len({feature.id for feature in features}) < len(features):
-        raise Failed(f"{name}: two features have the same id")
+        why = f"it has no {error}" if isinstance(error, KeyError) else f"{error}"
+        problem = f"{name} is no list of features, nor an object with one: {why}"
+        raise Failed(f"{problem}; {_COMMITTED}") from None
+    ids = [feature.id for feature in features]
+    for number, one in enumerate(ids, 1):
+        if one in ids[: number - 1]:
+            raise Failed(f"{name}: feature {number} has the id {one} of another; {_COMMITTED}")
     return features
 
 

@@ -10,6 +10,9 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
+# How the reasons begin of tasks that their own run has ended, and not a person.
+MAKES_WAY, NOBODY = "makes way for another agent", "nobody is there to answer"
+
 
 class WorkResult(Record):
     """How a task or a run ended, and what it left in a worktree of its own."""

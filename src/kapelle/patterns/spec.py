@@ -1,6 +1,6 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -104,6 +104,11 @@ class PatternSpec(WorkSpec):
     @property
     def places(self) -> list[tuple[str, bool]]:
         """The directories of tasks besides its own, and whether each shares the run's workspace."""
+        return []
+
+    @property
+    def inner_runs(self) -> list[tuple[str, dict[str, Any]]]:
+        """The pattern and spec of each kind of run that it will start, as far as that is known."""
         return []
 
     def role(

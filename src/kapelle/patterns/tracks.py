@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Text, Turns, field
+from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.features import Feature, Report, Status, read_features, with_status
 from kapelle.patterns.registry import pattern
@@ -72,7 +73,8 @@ class TracksSpec(PatternSpec):
 
     def track_of(self, category: str) -> str:
         """The track that takes a category."""
-        named = [name for name, taken in self.tracks.items() if category in taken.split(",")]
+        taken = {name: [*map(str.strip, of.split(","))] for name, of in self.tracks.items()}
+        named = [name for name in taken if category in taken[name]]
         return [*named, *(name for name in self.tracks if not self.tracks[name]), *self.tracks][0]
 
 
@@ -94,7 +96,7 @@ _PROTOCOL = "\n\nFollow {0} where it does not contradict the above. {1} tells wh
 _CONFLICT = "Others' work is merged into yours. Resolve the conflict markers, so that both hold: {}"
 
 
-@pattern("tracks", spec=TracksSpec)
+@pattern("tracks", spec=TracksSpec, prompts=PROMPTS)
 async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     """Work off a file of features in parallel tracks; only what was verified is merged."""
     found = read_features(spec.features, await ctx.read_file(spec.features))
@@ -113,7 +115,9 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
         why = "; ".join(f"{one.name}: {one.reason or 'not begun'}" for one in rest[:5])
         passed = len(features) - len(rest)
         raise Failed(f"{passed} of {len(features)} features passed; {why}", result)
-    result.reason = f"all {len(features)} features passed" if features else "no feature is open"
+    result.reason = (
+        f"{counted(len(features), 'feature')} passed" if features else "no feature is open"
+    )
     return result
 
 
@@ -196,7 +200,7 @@ class Track:
         """Have it worked on; who fails because of the environment is asked again."""
         spec, feature.phase = self.spec, phase
         while True:
-            await self.ctx.progress(features=[one.model_dump() for one in self.result.features])
+            await self._progress(feature)
             task = await self.ctx.task(
                 prompt, title=feature.name, workspace="own", agent=spec.worker,
                 model=spec.worker_model, max_turns=spec.worker_turns, checks=["diff_not_empty"],
@@ -236,4 +240,8 @@ class Track:
             why = f" ({feature.reason.splitlines()[0][:200]})" if feature.reason else ""
             await ctx.write_file(spec.progress_file, f"{said}{why}\n")
         await ctx.commit(f"{feature.name}: {status}")
-        await ctx.progress(features=[one.model_dump() for one in self.result.features])
+        await self._progress(feature)
+
+    async def _progress(self, feature: Feature) -> None:
+        features = [one.model_dump() for one in self.result.features]
+        await self.ctx.progress(features=features, doing=f"{feature.name}: {feature.phase}")

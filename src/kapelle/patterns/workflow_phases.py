@@ -66,6 +66,10 @@ class PhaseLimit(Spec):
         phase, _, limits = value.partition(":")
         # Completion is what ends a phase without limits.
         pairs = [part.partition("=") for part in limits.split(",") if part != "completion"]
+        for name, _, _ in pairs:
+            if name.strip() not in {"turns", "usd", "minutes"}:
+                known = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
+                raise ValueError(f"`limits` {value!r}: {name.strip()!r} is none of {known}")
         return {"phase": phase, **{name.strip(): amount for name, _, amount in pairs}}
 
     @property
@@ -252,9 +256,12 @@ class Phases:
 
     async def verify(self, checks: Sequence[CheckSpec]) -> list[str]:
         """What checks find wrong; what they leave behind does not join the work."""
-        found = (await self.ctx.check(*checks)).failed if checks else []
-        if checks and self.now.commit is not None:
-            await self.ctx.revert(self.now.commit)
+        if not checks:
+            return []
+        before = self.now.commit or await self.ctx.commit("Before the checks")
+        found = (await self.ctx.check(*checks)).failed
+        if before is not None:
+            await self.ctx.revert(before)
         return [f"`{one.verdict}` fails:\n{one.output[-SHOWN:]}" for one in found]
 
     def told(self, phase: Phase, **parts: str) -> str:
@@ -280,10 +287,12 @@ class Phases:
         raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong}", fix)
 
     async def call(self, phase: Phase, prompt: str) -> TaskResult:
-        """The work of a phase: in the run's worktree, or where what is changed is thrown away."""
+        """The work of a phase: in the run's worktree, or a copy that is thrown away."""
         writes = phase == "implement"
         limits = [one.of_task for one in self.spec.limits if one.phase == phase]
-        where: dict[str, Any] = {"workspace": "run" if writes else "own", "disposable": not writes}
+        where: dict[str, Any] = {"workspace": "run"}
+        if not writes:
+            where = {"workspace": "own", "disposable": True, "read_only": True}
         title = f"{phase.capitalize()} (cycle {self.now.cycle})"
         able = first_able(self.ctx, self.spec.of(phase), prompt, self.spec.retry_delay_s,
                           title=title, **where, **(limits[0] if limits else {}))  # fmt: skip

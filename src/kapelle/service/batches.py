@@ -60,7 +60,8 @@ def _note(connection: Connection, name: str) -> Note:
 def _all(connection: Connection) -> list[BatchView]:
     wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
     found, _ = notes.page(connection, wanted, None)
-    return [_view(_note(connection, note.key.removeprefix(_PREFIX))) for note in found]
+    keys = [note.key for note in found]
+    return [_view(note) for note in notes.some(connection, _GLOBAL, keys)] if keys else []
 
 
 def _view(note: Note) -> BatchView:

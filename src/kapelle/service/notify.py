@@ -34,6 +34,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _STALE = timedelta(days=1)
 _TIMEOUT_S = 60.0
 _MOST_TEXT = 10_000
+_NOT_SET = -1
 Way = Literal["webhook", "command"]
 Message = dict[str, Any]
 
@@ -65,6 +66,10 @@ class Notify:
                 try:
                     if self._is_set(way):
                         await self._tell_all(way)
+                    elif self._at.get(way) != _NOT_SET:
+                        # Set again, it begins with what happens from then on.
+                        await self._parts.db.write(events.forget, way)
+                        self._at[way] = _NOT_SET
                 except Exception:  # the daemon goes on, and this with the next event
                     _log.exception("nothing can be told by %s", way)
                 await changed.wait(_LOOK_S)
@@ -72,7 +77,7 @@ class Notify:
     async def _tell_all(self, way: Way) -> None:
         """Tell what happened since the last time; the first time, nothing of the past."""
         db = self._parts.db
-        if (position := self._at.get(way)) is None:
+        if (position := self._at.get(way, _NOT_SET)) == _NOT_SET:
             position = await db.write(events.position, way)
         while found := await db.read(_after, position):
             for event, kind in found:

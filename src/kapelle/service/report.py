@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.ids import body
 from kapelle.domain.report import group_of, markdown, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
@@ -27,9 +29,12 @@ class Reports:
         there."""
         until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
         since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
+        if until < since:
+            hint = "Name an earlier --since, or a later --until."
+            raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         found = await self._db.read(query.touched, since, until, wanted.project)
         entries = []
-        for work_id in found[:_MOST]:
+        for work_id in sorted(found[:_MOST], key=body):
             work = await (self._tasks if work_id.startswith("task") else self._runs).get(work_id)
             entries.append(await self._db.read(_entry, work))
         times = {"since": since.isoformat(), "until": until.isoformat()}

@@ -6,9 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
-from kapelle.store import events
+from kapelle.store import children, events
 from kapelle.store.query import Row, in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
@@ -18,15 +19,33 @@ _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 
 def ask(
-    connection: sa.Connection, owner: str, mode: str, *, draft: bool = False, force: bool = False
+    connection: sa.Connection,
+    owner: str,
+    mode: str,
+    *,
+    draft: bool = False,
+    force: bool = False,
+    by_person: bool = False,
 ) -> None:
-    """Have work delivered, once it is there to be; asked again, what is known of it is kept."""
+    """Have work delivered, once it is there to be; asked again, what is known of it is kept. What
+    an attempt led to is, unless by a person, only merged into the branch of that attempt."""
+    if mode != "branch" and not by_person:
+        _require_own(connection, owner, mode)
     values = {**_NEW, "mode": mode, "draft": draft, "force": force}
     if find(connection, owner) is None:
         connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
     else:
         update(connection, owner, **values)
     tell(connection, ASKED, owner)
+
+
+def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
+    work, *above = children.line(connection, owner)
+    if any(row["parent_task_id"] for row in (work, *above)):
+        base = work["requested_base"] if is_id("task", owner) else work["spec"].get("base")
+        own = work["parent_task_id"] and base in {None, above[0]["workspace_branch"]}
+        if mode != "merge" or not own:
+            raise Forbidden("What an attempt asks for is delivered to its own branch alone.")
 
 
 def tell(connection: sa.Connection, kind: str, owner: str, **facts: Any) -> None:

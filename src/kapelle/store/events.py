@@ -108,5 +108,10 @@ def position(connection: sa.Connection, reader: str, seq: int | None = None) -> 
     return reached
 
 
+def forget(connection: sa.Connection, reader: str) -> None:
+    """Have a reader begin at the end the next time."""
+    connection.execute(positions.delete().where(positions.c.reader == reader))
+
+
 def last_seq(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0

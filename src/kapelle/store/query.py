@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
-from kapelle.store.tables import end_of, metadata, runs, tasks
+from kapelle.store.tables import deliveries, end_of, metadata, runs, tasks
 
 Row = sa.RowMapping
 
@@ -245,16 +245,20 @@ def workspace_of(row: Row | dict[str, Any]) -> Workspace:
 def touched(
     connection: sa.Connection, since: datetime, until: datetime, project: str | None
 ) -> list[str]:
-    """Tasks and runs that are part of nothing else and were begun, open or merged in a time, the
-    oldest first."""
-    found: list[str] = []
+    """Tasks and runs that are part of nothing else and were begun, open or merged in a time: those
+    that are open or could not be delivered first, the newest first."""
+    found: list[tuple[bool, str]] = []
     for table, around in ((tasks, tasks.c.run_id), (runs, runs.c.parent_id)):
         columns = table.c
         ended = sa.or_(columns.ended_at.is_(None), columns.ended_at >= since)
-        query = sa.select(columns.id).where(columns.created_at < until, around.is_(None))
+        failed = sa.exists().where(
+            deliveries.c.owner == columns.id, deliveries.c.status == "failed"
+        )
+        first = sa.or_(columns.ended_at.is_(None), failed)
+        query = sa.select(first, columns.id).where(columns.created_at < until, around.is_(None))
         query = query.where(sa.or_(ended, columns.merged_at >= since))
         query = query.where(columns.parent_task_id.is_(None))
         if project is not None:
             query = query.where(columns.project == project)
-        found += connection.execute(query).scalars()
-    return sorted(found, key=body)
+        found += [(bool(urgent), id_) for urgent, id_ in connection.execute(query)]
+    return [id_ for _, id_ in sorted(found, key=lambda one: (one[0], body(one[1])), reverse=True)]

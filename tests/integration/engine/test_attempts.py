@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost, Findings, Finish
 from kapelle.engine.tasks.executor import perform
-from kapelle.engine.tasks.queue import begin
+from kapelle.engine.tasks.queue import TaskQueue, begin
 from kapelle.engine.tasks.settle import conclude
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import files
 from kapelle.secrets import Vault
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Database
@@ -172,3 +174,14 @@ async def test_a_task_that_failed_was_not_refused(trial: Trial) -> None:
     findings = Findings(False, "no", failure=Failure(FailureClass.TASK, "no"))
     await conclude(trial.parts, tried, Finish(Exit(kind="exited", code=0)), findings)
     assert len(await trial.begin(second, third)) == 2
+
+
+async def test_of_an_attempt_that_is_given_up_every_process_is_stopped(
+    parts: Parts, attempt: Attempt
+) -> None:
+    application = await attempt.process("serve/1")
+    queue: Any = SimpleNamespace(_parts=parts)
+    await TaskQueue._give_up(queue, attempt.id)
+    for directory in (attempt.process_dir, application.directory):
+        assert (directory / files.STOP).is_file()
+    assert (await stored(attempt))[0]["exit_kind"] == "lost"

@@ -6,7 +6,7 @@ from typing import Any
 from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
-from kapelle.store import attempts, runs, tasks
+from kapelle.store import attempts, deliveries, query, runs, tasks
 from kapelle.store.database import Database
 from kapelle.store.tables import runs as runs_table
 
@@ -75,3 +75,17 @@ async def test_a_worktree_in_which_somebody_is_to_work_is_not_put_away_as_merged
     await _add(db, 1, "running", run_id=run["id"], workspace_owner=run["id"])
     assert await db.read(tasks.merged_worktrees) == {}
     assert await db.read(tasks.merged_worktrees, forced) == {}
+
+
+async def test_a_report_takes_what_is_open_or_undelivered_first_then_the_newest(
+    db: Database,
+) -> None:
+    open_ = task_row()
+    await db.write(tasks.insert, open_, [])
+    undelivered = await _add(db, 0, "completed")
+    await db.write(deliveries.ask, undelivered, "pr")
+    await db.write(lambda connection: deliveries.update(connection, undelivered, status="failed"))
+    ended = [await _add(db, 0, "completed") for _ in range(2)]
+    day = timedelta(days=1)
+    found = await db.read(query.touched, _NOW - day, _NOW + day, None)
+    assert found == [undelivered, open_["id"], *reversed(ended)]

@@ -8,9 +8,10 @@ import sqlalchemy as sa
 from tests.integration.engine.test_run_control import add_run
 from tests.integration.rows import task_row
 
+from kapelle.domain.errors import Forbidden
 from kapelle.domain.run import RunFilter
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.store import attempts, events, query, runs, tables, tasks
+from kapelle.store import attempts, deliveries, events, query, runs, tables, tasks
 from kapelle.store.database import Connection, Database
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -47,6 +48,21 @@ async def test_what_ended_inside_an_open_run_is_kept_with_what_it_cost(db: Datab
     await db.write(runs.update, top, status=RunStatus.COMPLETED, ended_at=datetime.now(UTC))
     old_runs, old_tasks = await forgettable(db)
     assert len(old_runs) == len(old_tasks) == _DEEPEST - 1
+
+
+async def test_what_an_attempt_led_to_is_delivered_to_its_branch_alone(db: Database) -> None:
+    parent = await add_task(db, None, workspace_branch="own")
+    asked = await add_run(db, parent_task_id=parent, spec={"base": "own"})
+    inside = await add_run(db, parent_id=asked, spec={"base": "main"})
+    elsewhere = await add_task(db, None, parent_task_id=parent, requested_base="main")
+    went_on = await add_task(db, None, parent_task_id=parent)
+    for work, mode in ((asked, "pr"), (inside, "pr"), (inside, "merge"), (elsewhere, "merge")):
+        with pytest.raises(Forbidden):
+            await db.write(deliveries.ask, work, mode)
+    for work in (asked, went_on):
+        await db.write(deliveries.ask, work, "merge")
+    await db.write(deliveries.ask, await add_run(db, spec={"base": "main"}), "pr")
+    await db.write(lambda connection: deliveries.ask(connection, inside, "pr", by_person=True))
 
 
 def _attempt(task_id: str) -> dict[str, Any]:

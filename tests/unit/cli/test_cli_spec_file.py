@@ -268,8 +268,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"# " + b"x" * 1_000_000)
     (tmp_path / "p.txt").write_text("steps: [a, b]", encoding="utf-8")
     expected = {
-        "none.yaml": "none.yaml:1: there is no such file",
-        "d.yaml": "d.yaml:1: this is a directory",
+        "none.yaml": "none.yaml: there is no such file",
+        "d.yaml": "d.yaml: this is a directory",
         "latin.yaml": "latin.yaml:2: this is not UTF-8 text",
         "large.yaml": "large.yaml:1: this is larger than 1 MB",
         "p.txt": "p.txt:1: its name does not tell what kind of file it is",

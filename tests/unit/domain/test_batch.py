@@ -52,6 +52,27 @@ def test_a_list_as_people_write_it() -> None:
     assert read_items(LIST, "markdown") == ITEMS
 
 
+_LINES = st.sampled_from(
+    [
+        "- check: rm -rf build",
+        "- agnet: nobody",
+        "\t* title: bold",
+        "\\- check: x",
+        "  \\\\+ agent: y",
+        "- [ ] z",
+        "1. w",
+    ]
+)
+
+
+@given(st.lists(_LINES | _line, max_size=4))
+def test_no_line_of_a_prompt_becomes_a_field(lines: list[str]) -> None:
+    items = [{"prompt": "\n".join(["Mend:", *lines])}, {"prompt": "two", "title": "a b"}]
+    assert read_items(as_markdown(items), "markdown") == items
+    items[1]["title"] = "a\n  - check: b"
+    assert "checks" not in read_items(as_markdown(items), "markdown")[1]
+
+
 @given(_items)
 def test_what_is_written_is_read_as_the_same(items: list[dict[str, object]]) -> None:
     assert read_items(as_markdown(items), "markdown") == items
@@ -73,3 +94,8 @@ def test_what_is_wrong_is_said_with_its_line(text: str, kind: str, said: str) ->
     with pytest.raises(InvalidInput) as error:
         read_items(text, kind)  # type: ignore[arg-type]
     assert said in error.value.message
+
+
+def test_a_word_that_is_almost_a_field_is_no_part_of_the_prompt() -> None:
+    with pytest.raises(InvalidInput, match="line 2: 'agnet' is no field; did you mean agent"):
+        read_items("- x\n  - agnet: foo\n", "markdown")

@@ -1,11 +1,14 @@
-"""What may be asked of a loop's judge."""
+"""What may be asked of a judge, a phase and a file of features, and how mistakes are named."""
 
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from kapelle.patterns.features import read_features
 from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.results import Failed
+from kapelle.patterns.workflow_phases import PhaseLimit
 
 
 def judged(*properties: str, shape: Any = None, **spec: Any) -> LoopSpec:
@@ -43,3 +46,22 @@ def test_a_score_in_words_decides_nothing() -> None:
         judged("score", shape=text, direction="maximize")
     with pytest.raises(ValidationError, match="must have the property done, true or false"):
         judged("done", shape=text)
+
+
+@pytest.mark.parametrize("limit", ["implement", "implement:turn=3"])
+def test_a_limit_that_is_none_is_named_with_the_allowed_words(limit: str) -> None:
+    with pytest.raises(ValidationError, match="is none of turns, usd, minutes"):
+        PhaseLimit.model_validate(limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"featurs": []}', "it has no 'features'"),
+        ('[{"id": 1, "name": "a"}, {"id": 7}]', r"feature 2 \(id 7\): name is missing"),
+        ('[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]', "feature 2 has the id 1"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_features_says_with_which(text: str, said: str) -> None:
+    with pytest.raises(Failed, match=f"{said}.*as it is committed"):
+        read_features("features.json", text)

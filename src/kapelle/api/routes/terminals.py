@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from typing import Annotated
+from collections.abc import MutableMapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 from pydantic import Field, ValidationError
@@ -14,6 +15,10 @@ from kapelle.service.terminals import Attached
 
 router = APIRouter(prefix="/tasks/{task_id}", dependencies=[Depends(owner_attaches)])
 
+# So many messages wait for a program that does not read, and so long for its last chance.
+_MOST_TYPED, _LAST_S = 1000, 2.0
+
+Message = MutableMapping[str, Any]
 Length = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -36,7 +41,9 @@ async def terminal(
     attach = socket.app.state.service.terminals.attach
     attached: Attached = await attach(task_id, attempt, offset, (rows, columns))
     await socket.accept()
-    sides = {asyncio.create_task(side(socket, attached)) for side in (_show, _type)}
+    typed = asyncio.Queue[Message](_MOST_TYPED)
+    every = (_show(socket, attached), _receive(socket, typed), _type(typed, attached))
+    sides = {asyncio.create_task(side) for side in every}
     try:
         await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -55,12 +62,22 @@ async def _show(socket: WebSocket, attached: Attached) -> None:
         await socket.close()
 
 
-async def _type(socket: WebSocket, attached: Attached) -> None:
-    """Hand on what is typed until the other side goes."""
-    while (message := await socket.receive())["type"] == "websocket.receive":
+async def _receive(socket: WebSocket, typed: asyncio.Queue[Message]) -> None:
+    """Take what is typed until the other side goes, or types far more than is read."""
+    with contextlib.suppress(asyncio.QueueFull, TimeoutError):
+        while (message := await socket.receive())["type"] == "websocket.receive":
+            typed.put_nowait(message)
+        # What was typed last is handed on, unless nothing reads it.
+        await asyncio.wait_for(typed.join(), _LAST_S)
+
+
+async def _type(typed: asyncio.Queue[Message], attached: Attached) -> None:
+    """Hand on what is typed."""
+    while message := await typed.get():
         if data := message.get("bytes"):
             await attached.type(data)
         elif text := message.get("text"):
             with contextlib.suppress(ValidationError):
                 size = Size.model_validate_json(text)
                 await attached.resize(size.rows, size.columns)
+        typed.task_done()

@@ -9,6 +9,7 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import Control, end_child
+from kapelle.patterns.results import MAKES_WAY, NOBODY
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import children, runs, tasks
 from kapelle.store.database import Connection
@@ -91,10 +92,10 @@ class Wait:
             while (child := await self.parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.control.require(still=child["status"] == TaskStatus.RUNNING)
                 if child["waiting_for"] == "input" and not may_ask:
-                    reason = f"nobody is there to answer: {child['reason']}"
+                    reason = f"{NOBODY}: {child['reason']}"
                     await end_child(self.parts, child_id, reason)
                 elif child["waiting_for"] == "rate_limit" and not patient:
-                    await end_child(self.parts, child_id, child["reason"] or "rate-limited")
+                    await end_child(self.parts, child_id, f"{MAKES_WAY}: {child['reason']}")
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     reason = limit_reason(limit)

@@ -91,6 +91,9 @@ async def examine(
         )  # fmt: skip
     for name in checked.fallback_agents:
         require_agent(name, settings)
+    shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}
+    for name, inner in checked.inner_runs:
+        await examine(parts, name, {**shared, **inner})
     kind = await workspace_kind(parts, checked, settings)
     for place, shares in checked.places:
         here = await is_here(parts.workspaces, checked, require_directory(place))
@@ -98,7 +101,7 @@ async def examine(
             raise foreign(place)
     if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
         raise InvalidInput(
-            f"This {pattern} needs a git repository with worktrees.",
+            f"The pattern {pattern} needs a git repository with worktrees.",
             hint="Leave out --in-place, or go to a repository.",
         )
     return checked, kind

@@ -209,7 +209,7 @@ async def workspace_kind(
     kind = await _workspace_kind(parts, spec, settings)
     if spec.deliver != "branch" and kind is WorkspaceKind.IN_PLACE:
         raise InvalidInput(
-            f"What is worked on in place has no branch to {spec.deliver}.",
+            "What is worked on in place has no branch that could be delivered.",
             hint="Leave out --deliver, or work in a worktree of a git repository.",
         )
     return kind

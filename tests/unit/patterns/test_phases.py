@@ -1,0 +1,76 @@
+"""How the phases of runs are asked and checked, with a context that plays what happens."""
+
+from typing import Any, cast
+
+import pytest
+
+from kapelle.domain.specs import CheckSpec
+from kapelle.domain.states import TaskStatus
+from kapelle.patterns import registry
+from kapelle.patterns.candidates import CandidateSpec, Unable, first_able
+from kapelle.patterns.context import Context
+from kapelle.patterns.results import MAKES_WAY, Checked, TaskResult
+from kapelle.patterns.tracks import TracksSpec
+from kapelle.patterns.workflow import WorkflowSpec
+from kapelle.patterns.workflow_phases import Phases, WorkflowResult
+
+
+class Played:
+    """A context whose tasks end as it is told, and that keeps what it was asked for."""
+
+    def __init__(self, *reasons: str | None) -> None:
+        self.reasons, self.asked = list(reasons), list[str]()
+
+    async def task(self, _prompt: str, *, agent: str, **_fields: Any) -> TaskResult:
+        self.asked.append(agent)
+        reason = self.reasons.pop(0)
+        status = TaskStatus.CANCELLED if reason else TaskStatus.COMPLETED
+        return TaskResult(id="task_1", status=status, reason=reason, agent=agent)
+
+    async def commit(self, _message: str) -> str:
+        return "0" * 40
+
+    async def check(self, *_checks: CheckSpec) -> Checked:
+        return Checked(checks=[])
+
+    async def revert(self, commit: str) -> None:
+        self.asked.append(commit)
+
+
+async def test_what_a_person_cancels_is_given_to_nobody_else() -> None:
+    two = [CandidateSpec(agent="one"), CandidateSpec(agent="two")]
+    limited = Played(f"{MAKES_WAY}: one is rate-limited", None)
+    assert (await first_able(cast(Context, limited), two, "x", 0)).agent == "two"
+    cancelled = Played("cancelled by a person")
+    with pytest.raises(Unable, match="one: cancelled by a person"):
+        await first_able(cast(Context, cancelled), two, "x", 0)
+    assert cancelled.asked == ["one"]
+
+
+async def test_what_checks_leave_is_undone_before_the_first_commit_too() -> None:
+    ctx, spec = Played(), WorkflowSpec(task="x", directory="/")
+    phases = Phases(cast(Context, ctx), spec, WorkflowResult())
+    assert await phases.verify([CheckSpec(command="touch left")]) == []
+    assert ctx.asked == ["0" * 40]
+
+
+def test_categories_of_tracks_are_separated_by_commas_and_blanks() -> None:
+    spec = TracksSpec(directory="/", tracks={"rest": "", "ui": "forms, pages"})
+    assert [spec.track_of(name) for name in ("forms", "pages", "api")] == ["ui", "ui", "rest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    {
+        "best-of": {"judge"},
+        "debate": {"state", "minutes", "act", "verify", "refine"},
+        "loop": {"judge"},
+        "orchestrate": {"conduct", "judge"},
+        "tracks": {"implement", "verify", "fix"},
+        "workflow": {"assess", "review", "implement", "repair"},
+    }.items(),
+)
+def test_a_repository_may_say_otherwise_what_any_role_is_told(name: str, roles: set[str]) -> None:
+    found = registry.shipped(name)
+    assert found is not None
+    assert set(found.prompts) == roles
