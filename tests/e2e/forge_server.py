@@ -220,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
             "number": number, "node_id": f"PR_{number}", "state": "open", "title": given["title"],
             "html_url": f"http://{forge.host}/o/r/pull/{number}", "body": given.get("body"),
             "draft": given.get("draft", False), "merged_at": None,
-            "head": {"ref": branch, "sha": forge.tip(branch)}, "base": {"ref": given["base"]},
+            "head": {"ref": branch, "sha": forge.tip(branch), "repo": {"full_name": "o/r"}},
+            "base": {"ref": given["base"], "repo": {"full_name": "o/r"}},
         }  # fmt: skip
         forge.pulls.append(pull)
         return 201, pull
@@ -244,7 +245,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return 400, {"error": "source_branch is missing"}
             number = len(forge.pulls) + 1
             url = f"http://{forge.host}/o/r/-/merge_requests/{number}"
-            forge.pulls.append({"iid": number, "web_url": url, "state": "opened", **given})
+            ids = {"iid": number, "source_project_id": 1, "target_project_id": 1}
+            forge.pulls.append({**ids, "web_url": url, "state": "opened", **given})
             return 201, forge.pulls[-1]
         if found := re.fullmatch(r"merge_requests/(\d+)(/notes)?", rest):
             if found[2]:

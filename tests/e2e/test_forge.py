@@ -39,12 +39,12 @@ def test_what_completed_is_merged_where_that_was_asked_for(
     assert kapelle.task(id_)["delivery"]["status"] == "delivered"
     failed = kapelle.play('[[do]]\nfail = "no"', repository, deliver="merge")
     assert kapelle.wait(failed)["delivery"]["status"] == "pending"
-    words = _WRITE.format(name="seen.txt")
-    typed = ("run", "-a", "rehearsal", "-f", f"Play.\n```rehearsal\n{words}\n```", "--deliver")
-    merged = kapelle.cli(*typed, "merge", cwd=repository)
+    typed = ("run", "-a", "rehearsal", "-f", "--deliver")
+    merged, alone = (
+        kapelle.cli(*typed, how, f"Play.\n```rehearsal\n{words}\n```", cwd=repository)
+        for how, words in (("merge", _WRITE.format(name="b")), ("pr", _WRITE.format(name="c")))
+    )
     assert (merged.returncode, "merge, done" in merged.stderr) == (0, True), merged.stderr
-    other = [part.replace("seen.txt", "other.txt") for part in typed]
-    alone = kapelle.cli(*other, "pr", cwd=repository)
     assert (alone.returncode, "no remote" in alone.stderr) == (1, True), alone.stderr
     listed = kapelle.cli("list", cwd=repository).stdout
     assert "not delivered)" in listed
@@ -263,6 +263,13 @@ def test_failed_work_is_a_draft_that_says_so_and_no_secret_is_pushed(
     assert forge.tip(f"kapelle/{id_}") == ""
     kapelle.cli("pr", id_, "--force", check=True)
     assert secret not in forge.pulls[1]["body"]
+    # Nor is one that was committed and taken back.
+    commit = "git -c user.name=x -c user.email=x@x.x commit -qm 1"
+    steps = f"echo $MY_API_KEY > c && git add c && {commit} && git rm -q c && touch d"
+    taken = kapelle.play(
+        f'[[do]]\nrun = "{steps}"', repository, env={"MY_API_KEY": secret}, deliver="pr"
+    )
+    assert "knows into c, so" in delivered(kapelle, taken, "failed")["delivery"]["reason"]
 
 
 @pytest.mark.parametrize(

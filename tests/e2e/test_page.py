@@ -148,6 +148,7 @@ def test_a_terminal_is_typed_into_over_a_death_of_the_daemon(
     page.locator(".xterm-helper-textarea").focus()
     page.keyboard.type("exit\n")
     expect(status).to_contain_text("The terminal has ended.")
+    expect(status).not_to_contain_text("kapelle attach")
 
 
 def test_a_question_is_answered_where_it_is_asked(

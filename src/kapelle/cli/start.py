@@ -178,7 +178,10 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
 
         if is_at_terminal():
             attach_to(client, begun)
-    show_new(client, begun, params["follow"], params["as_json"])
+            return
+    # Who cannot type cannot end what is in a terminal.
+    to_end = params["follow"] and not body.get("interactive")
+    show_new(client, begun, to_end, params["as_json"])
 
 
 def _perform(

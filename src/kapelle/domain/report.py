@@ -33,6 +33,7 @@ _COMMANDS = {
     "retry": ("kapelle retry {id}", "start again"),
     "logs": ("kapelle logs {id}", "read what was done"),
     "diff": ("kapelle diff {id}", "see the changes"),
+    "deliver": ("kapelle pr {id}", "try to open its pull request again"),
     "merge": ("kapelle merge {id}", "merge it into {base}"),
     "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
     "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
@@ -50,6 +51,9 @@ _COMMANDS = {
 def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     names = _for_run(item) if "spent" in item else _for_task(item)
+    is_failed = item["status"] == "completed" and _is_undelivered(item)
+    if is_failed and item["delivery"]["mode"] == "pr":
+        names = ["deliver", *(name for name in names if name != "merge")]
     known = {"id": item["id"], "base": item.get("workspace", {}).get("base") or "its base"}
     chosen = [_COMMANDS[name] for name in names]
     return [(command.format_map(known), does.format_map(known)) for command, does in chosen]

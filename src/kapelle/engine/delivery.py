@@ -81,13 +81,14 @@ class Deliveries:
             else:
                 found = await self._merge(work)
         except Unavailable as error:
-            wait_s = min(_LONGEST_S, 10.0 * 2 ** row["tries"])
+            wait_s = min(_LONGEST_S, 10.0 * 2 ** min(row["tries"], 10))
             later = datetime.now(UTC) + timedelta(seconds=wait_s)
             tried = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
             await db.write(deliveries.update, owner, **tried)
             return
         except (KapelleError, OSError) as error:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            told = told.replace("`kapelle pr` again", f"`kapelle pr {owner}` again")
             found = {"status": "failed", "reason": told}
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
@@ -127,9 +128,10 @@ class Deliveries:
             )
         await push(self._parts, work, commit, remote, forge, held.get(branch))
         failpoint("deliver_after_push")
-        text = await self._description(work)
+        clean = await cleaner(self._parts, work)
+        text = clean(describe(work, await self._parts.db.read(_checks, work), clean))
         draft = row["draft"] or work.status != "completed"
-        wanted = Wanted(branch, base, work.title, text, draft)
+        wanted = Wanted(branch, base, clean(work.title), text, draft)
         made = await forge.save(wanted, row["number"])
         failpoint("deliver_after_open")
         known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
@@ -149,11 +151,12 @@ class Deliveries:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
             await parts.db.write(deliveries.update, owner, reason=told)
 
-    async def _description(self, work: Task | Run) -> str:
-        made = await self._parts.db.read(_checks, work)
-        known = await secrets_of(self._parts, work)
-        text = describe(work, made).encode("utf-8", "replace")
-        return redact(text, known).decode("utf-8", "replace")
+
+async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
+    """What takes the secrets of a task or run out of a text; to be done before it is cut, for half
+    a secret is not found."""
+    known = await secrets_of(parts, work)
+    return lambda text: redact(text.encode("utf-8", "replace"), known).decode("utf-8", "replace")
 
 
 async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
@@ -167,9 +170,15 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
     """Store what a forge says now of the pull request of a task or run."""
     row = await parts.db.read(deliveries.find, owner)
     if row is not None and row["number"] is not None:
-        found = await forge.pull_request(row["number"])
+        found = await forge.current(row["branch"], row["number"])
+        if found is None:
+            raise ForgeError(
+                f"{forge.host} has no open pull request of {row['branch']}.",
+                hint=f"kapelle pr {owner}",
+            )
         ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
-        values = {"state": found.state, "ci": ci, "reason": None}
+        known = {"forge": forge.host, "number": found.number, "url": found.url}
+        values = {"state": found.state, "ci": ci, "reason": None, **known}
         await parts.db.write(_refreshed, owner, values)
 
 
@@ -197,8 +206,10 @@ async def await_ci(
     the check began, also before a restart; pause says whether it is to go on."""
     work = await parts.db.read(get_work, owner)
     begun_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
-    await require_no_secret(parts, work, "pr")
+    await require_no_secret(parts, work, "pr", commit)
     branch, forge = str(work.workspace.branch), None
+    clean, poll_s = await cleaner(parts, work), parts.settings().forge.poll_s
+    green_at: float | None = None
     while True:
         verdict = Verdict("pending")
         with suppress(Unavailable):
@@ -207,27 +218,30 @@ async def await_ci(
                 held = await remote.branches(branch, token=found.token)
                 await push(parts, work, commit, remote, found, held.get(branch))
                 failpoint("ci_after_push")
-                forge = found
+                forge, found.clean = found, clean
             verdict = await forge.verdict(commit)
         seconds = (datetime.now(UTC) - begun_at).total_seconds()
-        ended = verdict.state in {"passed", "failed"} or seconds > check.timeout_s
-        if ended or not await pause(parts.settings().forge.poll_s):
+        # What was green before the rest of CI began is not passed: it has to stay so for a while.
+        is_green = verdict.state == "passed"
+        green_at = (seconds if green_at is None else green_at) if is_green else None
+        passed = green_at is not None and seconds - green_at >= poll_s
+        ended = passed or verdict.state == "failed" or (seconds > check.timeout_s and not is_green)
+        if ended or not await pause(poll_s):
             break
     output = verdict.log or f"The forge says {verdict.state} of {commit}."
     if verdict.state in {"none", "pending"}:
         output += f" Nothing else within {check.timeout_s:g} s: is CI set up for pushed branches?"
-    known = await secrets_of(parts, work)
-    told = redact(output.encode("utf-8", "replace")[-SHOWN_OUTPUT:], known)
+    told = clean(output).encode("utf-8", "replace")[-SHOWN_OUTPUT:]
     return CheckResult(
         name=check.label,
-        passed=verdict.state == "passed",
+        passed=passed,
         output=told.decode("utf-8", "replace"),
         duration_s=round(seconds, 3),
         commit=commit,
     )
 
 
-def describe(work: Task | Run, checks: list[CheckResult]) -> str:
+def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str], str]) -> str:
     """What a pull request says: what was asked, claimed, checked, and what it cost."""
     if isinstance(work, Task):
         asked, said = work.prompt, work.result
@@ -240,10 +254,10 @@ def describe(work: Task | Run, checks: list[CheckResult]) -> str:
     parts = []
     if work.status != "completed":
         parts.append(f"**This work is {work.status}, and not to be merged as it is.**")
-        parts.append(_fenced(work.reason or "no reason is known"))
-    parts += ["### Asked", _fenced(asked)]
+        parts.append(_fenced(clean(work.reason or "no reason is known")))
+    parts += ["### Asked", _fenced(clean(asked))]
     if said:
-        parts += ["### Claimed (what the agents say of it)", _fenced(said)]
+        parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]
     parts += ["### Checked", "\n".join(map(_line, checks[:_MOST_CHECKS])) or "Nothing was checked."]
     known = [cost for cost in costs if cost is not None]
     price = f"${sum(known):.4g}" if known and len(known) == len(costs) else "an unknown amount"
@@ -299,5 +313,5 @@ def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> No
     before = deliveries.find(connection, owner)
     deliveries.update(connection, owner, **values, updated_at=datetime.now(UTC))
     if before and (before["state"], before["ci"]) != (values["state"], values["ci"]):
-        told = {"url": before["url"], "state": values["state"], "ci": values["ci"]}
+        told = {name: values[name] for name in ("url", "state", "ci")}
         deliveries.tell(connection, "delivery.changed", owner, **told)

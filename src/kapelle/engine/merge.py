@@ -248,16 +248,24 @@ async def deliverable(
         what = "open" if verb == "pr" else verb
         raise Conflict(f"{work.id} changed nothing, so there is nothing to {what}.")
     if not secrets:
-        await require_no_secret(parts, work, verb)
+        await require_no_secret(parts, work, verb, commit)
     return commit
 
 
-async def require_no_secret(parts: Parts, work: Task | Run, verb: str) -> None:
-    """Raise Conflict if a file would get a secret that Kapelle knows."""
+async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: str) -> None:
+    """Raise Conflict if a file would get a secret that Kapelle knows, or if anything that is
+    pushed with the commit holds one."""
     done, does = ("merged", "merges") if verb == "merge" else ("pushed", "pushes")
     known = await secrets_of(parts, work)
-    diff = await parts.workspaces.diff(work.id, as_text=True)
-    for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
+    told = b""
+    if verb == "merge":
+        diff = await parts.workspaces.diff(work.id, as_text=True)
+    else:
+        told, diff = await parts.workspaces.search_history(work.id, commit)
+    found = await asyncio.to_thread(_files_with_secrets, diff.patch, known)
+    if await asyncio.to_thread(redact, told, known) != told:
+        found.append("the message or a name of a commit")
+    for name in found:
         raise Conflict(
             f"{work.id} puts a secret that Kapelle knows into {name}, so it is not {done}.",
             hint=f"`kapelle diff {work.id}` shows where; --force {does} it all the same.",

@@ -164,9 +164,9 @@ class Work:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
         forge = (await reach(self._parts, work.directory))[1]
         await refresh(self._parts, forge, work.id)
-        comments = await forge.comments(work.delivery.number)
-        now = (await self._get(kind, work.id)).delivery
-        return PullRequestView(id=work.id, delivery=now or work.delivery, comments=comments)
+        now = (await self._get(kind, work.id)).delivery or work.delivery
+        comments = await forge.comments(now.number or work.delivery.number)
+        return PullRequestView(id=work.id, delivery=now, comments=comments)
 
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
         work = await self._get(kind, text)

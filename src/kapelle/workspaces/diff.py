@@ -41,6 +41,23 @@ async def diff_worktree(marker: Marker, *, as_text: bool = False) -> Diff:
         return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
 
 
+async def search_history(marker: Marker, commit: str) -> tuple[bytes, Diff]:
+    """What a push of the commit publishes, to be searched: names and messages, and every patch
+    on the way from the base; a merge as what it changes of its first parent."""
+    log = ("log", "--no-renames", "--diff-merges=first-parent")
+    what = (commit, f"^{marker.base_commit}", "--")
+    told, made = [
+        await marker.objects.run(
+            *log, *form, *what, timeout_s=CONTENT_TIMEOUT_S, max_output=MAX_PATCH
+        )
+        for form in (
+            ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only"),
+            ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames"),
+        )
+    ]
+    return told.stdout, Diff(made.stdout, "", [], told.truncated or made.truncated)
+
+
 async def uncommitted_files(marker: Marker) -> list[str]:
     """Files of the worktree that differ from what the branch holds."""
     return [shown_path(name) for name in await _uncommitted(marker)]

@@ -163,6 +163,9 @@ class Workspaces:
     async def diff(self, owner: str, *, as_text: bool = False) -> Diff:
         return await diff.diff_worktree(self._markers.require(owner), as_text=as_text)
 
+    async def search_history(self, owner: str, commit: str) -> tuple[bytes, Diff]:
+        return await diff.search_history(self._markers.require(owner), commit)
+
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
         return await diff.uncommitted_files(self._markers.require(owner))

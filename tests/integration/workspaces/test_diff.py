@@ -49,6 +49,31 @@ async def test_names_that_are_not_utf8_survive(box: Sandbox) -> None:
     assert os.fsdecode(b"\xff\xfe") in box.files_of(commit or "")
 
 
+async def test_the_history_of_a_commit_tells_what_was_taken_back_and_what_merges_add(
+    box: Sandbox,
+) -> None:
+    _, path = await box.create()
+    box.write(".env", "taken-back\n", path)
+    box.git("add", ".env", cwd=path)
+    box.git("commit", "-qm", "in-a-message", cwd=path)
+    box.git("rm", "-q", ".env", cwd=path)
+    box.git("commit", "-qm", "two", cwd=path)
+    side = box.git("commit-tree", "HEAD^{tree}", "-p", "main", "-m", "side", cwd=path)
+    box.git("merge", "-q", "--no-commit", "-s", "ours", side, cwd=path)
+    box.write("evil.txt", "by-the-merge\n", path)
+    box.git("add", "evil.txt", cwd=path)
+    box.git("commit", "-qm", "three", cwd=path)
+    box.write("later.txt", "not-pushed\n", path)
+    commit = box.git("rev-parse", "HEAD", cwd=path)
+    told, made = await box.workspaces.search_history("task_1", commit)
+    assert b"in-a-message" in told
+    assert b".env" in told
+    assert b"+taken-back" in made.patch
+    assert b"+by-the-merge" in made.patch
+    assert b"not-pushed" not in made.patch
+    assert not made.truncated
+
+
 async def test_a_diff_does_not_disturb_the_agent(box: Sandbox) -> None:
     _, path = await box.create()
     gitdir = box.repo / ".git/worktrees/task_1"

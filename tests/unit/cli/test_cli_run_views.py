@@ -214,6 +214,7 @@ def test_open_questions_and_how_to_answer_them() -> None:
         ({"status": "completed"}, ["diff", "merge"]),
         ({"status": "completed", "merged_at": "x"}, ["diff", "archive"]),
         ({"status": "completed", "archived_at": "x"}, ["steps", "diff"]),
+        ({"delivery": {"mode": "pr", "status": "failed"}}, ["pr run_1", "diff"]),
         ({"status": "failed"}, ["steps", "diff", "--force"]),
         ({"status": "cancelled", "workspace": {**RUN["workspace"], "commit": "aaa"}},
          ["steps", "result"]),

@@ -85,6 +85,16 @@ export const capital = (text: string): string => text.charAt(0).toUpperCase() + 
 export const sentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
+const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]?|\][^\u0007\u001b]*\u0007?|[ -/]*[0-~])|\u0007/g;
+
+/** The last line that can be read on a terminal's screen. */
+export const lastOnScreen = (text: string): string =>
+  text
+    .replace(ESCAPES, '')
+    .split(/[\r\n]+/)
+    .findLast((line) => line.trim()) ?? '';
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 /** Text from elsewhere with what cannot be seen made visible. */

@@ -80,8 +80,11 @@ function Told({ report }: { report: Report }) {
       <p className="dim">
         <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
         for, {done.length} done, {verified} of these verified,{' '}
-        {entries.filter((entry) => entry.merged).length} merged; {money(cost.cost_usd)}
-        {cost.unknown_cost > 0 && ` and ${counted(cost.unknown_cost, 'attempt')} of unknown cost`}.
+        {entries.filter((entry) => entry.merged).length} merged; {money(cost.cost_usd, 'cost unknown')}
+        {cost.cost_usd !== null &&
+          cost.unknown_cost > 0 &&
+          ` and ${counted(cost.unknown_cost, 'attempt')} of unknown cost`}
+        .
       </p>
       {GROUPS.map(([group, name]) => {
         const found = entries.filter((entry) => entry.group === group);

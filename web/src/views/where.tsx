@@ -7,20 +7,17 @@ import { Moment, Said } from '../parts/text';
 import { Facts } from './work_head';
 import { WorkTo } from './work_link';
 
-/** A path or name that is long, shortened to the part that tells it from others; all of it on hover. */
+const TAIL = 10;
+
+/** A path or name; where there is no room for it its middle is hidden, and it is copied whole. */
 const Short = ({ children }: { children: string }) => (
-  <code title={children}>
-    <Said>{shortened(children)}</Said>
+  <code className="middle" title={children}>
+    <span>
+      <Said>{children.slice(0, -TAIL)}</Said>
+    </span>
+    <Said>{children.slice(-TAIL)}</Said>
   </code>
 );
-
-function shortened(text: string): string {
-  const told = text.replace(/(?:run|task)_\w{20,}/g, shortId);
-  const parts = told.split('/');
-  return parts.length > 3 && (told.startsWith('/') || told.length > 24)
-    ? `…/${parts.slice(-2).join('/')}`
-    : told;
-}
 
 const Parent = ({ id }: { id: string }) => (
   <WorkTo id={id}>

@@ -1,8 +1,11 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
 import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from kapelle.domain.errors import ForgeError, Unavailable
@@ -15,6 +18,7 @@ State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID = 500
 MOST_LOG = 20_000
+_CALLS = {"find", "pull_request", "open", "update", "verdict", "comments"}
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -29,6 +33,8 @@ class PullRequest:
     text: str = ""
     # What GitHub's GraphQL calls it.
     node: str = ""
+    # Whose it is; empty if that is in another repository, such as a stranger's fork.
+    branch: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -59,8 +65,14 @@ class Forge:
 
     kind = ""
 
+    def __init_subclass__(cls) -> None:
+        for name in _CALLS & vars(cls).keys():
+            setattr(cls, name, _understood(getattr(cls, name)))
+
     def __init__(self, host: str, project: str, url: str, token: str) -> None:
         self.host, self.project, self._url, self.token = host, project, url.rstrip("/"), token
+        # Takes secrets out of a log before that is cut.
+        self.clean: Callable[[str], str] = str
 
     async def find(self, branch: str) -> PullRequest | None:
         """The open pull request of a branch, if there is one."""
@@ -83,10 +95,20 @@ class Forge:
         """What people said to it, the oldest first."""
         raise NotImplementedError
 
+    async def current(self, branch: str, number: int | None) -> PullRequest | None:
+        """The pull request of a branch: that of the number if it is the branch's still, for the
+        remote may be another repository now; else the open one."""
+        if number is not None:
+            with suppress(ForgeError):
+                found = await self.pull_request(number)
+                if found.branch == branch:
+                    return found
+        return await self.find(branch)
+
     async def save(self, wanted: Wanted, number: int | None) -> PullRequest:
         """Open a pull request, or update the one that is open; never a second one."""
-        known = await self.pull_request(number) if number else None
-        if known is None or not known.is_open:
+        known = await self.current(wanted.branch, number)
+        if known is not None and not known.is_open:
             known = await self.find(wanted.branch)
         # What people wrote around our part of the description stays.
         ours, text = (
@@ -108,11 +130,12 @@ class Forge:
             raise Unavailable(f"{self.host} answered no JSON. It is tried again.") from None
 
     async def text(self, path: str) -> str:
-        """The end of a log; empty if there is none any more."""
+        """The end of a log; empty if it cannot be had, for what failed has failed without it."""
         try:
-            return (await self._answer("GET", f"{self._url}/{path}")).text[-MOST_LOG:]
-        except ForgeError:
+            told = (await self._answer("GET", f"{self._url}/{path}")).text
+        except (ForgeError, Unavailable):
             return ""
+        return self.clean(told[-10 * MOST_LOG :])[-MOST_LOG:]
 
     async def _answer(self, method: str, url: str, body: Any = None) -> "httpx2.Response":
         import httpx2  # it costs the daemon's start too much
@@ -156,6 +179,23 @@ class Forge:
     @property
     def login_hint(self) -> str:
         return login_hint(self.kind, self.host)
+
+
+def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The call, with an answer that has not the expected form told as that."""
+
+    @wraps(call)
+    async def told(self: Forge, *args: Any) -> Any:
+        try:
+            return await call(self, *args)
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            # Its text may hold a token.
+            raise ForgeError(
+                f"{self.host} did not answer as a {self.kind} does ({type(error).__name__}).",
+                hint=f'See kind and url of [forge.hosts."{self.host}"] in config.toml.',
+            ) from None
+
+    return told
 
 
 def login_hint(kind: str, host: str) -> str:

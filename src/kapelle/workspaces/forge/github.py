@@ -8,7 +8,11 @@ from kapelle.domain.errors import ForgeError
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
 
-_BAD = {"failure", "cancelled", "timed_out", "action_required", "startup_failure", "error"}
+_BAD = {
+    "failure", "cancelled", "timed_out", "action_required", "startup_failure", "error", "stale",
+    "warning",
+}  # fmt: skip
+_ENDED = {"success", "neutral", "skipped"}
 _MOST_LOGS, _MOST_PAGES = 5, 100
 _READY = "markPullRequestReadyForReview"
 _DRAFT = "convertPullRequestToDraft"
@@ -27,8 +31,7 @@ class GitHub(Forge):
         owner = self.project.partition("/")[0]
         query = f"state=open&head={quote(f'{owner}:{branch}', safe='')}"
         found = await self.call("GET", f"{self._path}/pulls?{query}")
-        same = (one for one in found if one["head"]["ref"] == branch)
-        return next(map(self._read, same), None)
+        return next((one for one in map(self._read, found) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
         return self._read(await self.call("GET", f"{self._path}/pulls/{number}"))
@@ -52,9 +55,15 @@ class GitHub(Forge):
         return self._read(await self.call("PATCH", path, {"body": wanted.text}))
 
     async def verdict(self, commit: str) -> Verdict:
-        found = await self.call("GET", f"{self._path}/commits/{commit}/check-runs?per_page=100")
-        status = await self.call("GET", f"{self._path}/commits/{commit}/status")
-        runs, bad, log = found["check_runs"], [], ""
+        runs: list[Any] = []
+        for page in range(1, _MOST_PAGES):
+            query = f"check-runs?per_page=100&page={page}"
+            found = await self.call("GET", f"{self._path}/commits/{commit}/{query}")
+            runs += found["check_runs"]
+            if len(runs) >= found["total_count"] or not found["check_runs"]:
+                break
+        status = await self.call("GET", f"{self._path}/commits/{commit}/status?per_page=100")
+        bad, log = [], ""
         for run in runs:
             if run["conclusion"] in _BAD:
                 bad.append(
@@ -65,9 +74,7 @@ class GitHub(Forge):
             output = run.get("output") or {}
             told = told or "\n".join(filter(None, (output.get("summary"), output.get("text"))))
             log += f"\n== {run['name']}\n{told.rstrip()}\n"
-        bad += _bad_statuses(status)
-        open_ = [run for run in runs if run["status"] != "completed"]
-        return _verdict(bad, log, bool(open_), len(runs), status)
+        return _verdict(bad, log, [run["conclusion"] for run in runs], status)
 
     async def comments(self, number: int) -> list[Comment]:
         found = []
@@ -80,9 +87,11 @@ class GitHub(Forge):
         state: State = "merged" if told.get("merged_at") or told.get("merged") else told["state"]
         if state == "open" and told.get("draft"):
             state = "draft"
+        head, here = told["head"], told["base"]["repo"]["full_name"]
+        is_here = (head.get("repo") or {}).get("full_name") == here
         return PullRequest(
             told["number"], told["html_url"], state, told["title"], told.get("body") or "",
-            str(told.get("node_id") or ""),
+            str(told.get("node_id") or ""), head["ref"] if is_here else "",
         )  # fmt: skip
 
 
@@ -97,9 +106,9 @@ class Gitea(GitHub):
         for page in range(1, _MOST_PAGES):
             query = f"state=open&limit=50&page={page}"
             found = await self.call("GET", f"{self._path}/pulls?{query}")
-            for one in found:
-                if one["head"]["ref"] == branch:
-                    return self._read(one)
+            for one in map(self._read, found):
+                if one.branch == branch:
+                    return one
             if len(found) < 50:
                 break
         return None
@@ -115,32 +124,33 @@ class Gitea(GitHub):
 
     async def verdict(self, commit: str) -> Verdict:
         status = await self.call("GET", f"{self._path}/commits/{commit}/status")
-        return _verdict(_bad_statuses(status), "", False, 0, status)
+        return _verdict([], "", [], status)
 
     def _read(self, told: Any) -> PullRequest:
-        is_draft = told["title"].startswith(self._MARK)
-        return super()._read({"draft": is_draft, **told})
+        is_draft, head = told["title"].startswith(self._MARK), told["head"]
+        # The ref is another one as soon as the branch is deleted.
+        head = {**head, "ref": head.get("label") or head["ref"]}
+        return super()._read({"draft": is_draft, **told, "head": head})
 
 
-def _bad_statuses(status: Any) -> list[str]:
-    """The statuses of a commit that failed, in words; Gitea calls the state of one its status."""
-    return [
-        " ".join(
-            [f"{one['context']}:", one.get("description") or "failed", one["target_url"] or ""]
-        )
-        for one in status["statuses"] or ()
-        if (one.get("state") or one.get("status")) in _BAD
-    ]
-
-
-def _verdict(bad: list[str], log: str, going: bool, runs: int, status: Any) -> Verdict:
-    """What checks and statuses amount to; some failed one is enough, whatever still goes on."""
+def _verdict(bad: list[str], log: str, ends: list[str | None], status: Any) -> Verdict:
+    """What checks and statuses amount to: some failed one is enough, whatever still goes on; what
+    was skipped says nothing."""
+    ends = list(ends)
+    for one in status["statuses"] or ():
+        ends.append(one.get("state") or one.get("status"))  # Gitea calls it its status
+        if ends[-1] in _BAD:
+            said = one.get("description") or "failed"
+            bad.append(f"{one['context']}: {said} {one['target_url'] or ''}")
+    # That of all, also of those that were not listed.
+    whole = status["state"] if status["statuses"] else "success"
+    if not bad and whole in _BAD:
+        bad.append(f"the statuses of the commit: {whole}")
     if bad:
         return Verdict("failed", "\n".join(bad) + "\n" + log)
-    if not runs and not status["statuses"]:
-        return Verdict("none")
-    waits = bool(status["statuses"]) and status["state"] not in {"success", "warning"}
-    return Verdict("pending" if going or waits else "passed")
+    if not {whole, *ends} <= _ENDED:
+        return Verdict("pending")
+    return Verdict("passed" if "success" in ends else "none")
 
 
 def _comment(told: Any) -> Comment:

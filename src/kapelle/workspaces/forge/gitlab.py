@@ -1,15 +1,18 @@
 """GitLab: merge requests, pipelines and notes."""
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 from urllib.parse import quote
 
+from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
 
 _MARK = "Draft: "
 _MOST_LOGS = 5
 _STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
-_PASSED, _FAILED = {"success", "skipped"}, {"failed", "canceled"}
+_VERDICTS: dict[str, Literal["none", "passed"]] = {"success": "passed", "skipped": "none"}
+_FAILED = {"failed", "canceled"}
 
 
 class GitLab(Forge):
@@ -22,7 +25,7 @@ class GitLab(Forge):
     async def find(self, branch: str) -> PullRequest | None:
         query = f"state=opened&source_branch={quote(branch, safe='')}"
         found = await self.call("GET", f"{self._path}/merge_requests?{query}")
-        return next(map(_read, found), None)
+        return next((one for one in map(_read, found) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
         return _read(await self.call("GET", f"{self._path}/merge_requests/{number}"))
@@ -47,15 +50,14 @@ class GitLab(Forge):
         if not found:
             return Verdict("none")
         last = found[0]
-        if last["status"] in _PASSED:
-            return Verdict("passed")
         if last["status"] not in _FAILED:
-            return Verdict("pending")
+            return Verdict(_VERDICTS.get(last["status"], "pending"))
         path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed&per_page=100"
         log = f"pipeline {last['id']}: {last['status']} {last.get('web_url') or ''}\n"
-        for job in (await self.call("GET", path))[:_MOST_LOGS]:
-            told = await self.text(f"{self._path}/jobs/{job['id']}/trace")
-            log += f"\n== {job['name']}\n{told.rstrip()}\n"
+        with suppress(ForgeError, Unavailable):  # it failed, whether its logs can be had or not
+            for job in (await self.call("GET", path))[:_MOST_LOGS]:
+                told = await self.text(f"{self._path}/jobs/{job['id']}/trace")
+                log += f"\n== {job['name']}\n{told.rstrip()}\n"
         return Verdict("failed", log)
 
     async def comments(self, number: int) -> list[Comment]:
@@ -78,4 +80,6 @@ def _read(told: Any) -> PullRequest:
     if state == "open" and (told.get("draft") or told["title"].startswith(_MARK)):
         state = "draft"
     text = told.get("description") or ""
-    return PullRequest(told["iid"], told["web_url"], state, told["title"], text)
+    is_here = told["source_project_id"] == told["target_project_id"]
+    branch = told["source_branch"] if is_here else ""
+    return PullRequest(told["iid"], told["web_url"], state, told["title"], text, branch=branch)

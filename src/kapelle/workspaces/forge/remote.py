@@ -23,11 +23,12 @@ from kapelle.workspaces.git import HARDENING, Git, Place
 from kapelle.workspaces.refs import BRANCHES, branch_ref
 from kapelle.workspaces.shadow import Objects
 
-_PUSH_TIMEOUT_S, _ASK_TIMEOUT_S = 900.0, 60.0
+_PUSH_TIMEOUT_S, _ASK_TIMEOUT_S, _MOST_SAID = 900.0, 60.0, 1000
 _KINDS: dict[str, type[Forge]] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
 _KNOWN = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea"}
 _APIS = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}
-_VARIABLES = {"gitlab": "GITLAB_TOKEN", "gitea": "GITEA_TOKEN", "github": "GITHUB_TOKEN"}
+# Of these hosts alone: whoever has such a variable did not mean another one.
+_VARIABLES = {"github.com": "GITHUB_TOKEN", "gitlab.com": "GITLAB_TOKEN"}
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _SHORT = re.compile(r"(?:[^@/:]+@)?[^@/:]+:[^:/][^:]*")
 # What of hardening would keep a person's own credentials and transports away.
@@ -43,15 +44,21 @@ _TOKEN = "KAPELLE_FORGE_TOKEN"
 _HELPER = f"!f() {{ test $1 = get && echo username=oauth2 && echo password=${_TOKEN}; }}; f"
 _NO_LOGIN = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied|access denied"
-    r"|HTTP 40[13]|error: 40[13]|Host key verification failed",
+    r"|HTTP 40[13]|error: 40[13]|Host key verification failed|Permission to \S+ denied"
+    r"|Too many authentication failures|marked as read.only|not allowed to|unauthorized",
     re.IGNORECASE,
 )
-_NOT_THERE = re.compile(r"not found|does not exist|does not appear to be a git|error: 404")
+_NOT_THERE = re.compile(r"not (be )?found|does not exist|does not appear to be a git|error: 404")
 _AWAY = re.compile(
     r"Could not resolve|Failed to connect|Couldn't connect|Connection (refused|timed out|reset)"
-    r"|error: 5\d\d|timed out|unable to access .*: Recv failure|Empty reply",
+    r"|error: 5\d\d|timed out|unable to access .*: Recv failure|Empty reply|hung up"
+    r"|Could not read from remote|unexpected disconnect|\bTLS\b|gnutls|SSL_ERROR_SYSCALL"
+    r"|kex_exchange",
     re.IGNORECASE,
 )
+# After it the remote hangs up as well, but the same would be refused again.
+_REFUSED = re.compile(r"(HTTP|error:) 4(?!08|29)\d\d|exceeds maximum")
+_ADVICE = re.compile(r"Please make sure you have the correct access rights\s+and the .* exists\.")
 
 
 @dataclass(frozen=True)
@@ -68,13 +75,17 @@ class Remote(Place):
 
     def at(self, url: str) -> "Remote | None":
         """The remote with this address; None if that is no forge's."""
-        parts = urlsplit(f"ssh://{url.replace(':', '/', 1)}" if _SHORT.fullmatch(url) else url)
+        try:
+            parts = urlsplit(f"ssh://{url.replace(':', '/', 1)}" if _SHORT.fullmatch(url) else url)
+            number = parts.port
+        except ValueError:
+            return None
         is_local = parts.scheme == "http" and parts.hostname in _LOCAL
         safe = parts.scheme in {"https", "ssh"} or is_local
         if url.startswith("-") or not safe or not parts.hostname:
             return None
         # The port of ssh says nothing about where the API is.
-        port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
+        port = f":{number}" if number and parts.scheme != "ssh" else ""
         project = parts.path.strip("/").removesuffix(".git")
         host = f"{parts.hostname}{port}"
         return replace(self, url=url, scheme=parts.scheme, host=host, project=project)
@@ -125,7 +136,7 @@ class Remote(Place):
             done = await self.git.execute(asked)
             if done.code == 0 and (token := done.stdout.decode().strip()):
                 return token
-        if value := self.environ.get(_VARIABLES[kind]):
+        if value := self.environ.get(_VARIABLES.get(host, "")):
             return value
         asking = f"protocol=https\nhost={host}\npath={self.project}\n\n"
         if self.scheme == "http":
@@ -180,35 +191,38 @@ class Remote(Place):
             settings=() if self.scheme == "ssh" else (_helper(self),),
         )
         try:
-            output = await place.run(*args, ok=(0, 1), timeout_s=_PUSH_TIMEOUT_S)
+            output = await place.run(*args, ok=(0, 1, 128), timeout_s=_PUSH_TIMEOUT_S)
         except GitError as error:
-            raise self._problem(args[0], _without_login(error.message)) from None
-        if output.code:
-            refused = [line for line in output.line.splitlines() if line.startswith("!")]
-            said = _without_login(
-                " ".join(refused or [output.stderr.strip()[-500:]]).replace("\t", " ")
-            )
+            raise self._problem(error.message) from None
+        lines = output.line.splitlines() if output.code else []
+        refused = [one for one in lines if one.startswith("!") and "[remote failure]" not in one]
+        if output.code and not refused:
+            raise self._problem(output.stderr)
+        if refused:
+            said = _without_login(" ".join(refused).replace("\t", " "))
             raise ForgeError(
                 f"{host} refused the push: {said}.",
                 hint=f"`git ls-remote {_without_login(url)}` shows what is there.",
             )
         return output.line
 
-    def _problem(self, verb: str, said: str) -> KapelleError:
+    def _problem(self, stderr: str) -> KapelleError:
+        """What all that git says means: of ssh, the last line tells nothing."""
         host = self.host
+        said = _without_login(" ".join(_ADVICE.sub("", stderr).split()))[-_MOST_SAID:]
         if _NO_LOGIN.search(said):
             return ForgeError(
                 f"{host} does not let you in: {said}.",
                 hint=f"See that `git ls-remote {_without_login(self.url)}` works without a "
                 "question, then `kapelle pr` again.",
             )
-        if _AWAY.search(said):
-            return Unavailable(f"{host} cannot be reached: {said}. It is tried again.")
         if _NOT_THERE.search(said):
             return ForgeError(
                 f"The remote {self.name} is not there: {said}.",
                 hint=f"`git remote set-url {self.name} URL` says where it is now.",
             )
+        if _AWAY.search(said) and not _REFUSED.search(said):
+            return Unavailable(f"{host} cannot be reached: {said}. It is tried again.")
         return ForgeError(said)
 
 
@@ -224,7 +238,7 @@ async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
 
 
 def _without_login(text: str) -> str:
-    return re.sub(r"(\w+://)[^/@\s]*@", r"\1", text).strip().rstrip(".")
+    return re.sub(r"(\w+://)[^/\s]*@", r"\1", text).strip().rstrip(".")
 
 
 async def find_remote(

@@ -38,6 +38,20 @@ const PICTURES: Record<string, ReactNode> = {
       <circle cx="46" cy="20" r="3.6" />
     </>
   ),
+  workflow: (
+    <>
+      <circle cx="8" cy="13" r="5" />
+      <path d="M13 13h9M46.6 9.2A9.2 9.2 0 1 0 47.2 14M47.4 4v5.6h-5.6" />
+    </>
+  ),
+  tracks: (
+    <>
+      <path d="M13 4h24M13 13h12M13 22h24M40 4l2.6 2.8 5-5.6M40 22l2.6 2.8 5-5.6" />
+      <circle cx="9" cy="4" r="3" />
+      <circle cx="9" cy="13" r="3" />
+      <circle cx="9" cy="22" r="3" />
+    </>
+  ),
 };
 
 const OTHER = <path d="M8 13h40M40 6l8 7-8 7" />;
@@ -50,8 +64,9 @@ const WORDS: Record<string, string> = {
   'best-of': 'several try, one wins',
   orchestrate: 'an agent conducts others',
   batch: 'a list of items, many at once',
-  workflow: 'steps that wait for others',
+  workflow: 'plan, review and build in cycles',
   debate: 'two argue until they agree',
+  tracks: 'a file of features, side by side',
 };
 
 export function Kind(props: { name: string; about: string; chosen: boolean; choose: () => void }) {

@@ -18,10 +18,13 @@ import { View as Frame } from '../../shell/layout';
 import { usePreference } from '../../shell/preferences';
 import { Chosen } from '../knowledge/templates';
 import { FormField } from './form_field';
+import { happensOf } from './happens';
 import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
 import { triggerOf, triggerWords, WhenGroup, whenOf } from './when';
 
+/** What a pattern is about, though it need not be typed. */
+const MAIN = ['features', 'tracks'];
 const WHERE = ['template', 'directory', 'agent', 'model', 'project', 'interactive'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
@@ -175,7 +178,8 @@ function Form({ pattern, schema, defs, children }: FormProps) {
     names.map((name) => fields.find((field) => field.name === name)).filter((field) => field !== undefined);
   const placed = [...WHERE, ...LIMITS, ...PROOF];
   const main = fields.filter(
-    (field) => field.input === 'long' || (field.required && !placed.includes(field.name)),
+    (field) =>
+      field.input === 'long' || MAIN.includes(field.name) || (field.required && !placed.includes(field.name)),
   );
   const rest = fields.filter((field) => !main.includes(field) && !placed.includes(field.name));
   const show = (field: Field) => (
@@ -246,49 +250,11 @@ function Group(props: {
   );
 }
 
-/** What is done by whom, and what decides, where that is otherwise than for a task. */
-const HAPPENS: Record<string, { work?: string; checked?: string; unchecked?: string }> = {
-  loop: {
-    work: 'One agent after another works in it, each with what the one before left.',
-    checked: 'After each, what you name is run; it decides whether another one begins.',
-    unchecked: 'Name what must hold, or what is to be measured: that ends it.',
-  },
-  pipeline: {
-    work: 'The steps are done in it one after another.',
-    unchecked:
-      'Only the steps that have checks are checked; of the others, what agents say is all that is known.',
-  },
-  team: {
-    work: 'One agent plans, others work on the parts at once, each in a worktree of its own.',
-    checked: 'What you name is run on what they brought together, then a reviewer answers four questions.',
-    unchecked: 'No command is run; a reviewer answers four questions about what they brought together.',
-  },
-  'best-of': {
-    work: 'Several agents do the same, each in a worktree of its own.',
-    checked: 'What you name is run on the work of each; the best of those that pass wins.',
-    unchecked: 'A judge compares what they did, and one wins.',
-  },
-  orchestrate: {
-    work: 'An agent conducts others: it plans parts, and changes the plan when it sees what came of them.',
-    checked: 'What you name is run on what they brought together; it decides whether the goal is reached.',
-    unchecked: 'A judge, who is not the conductor, decides whether the goal is reached.',
-  },
-};
-
 function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; typed: Typed }) {
   const command = commandOf(pattern, fields, typed, triggerWords(typed));
   const agents = useAgents().data ?? [];
   const agent = typed.agent || agents.find(({ default: usual }) => usual)?.name;
-  const checked = typed.checks || typed.until || typed.verify || typed.eval;
-  const own = HAPPENS[pattern];
-  const happens = [
-    'A worktree is made from the branch that is checked out; your files are not touched.',
-    own?.work ?? (agent ? `${agent} works in it.` : 'The configured agent works in it.'),
-    checked
-      ? (own?.checked ?? 'What you name is run on what it committed; only that counts.')
-      : (own?.unchecked ?? 'Nothing is checked, so what it says is all that is known.'),
-    'You merge the result, or not.',
-  ];
+  const happens = happensOf(pattern, typed, agent);
   if (triggerOf(typed))
     happens.unshift('It waits until its time; Schedules shows when that is, and what came of it.');
   return (

@@ -89,7 +89,7 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   if (type === 'boolean') return 'truth';
   if (type === 'integer' || type === 'number') return 'number';
   if (type === 'array') return 'lines';
-  if (name === 'env') return 'pairs';
+  if (name === 'env' || name === 'tracks') return 'pairs';
   return type === 'string' ? 'text' : null;
 }
 

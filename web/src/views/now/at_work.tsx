@@ -1,7 +1,7 @@
 import { memo } from 'react';
 import { type Activity, useActivity } from '../../api/activity';
 import { isRun, type Run, type Task, type Work } from '../../api/client';
-import { counted, money } from '../../model/format';
+import { counted, lastOnScreen, money } from '../../model/format';
 import { costOf, latest, progressOf, stateOf } from '../../model/work';
 import { Choices, Empty, share } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -134,6 +134,13 @@ function LastLine({ task, activity }: { task: Task; activity: Activity | undefin
     return (
       <p className="last">
         <b>Check</b> <Said>{task.checking.command || task.checking.name}</Said>
+      </p>
+    );
+  }
+  if (task.interactive) {
+    return (
+      <p className="last">
+        <Said>{lastOnScreen(activity?.text ?? '') || 'in a terminal'}</Said>
       </p>
     );
   }

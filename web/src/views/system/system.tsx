@@ -131,7 +131,7 @@ function AgentRow({ agent }: { agent: Agent }) {
   return (
     <tr>
       <td className="full">
-        <span className="t strong">
+        <span className="t strong name">
           <Glyph state={agentState(agent)} label={agent.status} />
           {agent.name}
           {agent.default && <span className="chip">default</span>}

@@ -37,7 +37,12 @@ const faint = (text: string) => <span className="faint">{text}</span>;
 function Claim({ task }: { task: Task }) {
   const last = latest(task);
   if (last?.status === 'lost') return <Rung state="lost" name="Said" value="nobody saw the end" />;
-  if (!last?.claimed) return <Rung state="todo" name="Said" value={faint('nothing yet')} />;
+  if (!last?.claimed) {
+    const over = hasEnded(task);
+    return (
+      <Rung state={over ? 'none' : 'todo'} name="Said" value={faint(over ? 'nothing' : 'nothing yet')} />
+    );
+  }
   const said = task.result ? <q>{oneLine(task.result).slice(0, 140)}</q> : 'done';
   return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Said" value={<bdi>{said}</bdi>} />;
 }

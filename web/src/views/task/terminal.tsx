@@ -4,6 +4,7 @@ import '@xterm/xterm/css/xterm.css';
 import { useEffect, useRef, useState } from 'react';
 import type { Task } from '../../api/client';
 import { shortId } from '../../model/format';
+import { hasEnded } from '../../model/work';
 import { Said } from '../../parts/text';
 
 const AGAIN_MS = 500;
@@ -159,7 +160,7 @@ export function Terminal({ task }: { task: Task }) {
       <p ref={beside} tabIndex={-1} className="tbar small dim" role="status">
         <Said>{wordsOf(told)}</Said>
         <span className="grow" />
-        <code>kapelle attach {shortId(task.id)}</code>
+        {!hasEnded(task) && <code>kapelle attach {shortId(task.id)}</code>}
       </p>
       <section ref={box} className="term" aria-label="Terminal" />
     </>

@@ -33,11 +33,11 @@ function cost(sum: UsageSum): string {
 export function View() {
   const [span, setSpan] = useState<Span>('month');
   const [by, setBy] = useState<Exclude<UsageBy, 'day'>>('agent');
-  const [across, setAcross] = useState<UsageBy | ''>('');
+  const [across, setAcross] = useState<UsageBy | 'nothing'>('nothing');
   const [project] = useScope();
   const since = sinceOf(span);
   const days = useUsage('day', since, project);
-  const rows = useUsage(by, since, project, across || undefined);
+  const rows = useUsage(by, since, project, across === 'nothing' ? undefined : across);
   const total = days.data?.total;
   return (
     <Frame title="Usage">
@@ -60,7 +60,7 @@ export function View() {
         {total && <Figures total={total} />}
         {days.data && days.data.rows.length > 0 && <DayChart rows={days.data.rows} />}
         <section className="section">
-          <header>
+          <header className="wraps">
             <h2>By</h2>
             <Choices
               label="By"
@@ -74,12 +74,13 @@ export function View() {
                 { value: 'task', label: 'Task' },
               ]}
             />
+            <span className="dim">split by</span>
             <Choices
-              label="Across"
+              label="Split by"
               value={across}
               choose={setAcross}
               of={[
-                { value: '', label: 'Sum' },
+                { value: 'nothing', label: 'Nothing' },
                 { value: 'day', label: 'Day' },
                 { value: 'outcome', label: 'Outcome' },
                 { value: 'model', label: 'Model' },

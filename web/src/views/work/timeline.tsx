@@ -5,9 +5,11 @@ import { parentOf, stateOf } from '../../model/work';
 import { Chart } from '../../parts/chart';
 import { useNow } from '../../parts/text';
 
-const [LEFT, LANE, TOP] = [240, 30, 44];
+const [LANE, TOP] = [30, 44];
 const MOST = 60;
 const TICKS = 6;
+const TICK_WIDTH = 85;
+const NARROW = 560;
 const SHORT_MS = 600_000;
 
 interface Bar {
@@ -60,28 +62,30 @@ export function Timeline({ work }: { work: Work[] }) {
     .slice(0, MOST);
   const begin = Math.min(...rows.flatMap(([item]) => barsOf(item).map((bar) => bar.from)), now - 60_000);
   const height = TOP + rows.length * LANE + 12;
-  const at = (tick: number) => begin + ((now - begin) * tick) / TICKS;
   const second = now - begin < SHORT_MS ? ('2-digit' as const) : undefined;
   const time = (ms: number) =>
     new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
   const draw = (width: number) => {
-    const x = (time: number) => LEFT + ((width - LEFT - 16) * (time - begin)) / (now - begin);
+    const left = width < NARROW ? 112 : 240;
+    const ticks = Math.min(TICKS, Math.max(1, Math.floor((width - left - 16) / TICK_WIDTH)));
+    const at = (tick: number) => begin + ((now - begin) * tick) / ticks;
+    const x = (time: number) => left + ((width - left - 16) * (time - begin)) / (now - begin);
     return (
       <>
-        {Array.from({ length: TICKS + 1 }, (_, tick) => (
+        {Array.from({ length: ticks + 1 }, (_, tick) => (
           <g key={tick}>
             <line
-              className={tick === TICKS ? 'nowl' : 'grid'}
+              className={tick === ticks ? 'nowl' : 'grid'}
               x1={x(at(tick))}
               x2={x(at(tick))}
               y1={28}
               y2={height}
             />
             <text
-              className={tick === TICKS ? 'strongt' : ''}
-              x={x(at(tick)) + (tick === TICKS ? 16 : 0)}
+              className={tick === ticks ? 'strongt' : ''}
+              x={x(at(tick)) + (tick === ticks ? 16 : 0)}
               y={18}
-              textAnchor={tick === TICKS ? 'end' : 'middle'}
+              textAnchor={tick === ticks ? 'end' : 'middle'}
             >
               {time(at(tick))}
             </text>
@@ -94,7 +98,7 @@ export function Timeline({ work }: { work: Work[] }) {
             params={{ id: item.id }}
           >
             <text className="lane" x={4 + depth * 18} y={TOP + row * LANE + 12}>
-              {cutTo(visible(item.title), 30 - depth * 3)}
+              {cutTo(visible(item.title), left / 8 - depth * 3)}
             </text>
             {barsOf(item).map((bar) => (
               <rect
@@ -137,7 +141,6 @@ export function Timeline({ work }: { work: Work[] }) {
       label={`Attempts of ${rows.length} tasks and runs since ${time(begin)}`}
       legend={legend}
       height={height}
-      least={560}
       links
     >
       {draw}
