@@ -53,7 +53,7 @@ def _python(copy: Path, *arguments: str) -> str:
     paths = os.pathsep.join([str(copy / "src"), str(copy)])
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{arguments}: {done.stdout[-5000:]}{done.stderr[-5000:]}"
     return done.stdout

@@ -45,6 +45,7 @@ def notes(kapelle: Instance, run_id: str, name: str) -> str:
     return kapelle.cli("notes", "get", key, "--scope", run_id, check=True).stdout
 
 
+SIX = doing("six", {"run": "echo six >> README.md"}, {"result": "Told six."})
 CODER = "\n".join(
     [
         rule(rf"{ASSESS}[\s\S]*could not be used", {"result": PLAN}),
@@ -54,9 +55,10 @@ CODER = "\n".join(
         doing("two", {"result": "Two is done, believe me."}),
         doing("three", {"rate_limit": {"reset_in_s": 1}}),
         doing("four", {"crash": "SEGV"}),
+        doing("five", *writes("five")),
+        SIX,
     ]
 )
-SIX = doing("six", {"run": "echo six >> README.md"}, {"result": "Told six."})
 OTHER = "".join(doing(name, *writes(name)) for name in ("three", "four", "five")) + SIX
 SPOIL = {
     "run": "rm README.md; echo mine > critic.txt; git add -A; git commit -qm mine; "
@@ -99,8 +101,8 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     )
     assert (on_branch(repository, run, "README.md") or "").endswith("six\n")
     done = [entry["agent"] for entry in run["result"]["worklog"] if entry["phase"] == "implement"]
-    # An agent that crashed three times pauses, so that the other one goes on.
-    assert done == ["coder"] * 3 + ["other"] * 4
+    # Whether one that crashed three times is left alone for a while is not the pattern's to say.
+    assert (done[:5], len(done)) == (["coder"] * 3 + ["other"] * 2, 7)
     fours = [
         task for task in tasks_of(kapelle, run_id) if "## The milestone\nfour" in task["prompt"]
     ]

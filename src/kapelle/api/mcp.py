@@ -33,8 +33,9 @@ _IN_PATH = re.compile(r"\{(\w+)\}")
 # Whoever oversteps a limit of length is told so.
 _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
-    "minLength", "maxLength", "maxItems",
+    "minLength", "maxLength", "maxItems", "exclusiveMinimum",
 }  # fmt: skip
+_MANY = 10_000
 _IN_DIRECTORY = {
     "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
 }  # fmt: skip
@@ -311,6 +312,8 @@ def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
         name: _compact(value, defs)
         for name, value in found.items()
         if name not in _LEFT_OUT and value is not None and value != "" and value != []
+        # What nobody comes near needs no words.
+        if name != "maximum" or value < _MANY
     }
     return {**kept, **({"properties": named} if named else {})}
 
