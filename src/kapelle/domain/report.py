@@ -37,7 +37,6 @@ _COMMANDS = {
     "merge": ("kapelle merge {id}", "merge it into {base}"),
     "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
     "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
-    "pr": ("kapelle pr {id}", "open its pull request once more"),
     "archive": ("kapelle archive {id}", "put it away"),
     "run cancel": ("kapelle runs cancel {id}", "call it off"),
     "run pause": ("kapelle runs pause {id}", "pause it"),
@@ -69,7 +68,7 @@ def _for_task(task: Task) -> list[str]:
             return ["logs", "diff"]
         if task.get("merge_refused"):
             return ["diff", "mend"]
-        return ["diff", "archive" if task["merged_at"] else _way_in(task)]
+        return ["diff", "archive" if task["merged_at"] else "merge"]
     if status == "waiting":
         return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]
     if status == "running":
@@ -94,13 +93,7 @@ def _for_run(run: Run) -> list[str]:
         return ["run steps", "diff"]
     if run["merged_at"]:
         return ["diff", "archive"]
-    return (
-        ["diff", _way_in(run)] if status == "completed" else ["run steps", "diff", "merge anyway"]
-    )
-
-
-def _way_in(item: Task | Run) -> str:
-    return "pr" if _is_undelivered(item) and item["delivery"].get("mode") == "pr" else "merge"
+    return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
 
 
 def group_of(item: Task | Run) -> str:
