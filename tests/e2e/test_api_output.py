@@ -208,3 +208,62 @@ def _assert_no_way_out(door: Door) -> None:
             answer = door.ask("GET", f"/api/v1/tasks/{text}{path}", [door.bearer])
             assert answer.status == 404, (text, path)
             assert door.token.encode() not in answer.body
+
+
+def test_a_transcript_is_read_backwards_to_its_very_beginning(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task_id = kapelle.play(TALK, tmp_path, checks=["true"])
+    kapelle.wait(task_id)
+    kapelle.post(f"/tasks/{task_id}/retry")
+    kapelle.wait(task_id)
+    path = f"/tasks/{task_id}/transcript"
+    whole = everything(kapelle, path)
+    read = everything(kapelle, f"{path}?tail=10")[:-1]
+    for _ in range(50):
+        page = everything(kapelle, f"{path}?before={read[0].id}&limit=30")[:-1]
+        if not page:
+            break
+        # The attempt is told with each page, and its beginning is that of the first one.
+        same = json.loads(page[0].data) == json.loads(read[0].data)
+        read = page + (read[1:] if same else read)
+    for kinds in ({"stderr"}, {event.kind for event in whole} - {"stderr", "end"}):
+        told = [(e.kind, e.data) for e in read if e.kind in kinds]
+        assert told == [(e.kind, e.data) for e in whole if e.kind in kinds]
+
+
+def test_an_outline_tells_in_short_what_one_would_go_to(kapelle: Instance, tmp_path: Path) -> None:
+    said = '[[do]]\nsay = "one"\n[[do]]\nsay = "two"\n'
+    used = f'[[do]]\ntool = "Read"\ninput = {{ path = "{"x" * 500}" }}\nresult = "text"\n'
+    task_id = kapelle.play(said + used, tmp_path, checks=["true"])
+    kapelle.wait(task_id)
+    path = f"/tasks/{task_id}/transcript"
+    short = everything(kapelle, f"{path}?outline=true")
+    assert [event.kind for event in short] == [
+        "attempt",
+        "text",
+        "tool_call",
+        "result",
+        "check",
+        "end",
+    ]
+    assert len(json.loads(short[2].data)["data"]["path"]) == 200
+    assert {event.id for event in short} <= {event.id for event in everything(kapelle, path)}
+
+
+def test_a_text_is_found_wherever_it_stands_in_an_output(kapelle: Instance, tmp_path: Path) -> None:
+    # One of them lies across the end of what is read at once.
+    steps = "[[do]]\nrun = 'head -c 1048570 /dev/zero; printf needle; printf NEEDLE; echo ünd'\n"
+    task_id = kapelle.play(steps, tmp_path)
+    kapelle.wait(task_id)
+    data = kapelle.request("GET", f"/tasks/{task_id}/output?limit=16000000")[1]
+    places = [data.index(b"needle"), data.index(b"NEEDLE")]
+    path = f"/tasks/{task_id}/output/find?query="
+    assert kapelle.get(path + "needle") == {"attempt": 1, "offsets": places, "next_offset": None}
+    first = kapelle.get(path + "Needle&limit=1")
+    assert first["offsets"] == places[:1]
+    rest = kapelle.get(f"{path}needle&offset={first['next_offset']}")
+    assert rest["offsets"] == places[1:]
+    assert kapelle.get(path + "%C3%BCnd")["offsets"] == [data.index("ünd".encode())]
+    assert kapelle.get(path + "needle&stream=err")["offsets"] == []
+    assert kapelle.request("GET", path)[0].status == 422

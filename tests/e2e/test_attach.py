@@ -8,7 +8,9 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from kapelle.api.routes.terminals import terminal as terminal_route
+from kapelle.api.security import Caller
 from kapelle.domain.ids import attempt_token
+from kapelle.service.sessions import Sessions
 from tests.e2e.instance import Instance
 from tests.e2e.terminal import Terminal
 
@@ -144,6 +146,20 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     assert kapelle.wait(task_id)["status"] == "cancelled"
 
 
+def quiet(sessions: Sessions, caller: Caller, said: Any, type_: Any = None) -> Any:
+    """A WebSocket to a terminal that shows nothing."""
+
+    async def shown() -> Any:
+        await asyncio.Event().wait()
+        yield b""
+
+    attach = AsyncMock(return_value=SimpleNamespace(type=type_, shown=shown))
+    service = SimpleNamespace(terminals=SimpleNamespace(attach=attach), sessions=sessions)
+    socket = AsyncMock(receive=AsyncMock(side_effect=said), scope={"kapelle.caller": caller})
+    socket.app = SimpleNamespace(state=SimpleNamespace(service=service))
+    return socket
+
+
 async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() -> None:
     typed: list[bytes] = []
 
@@ -151,15 +167,31 @@ async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() 
         typed.append(data)
         await asyncio.Event().wait()
 
-    async def shown() -> Any:
-        await asyncio.Event().wait()
-        yield b""
-
-    attached = SimpleNamespace(type=type_, shown=shown)
-    service = SimpleNamespace(terminals=SimpleNamespace(attach=AsyncMock(return_value=attached)))
     said = [{"type": "websocket.receive", "bytes": b"a"}] * 3 + [{"type": "websocket.disconnect"}]
-    socket: Any = AsyncMock(receive=AsyncMock(side_effect=said))
-    socket.app = SimpleNamespace(state=SimpleNamespace(service=service))
+    socket = quiet(Sessions(), Caller("owner"), said, type_)
     await asyncio.wait_for(terminal_route(socket, "task"), 60)
     assert typed == [b"a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_logging_out_closes_the_terminals_of_that_browser_alone() -> None:
+    sessions, opened = Sessions(), asyncio.Semaphore(0)
+    own, other = (sessions.log_in(sessions.new_code().code) for _ in range(2))
+
+    async def silent() -> None:
+        opened.release()
+        await asyncio.Event().wait()
+
+    mine, theirs = (
+        asyncio.create_task(
+            terminal_route(quiet(sessions, Caller("owner", session=session), silent), "task")
+        )
+        for session in (own, other)
+    )
+    for _ in (own, other):
+        await opened.acquire()
+    sessions.log_out(own)
+    await asyncio.wait_for(mine, 60)
+    assert not theirs.done()
+    sessions.log_out(other)
+    await asyncio.wait_for(theirs, 60)

@@ -31,7 +31,6 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-COOKIE = "kapelle_session"
 OPEN_PATHS = frozenset({"/healthz", "/api/v1/healthz", "/api/v1/login"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _DIRECT = frozenset({"same-origin", "none"})
@@ -47,6 +46,7 @@ class Caller:
 
     kind: Literal["owner", "attempt", "nobody"]
     attempt_id: str | None = None
+    session: str | None = None  # of a browser
 
 
 class PrivateSocket:
@@ -104,12 +104,18 @@ class Guard:
                 return Caller("owner")
             attempt_id = attempt_of(self._token, token.strip())
             return Caller("attempt", attempt_id) if attempt_id else Caller("nobody")
-        session = request.cookies.get(COOKIE)
+        session = request.cookies.get(cookie_name(request))
         # A cookie is sent without the page knowing, so a write must also say where it comes from.
         named = request.scope.get("method") in _SAFE or "origin" in request.headers
         if session and named and self._knows_session(session):
-            return Caller("owner")
+            return Caller("owner", session=session)
         return Caller("nobody")
+
+
+def cookie_name(request: HTTPConnection) -> str:
+    """Browsers send the cookies of a host to all of its ports: each daemon has one of its own."""
+    _, port = request.scope.get("server") or ("", None)
+    return f"kapelle_session_{port or 0}"
 
 
 async def _service(request: Request) -> Service:

@@ -9,9 +9,7 @@ from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, TaskCursor, TaskFilter, Work
-
-RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
+from kapelle.domain.task import Directory, Limit, Record, RunCursor, TaskCursor, TaskFilter, Work
 
 
 class Run(Work):
@@ -46,7 +44,9 @@ class RunFilter(Record):
 
 
 class WorkFilter(TaskFilter):
-    """Which tasks and runs are listed together, newest first; nested ones are parts of runs."""
+    """Which tasks and runs are listed together, newest first; nested ones are parts of runs.
+
+    With run_id, those right inside that run."""
 
     status: list[TaskStatus | RunStatus] | None = None  # type: ignore[assignment]
     nested: bool = False

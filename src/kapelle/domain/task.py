@@ -15,6 +15,7 @@ ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Directory = Annotated[str, StringConstraints(max_length=4000, pattern=r"^/[^\x00]*$")]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
+RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
 
 # A text of a row is cut to so much.
@@ -256,6 +257,7 @@ class TaskFilter(Record):
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
     parent_task_id: TaskCursor | None = None
+    run_id: RunCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
     flagged: bool = False  # true leaves out those that are not

@@ -212,14 +212,24 @@ class PruneView(Record):
     inodes: int
 
 
+class OutputHits(Record):
+    """Where a text stands in the output of an attempt; null when it was searched to its end."""
+
+    attempt: int
+    offsets: list[int]
+    next_offset: int | None
+
+
 class UsageSum(Record):
     """What some attempts used together; input_tokens includes cached_tokens.
 
     cost_usd is the sum of the costs that are known, null when none is. unknown_cost counts the
-    attempts that used tokens of an unknown price, unreported those that told nothing at all.
+    attempts that used tokens of an unknown price, unreported those that told nothing at all, and
+    verified those whose result was.
     """
 
     attempts: int = 0
+    verified: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -268,6 +278,15 @@ class LoginView(Record):
     verified_at: datetime | None
 
 
+class PausedModel(Record):
+    """A model whose limit is used up while others of its account are not; "default" is that of an
+    agent that was told of none."""
+
+    model: str
+    until: datetime
+    reason: str
+
+
 class AgentView(Record):
     name: str
     type: str
@@ -282,6 +301,7 @@ class AgentView(Record):
     tested: str | None
     paused_until: datetime | None
     paused_reason: str | None
+    paused_models: list[PausedModel]
 
 
 class DaemonView(Record):

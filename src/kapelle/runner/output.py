@@ -1,6 +1,7 @@
 """Reading logs by byte offset, never as a whole."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from kapelle.runner.shim.files import ERR, OUT
 
 _BLOCK = 1 << 20
 MAX_LINE = 8 << 20
+# No log is larger, and file systems refuse offsets that no file can have.
+FARTHEST = 10**13
 
 
 def read(path: Path, offset: int, limit: int) -> bytes:
@@ -25,13 +28,30 @@ def read(path: Path, offset: int, limit: int) -> bytes:
         return file.read(limit)
 
 
-def tail_offset(path: Path, lines: int) -> int:
-    """Where the last lines of a log begin; an unterminated last line counts as one."""
+def find(path: Path, text: str, offset: int, limit: int) -> tuple[list[int], int | None]:
+    """Where a text stands in a log from an offset on, in capitals or not, and where to look on."""
+    wanted = re.compile(re.escape(text.encode("utf-8")), re.IGNORECASE)
+    found: list[int] = []
+    while block := read(path, offset, _BLOCK):
+        for match in wanted.finditer(block):
+            found.append(offset + match.start())
+            if len(found) == limit:
+                return found, offset + match.end()
+        if len(block) < _BLOCK:
+            break
+        # What the end of a block cuts is whole in the next one.
+        offset += _BLOCK - len(text.encode("utf-8")) + 1
+    return found, None
+
+
+def tail_offset(path: Path, lines: int, until: int | None = None) -> int:
+    """Where the last lines of a log, or of what is before an offset, begin; an unterminated last
+    line counts as one."""
     file = open_file(path)
     if file is None:
         return 0
     with file:
-        begin = end = file.seek(0, os.SEEK_END)
+        begin = end = min(file.seek(0, os.SEEK_END), FARTHEST if until is None else until)
         if lines <= 0:
             return end
         file.seek(max(0, end - 1))
@@ -82,19 +102,22 @@ class LogReader:
     """The lines of a growing log, each once it is complete; in bounded memory.
 
     What exceeds the limit of a line is left out. A reader that begins at the `end` of a line goes
-    on behind it.
+    on behind it; one with `until` reads no further.
     """
 
-    def __init__(self, path: Path, offset: int = 0, max_line: int = MAX_LINE) -> None:
+    def __init__(
+        self, path: Path, offset: int = 0, max_line: int = MAX_LINE, until: int = FARTHEST
+    ) -> None:
         self._path = path
         self._position = offset
+        self._until = until
         self._max_line = max_line
         self._begun = bytearray()
 
     def lines(self, *, ended: bool = False) -> list[LogLine]:
         """The next lines, or nothing yet; once the log has ended, an unterminated one as well."""
         found: list[LogLine] = []
-        while not found and (block := read(self._path, self._position, _BLOCK)):
+        while not found and (block := read(self._path, self._position, self._most())):
             *whole, rest = block.split(b"\n")
             for piece in whole:
                 self._add(piece)
@@ -104,6 +127,9 @@ class LogReader:
         if not found and ended and self._begun:
             found.append(self._take())
         return found
+
+    def _most(self) -> int:
+        return max(0, min(_BLOCK, self._until - self._position))
 
     def _add(self, piece: bytes) -> None:
         self._position += len(piece)

@@ -18,7 +18,7 @@ from kapelle.agents.failures import classify
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.views import AgentView, LoginView
+from kapelle.domain.views import AgentView, LoginView, PausedModel
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.output import output_tail, read_output
 from kapelle.engine.parts import Parts
@@ -57,7 +57,9 @@ class KeyRemovedView(BaseModel):
     removed: bool
 
 
-def agent_view(info: AgentInfo, found: Credential, account: Any, now: datetime) -> AgentView:
+def agent_view(
+    info: AgentInfo, found: Credential, account: Any, models: list[PausedModel], now: datetime
+) -> AgentView:
     """An agent with its credential and the row of its account, None if there is none yet."""
     access = info.agent.access if info.agent else None
     login = LoginView(
@@ -82,6 +84,7 @@ def agent_view(info: AgentInfo, found: Credential, account: Any, now: datetime) 
         tested=info.agent.tested if info.agent else None,
         paused_until=account["paused_until"] if paused else None,
         paused_reason=account["reason"] if paused else None,
+        paused_models=models,
     )
 
 
@@ -304,10 +307,20 @@ class Agents:
         # In a thread, for a keyring may take its time to answer.
         found = await asyncio.to_thread(credentials)
         rows = await parts.db.read(accounts.of_ids, [account for _, account in found])
+        paused = await parts.db.read(accounts.paused, now)
         return [
-            agent_view(info, credential, rows.get(account), now)
+            agent_view(info, credential, rows.get(account), _models(paused, account), now)
             for info, (credential, account) in zip(infos, found, strict=True)
         ]
+
+
+def _models(paused: dict[str, tuple[datetime, str]], account: str) -> list[PausedModel]:
+    """Those of an account's models that are paused by themselves."""
+    return [
+        PausedModel(model=id.removeprefix(f"{account}#"), until=until, reason=reason)
+        for id, (until, reason) in sorted(paused.items())
+        if id.startswith(f"{account}#")
+    ]
 
 
 def _require_key(key: str) -> None:

@@ -12,11 +12,12 @@ from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, RunningCheck, Task
-from kapelle.domain.views import AttemptFile
+from kapelle.domain.text import cut
+from kapelle.domain.views import AttemptFile, OutputHits
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT
 from kapelle.engine.tasks.browser import LARGEST, picture
-from kapelle.runner.output import LogReader, read, tail_offset
+from kapelle.runner.output import FARTHEST, LogReader, find, read, tail_offset
 from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
@@ -25,6 +26,22 @@ Stream = Literal["out", "err"]
 Parse = Callable[[str], list[AgentEvent]]
 
 _LOOK_S = 0.1
+# An outline leaves out what is used and what tools answer, and cuts the rest to so much.
+_OUTLINE = frozenset(
+    {
+        "attempt",
+        "text",
+        "tool_call",
+        "plan",
+        "result",
+        "error",
+        "notice",
+        "question",
+        "check",
+        "end",
+    }
+)
+_SHORT = 200
 _DELETED = "output was deleted, for it ended long ago."
 
 
@@ -68,12 +85,23 @@ class Output:
         if not task.attempts and which is None:
             return Chunk(b"", 0, task.status in FINAL)
         attempt = attempt_of(task, which)
-        path = self._parts.process_directory(attempt.id) / f"{stream}.log"
-        if self._is_deleted(attempt):
-            raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
-        data = await asyncio.to_thread(read, path, offset, limit)
+        data = await asyncio.to_thread(read, self._log(attempt, stream), offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
+
+    async def find(
+        self, text: str, which: str | None, stream: Stream, query: str, offset: int, limit: int
+    ) -> OutputHits:
+        """Where a text stands in the output of one attempt."""
+        attempt = attempt_of(await self._parts.db.read(tasks.get, text), which)
+        path = self._log(attempt, stream)
+        offsets, on = await asyncio.to_thread(find, path, query, offset, limit)
+        return OutputHits(attempt=attempt.number, offsets=offsets, next_offset=on)
+
+    def _log(self, attempt: Attempt, stream: Stream) -> Path:
+        if self._is_deleted(attempt):
+            raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
+        return self._parts.process_directory(attempt.id) / f"{stream}.log"
 
     async def files(self, text: str) -> list[AttemptFile]:
         """The pictures that a task's agents took, in the order of their attempts."""
@@ -122,18 +150,45 @@ class Output:
                 with self._parts.db.watch() as changed:
                     await changed.wait(1.0)
 
-    def _skip(self, attempt: Attempt, place: "_Place", tail: int) -> None:
+    async def earlier(self, task: Task, before: str, limit: int) -> AsyncIterator[Line]:
+        """What comes right before a place, of one attempt and at most so many lines of its output;
+        the first is the attempt, with the place at which they begin."""
+        end = _Place.parse(before)
+        whole = not end.out and not end.err
+        wanted = [a for a in task.attempts if a.number <= end.number - whole][-1:]
+        for attempt in wanted:
+            until = _Place(attempt.number, FARTHEST, FARTHEST) if whole else end
+            place = _Place(attempt.number)
+            await asyncio.to_thread(self._skip, attempt, place, limit, until)
+            yield place.line("attempt", _about(task, attempt))
+            async for line in self._attempt_lines(task, attempt, place, follow=False, until=until):
+                yield line
+        yield end.line("end", {"status": task.status, "reason": task.reason})
+
+    def _skip(
+        self, attempt: Attempt, place: "_Place", tail: int, until: "_Place | None" = None
+    ) -> None:
+        """Go to the last lines of both streams; before a place, to those of one after the other,
+        for what it complained of is told first."""
         process_dir = self._parts.process_directory(attempt.id)
-        place.out = tail_offset(process_dir / "out.log", tail)
-        place.err = tail_offset(process_dir / "err.log", tail)
+        out, err = (until.out, until.err) if until else (None, None)
+        place.out = tail_offset(process_dir / "out.log", tail, out)
+        errors = tail if until is None or place.out == 0 else 0
+        place.err = tail_offset(process_dir / "err.log", errors, err)
 
     async def _attempt_lines(
-        self, task: Task, attempt: Attempt, place: "_Place", follow: bool
+        self,
+        task: Task,
+        attempt: Attempt,
+        place: "_Place",
+        follow: bool,
+        until: "_Place | None" = None,
     ) -> AsyncIterator[Line]:
+        until = until or _Place(attempt.number, FARTHEST, FARTHEST)
         parse = self._parser(task, attempt)
         process_dir = self._parts.process_directory(attempt.id)
-        out_log = LogReader(process_dir / "out.log", place.out)
-        err_log = LogReader(process_dir / "err.log", place.err)
+        out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
+        err_log = LogReader(process_dir / "err.log", place.err, until=until.err)
         ended, told = attempt.ended_at is not None, list[RunningCheck]()
         if self._is_deleted(attempt):
             yield place.event(AgentEvent("notice", f"Its {_DELETED}"))
@@ -148,8 +203,9 @@ class Output:
                     yield line
             if out or err:
                 continue
-            for line in await self._check_lines(attempt, place, told):
-                yield line
+            if until.out == FARTHEST:
+                for line in await self._check_lines(attempt, place, told):
+                    yield line
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
@@ -184,6 +240,15 @@ class Output:
         except KapelleError:
             # The agent is not configured any more.
             return lambda line: [AgentEvent("text", line)]
+
+
+async def outline(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
+    """What one would go to: what is said in a row, called, asked or checked, in short."""
+    before = ""
+    async for line in lines:
+        if line.kind in _OUTLINE and not line.kind == before == "text":
+            yield Line(line.kind, cut(line.body, _SHORT), line.position)
+            before = line.kind
 
 
 def attempt_of(task: Task, which: str | None) -> Attempt:

@@ -1,5 +1,6 @@
 """Use cases of browsers: a code that works once becomes a session that ends by itself."""
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -32,6 +33,7 @@ class Sessions:
         self._file = file
         self._codes: dict[str, float] = {}
         self._sessions: dict[str, float] = {}
+        self._logged_out = asyncio.Event()
         if file is not None:
             with suppress(OSError, ValueError, TypeError):
                 kept = json.loads(read_small(file))
@@ -61,6 +63,13 @@ class Sessions:
     def log_out(self, session: str) -> None:
         self._sessions.pop(_digest(session), None)
         self._keep()
+        self._logged_out.set()
+        self._logged_out = asyncio.Event()
+
+    async def ended(self, session: str) -> None:
+        """Wait until its browser has logged out."""
+        while self.knows(session):
+            await self._logged_out.wait()
 
     def knows(self, session: str) -> bool:
         return self._sessions.get(_digest(session), 0.0) > self._clock()

@@ -79,6 +79,7 @@ class Work:
                 continue
             cursor = f"{kind}_{wanted.cursor}" if wanted.cursor else None
             values = {**vars(wanted), "status": states or None, "cursor": cursor}
+            values |= {"parent_id": wanted.run_id, "nested": wanted.nested or bool(wanted.run_id)}
             chosen = TaskFilter if kind == "task" else RunFilter
             items, cursor = await service.page(chosen.model_validate(values))  # type: ignore[arg-type]
             found += items

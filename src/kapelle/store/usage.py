@@ -6,10 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.domain.specs import CheckKind
+from kapelle.domain.states import AttemptStatus
 from kapelle.domain.views import By, UsageFilter
 from kapelle.store import runs
 from kapelle.store import tasks as task_rows
-from kapelle.store.tables import attempts, tasks
+from kapelle.store.tables import attempts, checks, tasks
 
 # Written out, because PostgreSQL takes two parameters for two different expressions.
 _DAY = sa.literal_column("86400000000", sa.BigInteger)
@@ -22,6 +24,15 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "outcome": attempts.c.status,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
+_BLIND = checks.alias()
+_IS_BLIND = sa.exists().where(_BLIND.c.attempt_id == attempts.c.id, _BLIND.c.proved.is_(False))
+# As a task is: a check looked at the work, and that something changed says nothing beside a check
+# that is blind.
+_VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(
+    checks.c.attempt_id == attempts.c.id,
+    checks.c.proved.is_not(False),
+    sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI, ~_IS_BLIND),
+)
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 
 
@@ -47,6 +58,7 @@ def grouped(
                 sa.func.min(tasks.c.title) if "task" in (wanted.by, wanted.across) else sa.null()
             ).label("title"),
             sa.func.count().label("attempts"),
+            _number_of(_VERIFIED).label("verified"),
             *(sa.func.coalesce(sa.func.sum(attempts.c[name]), 0).label(name) for name in _COUNTERS),
             sa.func.sum(attempts.c.cost_usd).label("cost_usd"),
             _number_of((used > 0) & attempts.c.cost_usd.is_(None)).label("unknown_cost"),

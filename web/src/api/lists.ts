@@ -9,6 +9,8 @@ type Query = NonNullable<paths['/api/v1/work']['get']['parameters']['query']>;
 export interface Filter {
   status?: Query['status'];
   nested?: boolean;
+  /** Right inside this run. */
+  run_id?: string;
   project?: string;
   flagged?: boolean;
   /** What was put away, too. */
@@ -39,7 +41,7 @@ function belongs(filter: Filter, work: Work): boolean {
   return (
     (filter.archived || !work.archived_at) &&
     (!filter.status || filter.status.includes(work.status)) &&
-    (filter.nested || !inside) &&
+    (filter.run_id ? inside === filter.run_id : filter.nested || !inside) &&
     (!filter.flagged || !!work.flagged_at) &&
     (!filter.project || work.project === filter.project)
   );
@@ -51,11 +53,9 @@ export function replaced(pages: Pages, filter: Filter, work: Work): Pages {
   const wanted = belongs(filter, work);
   if (!held && !wanted) return pages;
   const changed = pages.pages.map((page, number) => {
-    if (held) {
-      const kept = wanted ? page.work : page.work.filter((item) => item.id !== work.id);
-      return { ...page, work: kept.map((item) => (item.id === work.id ? work : item)) };
-    }
-    return number === 0 ? { ...page, work: byAge([work, ...page.work]) } : page;
+    const at = page.work.findIndex((item) => item.id === work.id);
+    if (at >= 0) return { ...page, work: page.work.toSpliced(at, 1, ...(wanted ? [work] : [])) };
+    return !held && number === 0 ? { ...page, work: byAge([work, ...page.work]) } : page;
   });
   return { ...pages, pages: changed };
 }

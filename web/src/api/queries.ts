@@ -1,6 +1,7 @@
-import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useInfiniteQuery, useMutation, useQueries, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useCallback } from 'react';
 import { type ApiError, api, ask, type Run, type Task, type Work } from './client';
-import { ACTIVE, ENDED, type Filter, readPage } from './lists';
+import { ACTIVE, ENDED, type Filter, type Pages, readPage } from './lists';
 import { put } from './live';
 import type { components } from './schema';
 
@@ -11,6 +12,28 @@ export function useWork(filter: Filter) {
     queryFn: ({ pageParam }) => readPage(filter, pageParam),
     initialPageParam: null as string | null,
     getNextPageParam: (last) => last.next_cursor,
+    // Comparing thousands of rows in depth takes longer than a frame has.
+    structuralSharing: false,
+  });
+}
+
+/** What is right inside some runs, by their ids. */
+export function useInside(ids: string[]): Map<string, Work[]> {
+  // The oldest first: in the order in which the run began them.
+  const combine = useCallback(
+    (found: { data?: Pages }[]) =>
+      new Map(ids.map((id, at) => [id, found[at]?.data?.pages.flatMap(({ work }) => work).reverse() ?? []])),
+    [ids],
+  );
+  return useQueries({
+    queries: ids.map((run_id) => {
+      const filter: Filter = { run_id, nested: true, limit: 200 };
+      return {
+        queryKey: ['work', 'list', filter],
+        queryFn: async (): Promise<Pages> => ({ pages: [await readPage(filter, null)], pageParams: [null] }),
+      };
+    }),
+    combine,
   });
 }
 

@@ -1,5 +1,5 @@
-import { useEffect, useReducer, useState } from 'react';
-import { follow } from './sse';
+import { useEffect, useReducer, useRef, useState } from 'react';
+import { events, follow, type StreamEvent } from './sse';
 
 /** One thing that an agent said or did, or that was done about it. */
 export interface Line {
@@ -14,34 +14,48 @@ export interface Line {
   after?: string | null;
 }
 
-const address = (id: string) => `/api/v1/tasks/${id}/transcript?follow=true`;
-const lineOf = (event: { id: string; kind: string; data: unknown }): Line => ({
+/** So many lines of output are read at first, and with each step back; to get somewhere, more at once. */
+const [SOME, MANY] = [300, 5000];
+
+const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
+const lineOf = (event: StreamEvent): Line => ({
   ...(event.data as object),
   place: event.id,
   kind: event.kind,
 });
 
-interface Transcript {
+interface Held {
   lines: Line[];
   done: boolean;
+  /** Whether something may come before the first line. */
+  more: boolean;
 }
 
-type Change = { add: Line[]; anew: boolean } | 'begun' | 'done';
+type Change = { add: Line[]; anew: boolean } | { before: Line[] } | 'begun' | 'done';
 
-function changed(state: Transcript, change: Change): Transcript {
-  if (change === 'begun') return { ...state, done: false };
-  if (change === 'done') return { ...state, done: true };
-  return { ...state, lines: change.anew ? change.add : [...state.lines, ...change.add] };
+function changed(held: Held, change: Change): Held {
+  if (change === 'begun') return { ...held, done: false };
+  if (change === 'done') return { ...held, done: true };
+  if ('add' in change)
+    return change.anew
+      ? { ...held, lines: change.add, more: true }
+      : { ...held, lines: [...held.lines, ...change.add] };
+  const [first] = change.before;
+  if (!first) return { ...held, more: false };
+  // Each part begins with the attempt that it is of.
+  const same = held.lines[0]?.number === first.number;
+  return { ...held, lines: [...change.before, ...held.lines.slice(same ? 1 : 0)] };
 }
 
-/** All that was said and done in a task, as it comes; read again when a task that had ended goes on. */
-export function useTranscript(id: string, active: boolean): Transcript {
-  const [state, change] = useReducer(changed, { lines: [], done: false });
+/** What a stream of a transcript tells, a frame's worth at a time; read again when a task that had ended goes on. */
+function useStream(url: string | null, active: boolean): [Held, (before: Line[]) => void] {
+  const [held, change] = useReducer(changed, { lines: [], done: false, more: false });
   const [reading, read] = useState(0);
   useEffect(() => {
-    if (state.done && active) read((before) => before + 1);
-  }, [state.done, active]);
+    if (held.done && active) read((before) => before + 1);
+  }, [held.done, active]);
   useEffect(() => {
+    if (!url) return;
     const ending = new AbortController();
     let batch: Line[] = [];
     let anew = true;
@@ -53,7 +67,7 @@ export function useTranscript(id: string, active: boolean): Transcript {
     };
     const begin = async () => {
       const wakes = { signal: ending.signal, opened: () => undefined, lost: () => undefined };
-      for await (const event of follow(address(id), wakes)) {
+      for await (const event of follow(url, wakes)) {
         if (batch.push(lineOf(event)) === 1) requestAnimationFrame(flush);
       }
       flush();
@@ -62,6 +76,54 @@ export function useTranscript(id: string, active: boolean): Transcript {
     change('begun');
     begin();
     return () => ending.abort();
-  }, [id, reading]);
-  return state;
+  }, [url, reading]);
+  return [held, (before) => change({ before })];
 }
+
+interface Transcript extends Held {
+  /** Read what comes before the first line. */
+  earlier: () => Promise<void>;
+  /** Read backwards until the line at a place is there. */
+  reach: (place: string) => Promise<void>;
+}
+
+/** What was said and done in a task: its end, then what comes, and backwards as far as one asks for. */
+export function useTranscript(id: string, active: boolean): Transcript {
+  const [held, put] = useStream(address(id, `follow=true&tail=${SOME}`), active);
+  const reading = useRef<Promise<void> | null>(null);
+  const back = async (limit: number, until?: string) => {
+    let first = held.lines[0]?.place;
+    while (first) {
+      const before = await readBefore(id, first, limit);
+      put(before);
+      first = before[0]?.place;
+      if (!until || before.some(({ place }) => place === until)) return;
+    }
+  };
+  const once = (limit: number, until?: string) => {
+    reading.current ??= back(limit, until).finally(() => {
+      reading.current = null;
+    });
+    return reading.current;
+  };
+  return {
+    ...held,
+    earlier: () => once(SOME),
+    reach: async (place) => {
+      if (!held.lines.some((line) => line.place === place)) await once(MANY, place);
+    },
+  };
+}
+
+async function readBefore(id: string, place: string, limit: number): Promise<Line[]> {
+  const lines: Line[] = [];
+  const url = address(id, `before=${place}&limit=${limit}`);
+  for await (const event of events(url, new AbortController().signal)) {
+    if (event && event.kind !== 'end') lines.push(lineOf(event));
+  }
+  return lines;
+}
+
+/** What one would go to in a transcript, all of it, in short. */
+export const useOutline = (id: string, active: boolean, wanted: boolean): Held =>
+  useStream(wanted ? address(id, 'follow=true&outline=true') : null, active)[0];

@@ -10,8 +10,10 @@ from fastapi.responses import Response
 
 from kapelle.api.security import AskingAttempt, UseCases, own_or_below
 from kapelle.api.sse import STREAM, EventStream, sent_event
-from kapelle.domain.views import AttemptFile
-from kapelle.service.output import Line
+from kapelle.domain.task import Record
+from kapelle.domain.views import AttemptFile, OutputHits
+from kapelle.runner.output import FARTHEST
+from kapelle.service.output import Line, outline
 
 router = APIRouter(prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_or_below)])
 
@@ -34,9 +36,7 @@ _BYTES: dict[int | str, Any] = {
     }
 }
 
-# No log is larger, and file systems refuse offsets that no file can have.
-FARTHEST = 10**13
-_PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}(:\d{1,9}){1,2}", re.ASCII)
+_PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,2}"
 
 Which = Annotated[
     str | None,
@@ -44,6 +44,19 @@ Which = Annotated[
         pattern=r"^([1-9][0-9]{0,5}|(attempt_)?[0-9a-z]{5,26})$", description="A number or an id"
     ),
 ]
+
+
+class TranscriptQuery(Record):
+    """Which part of a transcript is told, and how much of it."""
+
+    attempt: Which = None
+    follow: bool = False
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
+    before: Annotated[
+        str | None, Query(pattern=f"^{_PLACE}$", description="An id of this stream")
+    ] = None
+    limit: Annotated[int, Query(ge=1, le=5000, description="Lines of output before it")] = 200
+    outline: bool = False
 
 
 @router.get("/output", response_class=Response, responses=_BYTES)
@@ -62,6 +75,20 @@ async def output(
         "X-Complete": "true" if chunk.complete else "false",
     }
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/output/find")
+async def find(
+    task_id: str,
+    service: UseCases,
+    query: Annotated[str, Query(min_length=1, max_length=200)],
+    attempt: Which = None,
+    stream: Literal["out", "err"] = "out",
+    offset: Annotated[int, Query(ge=0, le=FARTHEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> OutputHits:
+    """Where a text stands in what one attempt printed, from offset on; ASCII in capitals or not."""
+    return await service.output.find(task_id, attempt, stream, query, offset, limit)
 
 
 _PICTURE: dict[int | str, Any] = {
@@ -96,16 +123,18 @@ async def transcript(
     task_id: str,
     service: UseCases,
     caller: AskingAttempt,
-    attempt: Which = None,
-    follow: bool = False,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    wanted: Annotated[TranscriptQuery, Query()],
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
     """What the agent said and did; an event's id is the place behind it."""
-    task = await service.output.task_with(task_id, attempt)
-    after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
-    lines = service.output.lines(task, attempt, follow, tail, after)
-    return EventStream(lines, _rendered, partial(service.work.is_allowed, caller))
+    task = await service.output.task_with(task_id, wanted.attempt)
+    if wanted.before is not None:
+        lines = service.output.earlier(task, wanted.before, wanted.limit)
+    else:
+        after = last_event_id if re.fullmatch(_PLACE, last_event_id or "") else None
+        lines = service.output.lines(task, wanted.attempt, wanted.follow, wanted.tail, after)
+    told = outline(lines) if wanted.outline else lines
+    return EventStream(told, _rendered, partial(service.work.is_allowed, caller))
 
 
 def _rendered(line: Line) -> bytes:

@@ -1,10 +1,8 @@
 """Browser sessions: a one-time code becomes a cookie."""
 
-from typing import Annotated
+from fastapi import APIRouter, Depends, Request, Response
 
-from fastapi import APIRouter, Cookie, Depends, Response
-
-from kapelle.api.security import COOKIE, UseCases, owner_only
+from kapelle.api.security import UseCases, cookie_name, owner_only
 from kapelle.domain.specs import Spec, Text
 from kapelle.service.sessions import SESSION_LIFE_S, LoginCodeView
 
@@ -23,22 +21,20 @@ async def login_code(service: UseCases) -> LoginCodeView:
 
 
 @router.post("/login", status_code=204)
-async def log_in(body: LoginBody, service: UseCases) -> Response:
+async def log_in(body: LoginBody, service: UseCases, request: Request) -> Response:
     """Exchange a code for a session cookie."""
     response = Response(status_code=204)
     session = service.sessions.log_in(body.code)
-    response.set_cookie(
-        COOKIE, session, int(SESSION_LIFE_S), httponly=True, samesite="strict", path="/"
-    )
+    name, life = cookie_name(request), int(SESSION_LIFE_S)
+    response.set_cookie(name, session, life, httponly=True, samesite="strict", path="/")
     return response
 
 
 @router.post("/logout", status_code=204, dependencies=_owner)
-async def log_out(
-    service: UseCases, session: Annotated[str, Cookie(alias=COOKIE, max_length=200)] = ""
-) -> Response:
-    """End the session of this cookie."""
-    service.sessions.log_out(session)
+async def log_out(service: UseCases, request: Request) -> Response:
+    """End the session of this cookie, and the terminals that it has open."""
+    name = cookie_name(request)
+    service.sessions.log_out(request.cookies.get(name, ""))
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/")
+    response.delete_cookie(name, path="/")
     return response

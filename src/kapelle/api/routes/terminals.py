@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 from pydantic import Field, ValidationError
 
-from kapelle.api.routes.output import FARTHEST, Which
+from kapelle.api.routes.output import Which
 from kapelle.api.security import owner_attaches
 from kapelle.domain.specs import Spec
+from kapelle.runner.output import FARTHEST
 from kapelle.service.terminals import Attached
 
 router = APIRouter(prefix="/tasks/{task_id}", dependencies=[Depends(owner_attaches)])
@@ -42,7 +43,9 @@ async def terminal(
     attached: Attached = await attach(task_id, attempt, offset, (rows, columns))
     await socket.accept()
     typed = asyncio.Queue[Message](_MOST_TYPED)
-    every = (_show(socket, attached), _receive(socket, typed), _type(typed, attached))
+    every = [_show(socket, attached), _receive(socket, typed), _type(typed, attached)]
+    if session := socket.scope["kapelle.caller"].session:
+        every.append(_log_out(socket, session))
     sides = {asyncio.create_task(side) for side in every}
     try:
         await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
@@ -60,6 +63,11 @@ async def _show(socket: WebSocket, attached: Attached) -> None:
             else:
                 await socket.send_json(message)
         await socket.close()
+
+
+async def _log_out(socket: WebSocket, session: str) -> None:
+    await socket.app.state.service.sessions.ended(session)
+    await socket.close(1008, "Its session has ended.")
 
 
 async def _receive(socket: WebSocket, typed: asyncio.Queue[Message]) -> None:

@@ -56,6 +56,10 @@ export function View() {
 /** What this browser does by choice. */
 function PageSettings() {
   const [on, change] = useNotices();
+  const leave = useAction(async () => {
+    await ask(api.POST('/api/v1/logout'));
+    location.assign('/login');
+  });
   return (
     <section className="panel box stack">
       <header>
@@ -69,7 +73,11 @@ function PageSettings() {
         It needs an open tab. A webhook or a command tells you without: <span className="mono">[notify]</span>{' '}
         in your config.toml, then <span className="mono">kapelle notify test</span>.
       </p>
-      <Button onClick={switchTheme}>Light or dark</Button>
+      <div className="tbar">
+        <Button onClick={switchTheme}>Light or dark</Button>
+        <Button onClick={() => leave.mutate(undefined)}>Log out</Button>
+      </div>
+      <Problem error={leave.error} />
     </section>
   );
 }
@@ -151,6 +159,11 @@ function AgentRow({ agent }: { agent: Agent }) {
             until <Moment at={agent.paused_until} />
           </span>
         )}
+        {agent.paused_models.map(({ model, until, reason }) => (
+          <span key={model} className="hint block">
+            {model}: <Said>{reason}</Said> until <Moment at={until} />
+          </span>
+        ))}
         {tried && (
           <span className={`block small ${tried.usable ? 'c-ok' : 'c-bad'}`}>
             <Said>

@@ -28,7 +28,7 @@ export function blocksOf(lines: Line[], everything: boolean): Block[] {
 
 function add(blocks: Block[], line: Line, everything: boolean): void {
   const last = blocks.at(-1);
-  const key = `${blocks.length}`;
+  const key = `${line.place} ${line.kind}`;
   switch (line.kind) {
     case 'attempt':
       blocks.push({

@@ -1,10 +1,10 @@
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
-import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
+import { memo, type ReactNode, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 import type { Task } from '../../api/client';
-import { useTranscript } from '../../api/transcript';
+import { type Line, useOutline, useTranscript } from '../../api/transcript';
 import { counted, visible } from '../../model/format';
 import { hasEnded } from '../../model/work';
-import { Choices, Loading } from '../../parts/controls';
+import { Button, Choices, Loading } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Prose } from '../../parts/prose';
@@ -22,10 +22,19 @@ const NEAR_PX = 120;
 /** What was said and done, at one of three distances. */
 export function Conversation({ task }: { task: Task }) {
   const active = !hasEnded(task) && task.status === 'running';
-  const { lines, done } = useTranscript(task.id, active);
   const [distance, choose] = useState<Distance>('conversation');
+  const outlined = distance === 'outline';
+  const told = useTranscript(task.id, active);
+  const outline = useOutline(task.id, active, outlined);
+  const { lines, done } = outlined ? outline : told;
   const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
-  const follows = useFollow(blocks, active);
+  const follows = useFollow(blocks, active, told.more && !outlined);
+  const [goal, setGoal] = useState<string | null>(null);
+  const go = async (place: string) => {
+    await told.reach(place);
+    setGoal(place);
+    choose('conversation');
+  };
   return (
     <>
       <div className="tbar">
@@ -54,15 +63,55 @@ export function Conversation({ task }: { task: Task }) {
       </div>
       {lines.length === 0 && !done && task.attempts.length > 0 && <Loading lines={5} />}
       {task.attempts.length === 0 && <p className="faint mt-4">No agent has begun yet.</p>}
-      <Blocks blocks={blocks} task={task} outline={distance === 'outline'} />
+      {!outlined && told.more && lines.length > 0 && <Earlier read={told.earlier} />}
+      <Blocks
+        key={outlined ? 'outline' : 'all'}
+        blocks={blocks}
+        estimate={outlined ? 28 : 72}
+        goal={outlined ? null : blockWith(blocks, lines, goal)}
+        reached={() => setGoal(null)}
+      >
+        {(block) =>
+          outlined ? (
+            <Summary block={block} go={() => go(placeOf(block))} />
+          ) : (
+            <One block={block} task={task} />
+          )
+        }
+      </Blocks>
       <Composer task={task} />
     </>
   );
 }
 
-/** Stays at the end while it grows, unless the person has scrolled up. */
-function useFollow(blocks: Block[], active: boolean): boolean {
+/** Where what comes before is read, by whoever scrolls up to it. */
+function Earlier({ read }: { read: () => Promise<void> }) {
+  const row = useRef<HTMLDivElement>(null);
+  const last = useRef(window.scrollY);
+  useEffect(() => {
+    const look = () => {
+      const up = window.scrollY < last.current;
+      last.current = window.scrollY;
+      const box = row.current?.getBoundingClientRect();
+      if (up && box && box.bottom > -NEAR_PX && box.top < window.innerHeight) read();
+    };
+    window.addEventListener('scroll', look, { passive: true });
+    return () => window.removeEventListener('scroll', look);
+  });
+  return (
+    <div ref={row} className="between mt-4">
+      Earlier lines are not read yet.
+      <Button small look="quiet" onClick={read}>
+        Read them
+      </Button>
+    </div>
+  );
+}
+
+/** Opens at the end of what is long, and stays at it while it grows, unless the person has scrolled up. */
+function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
   const [follows, setFollows] = useState(true);
+  const opened = useRef(false);
   const end = () => window.scrollTo({ top: document.body.scrollHeight });
   useEffect(() => {
     const look = () => setFollows(window.innerHeight + window.scrollY > document.body.scrollHeight - NEAR_PX);
@@ -71,22 +120,47 @@ function useFollow(blocks: Block[], active: boolean): boolean {
   }, []);
   useKeys({ G: end });
   useLayoutEffect(() => {
-    if (active && follows) end();
+    if (blocks.length === 0) return;
+    if ((active && follows) || (long && !opened.current)) end();
+    opened.current = true;
   }, [blocks]);
   return follows;
 }
 
-function Blocks({ blocks, task, outline }: { blocks: Block[]; task: Task; outline: boolean }) {
+interface BlocksProps {
+  blocks: Block[];
+  estimate: number;
+  /** Which of them is gone to, once. */
+  goal: number | null;
+  reached: () => void;
+  children: (block: Block) => ReactNode;
+}
+
+function Blocks({ blocks, estimate, goal, reached, children }: BlocksProps) {
   const list = useRef<HTMLDivElement>(null);
   const rows = useWindowVirtualizer({
     count: blocks.length,
-    estimateSize: () => (outline ? 28 : 72),
+    estimateSize: () => estimate,
     overscan: 12,
     scrollMargin: list.current?.offsetTop ?? 0,
     getItemKey: (index) => blocks[index]?.key ?? index,
   });
+  const last = blocks.at(-1)?.key;
+  const size = rows.getTotalSize();
+  const before = useRef({ last, size, count: blocks.length });
+  useLayoutEffect(() => {
+    // What was put in front does not move what is being read.
+    const { current } = before;
+    if (current.last === last && blocks.length > current.count) window.scrollBy(0, size - current.size);
+    before.current = { last, size, count: blocks.length };
+  });
+  useEffect(() => {
+    if (goal === null) return;
+    rows.scrollToIndex(goal, { align: 'start' });
+    reached();
+  }, [goal]);
   return (
-    <div ref={list} className="tx virtual" style={{ height: rows.getTotalSize() }}>
+    <div ref={list} className="tx virtual" style={{ height: size }}>
       {rows.getVirtualItems().map(({ index, key, start }) => {
         const block = blocks[index];
         return (
@@ -96,11 +170,25 @@ function Blocks({ blocks, task, outline }: { blocks: Block[]; task: Task; outlin
             ref={rows.measureElement}
             style={{ transform: `translateY(${start - rows.options.scrollMargin}px)` }}
           >
-            {block && (outline ? <Summary block={block} /> : <One block={block} task={task} />)}
+            {block && children(block)}
           </div>
         );
       })}
     </div>
+  );
+}
+
+/** The place of a block's first line. */
+const placeOf = (block: Block): string => block.key.split(' ')[0] ?? '';
+
+/** The last block that begins at or before a place. */
+function blockWith(blocks: Block[], lines: Line[], place: string | null): number | null {
+  if (place === null) return null;
+  const order = new Map(lines.map((line, number) => [line.place, number]));
+  const goal = order.get(place) ?? 0;
+  return Math.max(
+    0,
+    blocks.findLastIndex((block) => (order.get(placeOf(block)) ?? 0) <= goal),
   );
 }
 
@@ -119,10 +207,14 @@ const SUMMARIES: Record<Block['kind'], (block: Block) => string> = {
   note: (block) => (block.kind === 'note' ? `${block.about}: ${oneLine(block.text)}` : ''),
 };
 
-const Summary = ({ block }: { block: Block }) => (
-  <p className={`cut small ${block.kind === 'attempt' ? 'strong' : 'dim'}`}>
+const Summary = ({ block, go }: { block: Block; go: () => void }) => (
+  <button
+    type="button"
+    className={`outlined cut small ${block.kind === 'attempt' ? 'strong' : 'dim'}`}
+    onClick={go}
+  >
     <Said>{SUMMARIES[block.kind](block)}</Said>
-  </p>
+  </button>
 );
 
 const One = memo(({ block, task }: { block: Block; task: Task }) => {

@@ -30,6 +30,12 @@ function cost(sum: UsageSum): string {
   return `${unpriced(sum) > 0 ? '≥ ' : ''}${money(sum.cost_usd)}`;
 }
 
+/** What one result cost that was verified, with all that led to none. */
+function perResult(sum: UsageSum): string {
+  if (sum.verified === 0) return '–';
+  return cost({ ...sum, cost_usd: sum.cost_usd == null ? null : sum.cost_usd / sum.verified });
+}
+
 export function View() {
   const [span, setSpan] = useState<Span>('month');
   const [by, setBy] = useState<Exclude<UsageBy, 'day'>>('agent');
@@ -107,8 +113,8 @@ function Figures({ total }: { total: UsageSum }) {
           ? 'every price is known'
           : '',
     ],
+    ['Per verified result', perResult(total), counted(total.verified, 'result')],
     ['Attempts', String(total.attempts), total.unreported > 0 ? `${total.unreported} told nothing` : ''],
-    ['Turns', short(total.turns), ''],
     ['Tokens in', short(total.input_tokens), `${percent(total.cached_tokens, total.input_tokens)} cached`],
     ['Tokens out', short(total.output_tokens), ''],
   ];
@@ -139,7 +145,8 @@ function Table({ rows, total }: { rows: Row[]; total: UsageSum }) {
             <th className="num">In</th>
             <th className="num">cached</th>
             <th className="num">Out</th>
-            <th className="num">Turns</th>
+            <th className="num">Verified</th>
+            <th className="num">per result</th>
             <th className="num">Cost</th>
             <th> </th>
           </tr>
@@ -159,7 +166,8 @@ function Table({ rows, total }: { rows: Row[]; total: UsageSum }) {
               <td className="num desk">{short(row.input_tokens)}</td>
               <td className="num faint desk">{percent(row.cached_tokens, row.input_tokens)}</td>
               <td className="num desk">{short(row.output_tokens)}</td>
-              <td className="num desk">{row.turns}</td>
+              <td className="num desk">{percent(row.verified, row.attempts)}</td>
+              <td className="num desk">{perResult(row)}</td>
               <td className="num strong">{cost(row)}</td>
               <td className="desk">
                 <div className="bar" style={share((row.cost_usd ?? 0) / (total.cost_usd || 1))}>
@@ -176,7 +184,12 @@ function Table({ rows, total }: { rows: Row[]; total: UsageSum }) {
 
 function Accounts() {
   const agents = useAgents().data ?? [];
-  const paused = agents.filter((agent) => agent.paused_until || agent.paused_reason);
+  const paused = agents.flatMap((agent) => [
+    ...(agent.paused_until
+      ? [{ agent: agent.name, model: '', until: agent.paused_until, reason: agent.paused_reason ?? 'paused' }]
+      : []),
+    ...agent.paused_models.map((one) => ({ agent: agent.name, ...one })),
+  ]);
   if (paused.length === 0) return null;
   return (
     <section className="section">
@@ -186,17 +199,19 @@ function Accounts() {
       <div className="panel">
         <table className="table">
           <tbody>
-            {paused.map((agent) => (
-              <tr key={agent.name}>
-                <td className="strong">{agent.name}</td>
+            {paused.map(({ agent, model, until, reason }) => (
+              <tr key={`${agent} ${model}`}>
+                <td className="strong">
+                  {agent} {model && <span className="dim">{model}</span>}
+                </td>
                 <td>
                   <span className="tag">
                     <Glyph state="limit" />
-                    <Said>{agent.paused_reason ?? 'paused'}</Said>
+                    <Said>{reason}</Said>
                   </span>
                 </td>
                 <td className="num">
-                  {agent.paused_until && <>until {<Moment at={agent.paused_until} />}</>}
+                  until <Moment at={until} />
                 </td>
               </tr>
             ))}

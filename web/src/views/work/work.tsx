@@ -1,9 +1,9 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { lazy, memo, Suspense, useEffect, useRef, useState } from 'react';
+import { lazy, memo, Suspense, useCallback, useEffect, useMemo, useRef, useState } from 'react';
 import { isRun, type Work } from '../../api/client';
-import { useWork } from '../../api/queries';
-import { money } from '../../model/format';
+import { useInside, useWork } from '../../api/queries';
+import { money, visible } from '../../model/format';
 import { costOf, hasEnded, progressOf, stateOf, whoOf } from '../../model/work';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -24,8 +24,8 @@ export function View() {
   const navigate = useNavigate({ from: '/work' });
   const [project] = useScope();
   const list = useWork({ project, nested: view !== 'list', limit: 200 });
-  const all = list.data?.pages.flatMap((page) => page.work) ?? [];
-  const shown = all.filter((work) => fits(work, q));
+  const all = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
+  const shown = useMemo(() => (q ? all.filter((work) => fits(work, q)) : all), [all, q]);
   return (
     <Frame title="Work">
       <div className="page wide">
@@ -119,37 +119,61 @@ function FilterBox({ value, change }: { value: string; change: (value: string) =
 
 const ROW = 37;
 
+interface Shown {
+  work: Work;
+  depth: number;
+}
+
+/** Each piece of work, and below a run that is open what is inside it. */
+function unfolded(work: Work[], inside: Map<string, Work[]>, depth = 0): Shown[] {
+  return work.flatMap((item) => [
+    { work: item, depth },
+    ...unfolded(inside.get(item.id) ?? [], inside, depth + 1),
+  ]);
+}
+
 function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   const box = useRef<HTMLDivElement>(null);
   const navigate = useNavigate();
   const [at, setAt] = useState(-1);
+  const [open, setOpen] = useState<string[]>([]);
+  const inside = useInside(open);
+  const shown = useMemo(
+    () => (open.length > 0 ? unfolded(work, inside) : work.map((item) => ({ work: item, depth: 0 }))),
+    [work, open, inside],
+  );
   const rows = useVirtualizer({
-    count: work.length,
+    count: shown.length,
     getScrollElement: () => box.current,
     estimateSize: () => ROW,
     overscan: 12,
-    getItemKey: (index) => work[index]?.id ?? index,
+    getItemKey: (index) => shown[index]?.work.id ?? index,
   });
   const items = rows.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
-    if (more && last > work.length - 40) more();
-  }, [more, last, work.length]);
+    if (more && last > shown.length - 40) more();
+  }, [more, last, shown.length]);
   const step = (by: number) => {
-    const next = Math.max(0, Math.min(work.length - 1, at + by));
+    const next = Math.max(0, Math.min(shown.length - 1, at + by));
     setAt(next);
     rows.scrollToIndex(next);
   };
+  const fold = useCallback(
+    (id: string) =>
+      setOpen((before) => (before.includes(id) ? before.filter((one) => one !== id) : [...before, id])),
+    [],
+  );
   useKeys({
     j: () => step(1),
     k: () => step(-1),
     Enter: () => {
-      const chosen = work[at];
+      const chosen = shown[at]?.work;
       if (chosen) navigate({ to: `/${isRun(chosen) ? 'runs' : 'tasks'}/${chosen.id}` });
     },
   });
   return (
-    <div className="panel worklist" role="table" aria-label="Work" aria-rowcount={work.length}>
+    <div className="panel worklist" role="table" aria-label="Work" aria-rowcount={shown.length}>
       <div className="row head" role="row">
         {['What', 'Kind', 'Who', 'Proof', 'Project', 'Began', 'Cost'].map((name) => (
           <span key={name} role="columnheader">
@@ -161,7 +185,7 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
       <div ref={box} className="rowbox" role="rowgroup" tabIndex={0} style={{ height: rows.getTotalSize() }}>
         <div style={{ height: rows.getTotalSize() }}>
           {items.map(({ index, key, start }) => {
-            const item = work[index];
+            const item = shown[index];
             return (
               item && (
                 <div
@@ -170,7 +194,12 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
                   className={`row ${index === at ? 'chosen' : ''}`}
                   style={{ transform: `translateY(${start}px)` }}
                 >
-                  <Row work={item} />
+                  <Row
+                    work={item.work}
+                    depth={item.depth}
+                    open={open.includes(item.work.id)}
+                    fold={isRun(item.work) ? fold : undefined}
+                  />
                 </div>
               )
             );
@@ -181,7 +210,12 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   );
 }
 
-const Row = memo(({ work }: { work: Work }) => {
+interface RowProps extends Shown {
+  open: boolean;
+  fold?: (id: string) => void;
+}
+
+const Row = memo(({ work, depth, open, fold }: RowProps) => {
   const cost = costOf(work);
   const proof = hasEnded(work) ? (
     <Proofs work={work} />
@@ -196,7 +230,18 @@ const Row = memo(({ work }: { work: Work }) => {
   );
   return (
     <>
-      <span role="cell" className="t">
+      <span role="cell" className="t" style={{ paddingLeft: 18 * depth + (fold ? 0 : 22) }}>
+        {fold && (
+          <button
+            type="button"
+            className="unfold"
+            aria-expanded={open}
+            aria-label={`What is inside ${visible(work.title)}`}
+            onClick={() => fold(work.id)}
+          >
+            <Icon name="right" className="chev" />
+          </button>
+        )}
         <Glyph state={stateOf(work)} />
         <WorkLink work={work} className="cut">
           <Said>{work.title}</Said>
