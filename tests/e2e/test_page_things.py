@@ -143,3 +143,60 @@ def test_the_browser_tells_who_looks_elsewhere(
     kapelle.wait(failed)
     expect(page.locator("body")).to_have_attribute("data-told", "Hopeless failed")
     page.get_by_role("checkbox").uncheck()
+
+
+def test_a_long_conversation_opens_at_its_end_and_all_of_it_is_in_reach(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    tools = "".join(
+        f'[[do]]\nsay = "Step {n}."\n[[do]]\ntool = "Read{n}"\ninput = {{ path = "{n}" }}\n'
+        for n in range(260)
+    )
+    task = kapelle.play(tools + '[[do]]\nsay = "The last words."', repository)
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/tasks/{task}")
+    told = page.locator(".tx")
+    expect(told.get_by_text("The last words.").last).to_be_in_viewport()
+    expect(told.get_by_text("Step 0.", exact=True)).to_have_count(0)
+    page.get_by_role("radio", name="Outline").click()
+    page.get_by_role("button", name="Step 0.", exact=True).click()
+    expect(told.get_by_text("Step 0.", exact=True)).to_be_in_viewport()
+    expect(page.get_by_role("radio", name="Conversation")).to_be_checked()
+    page.goto(f"{url_of(kapelle)}/tasks/{task}/output")
+    field = page.get_by_label("Find in the output")
+    expect(field).to_be_visible()
+    page.keyboard.press("f")
+    expect(field).to_be_focused()
+    page.keyboard.type("step 25")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("1 of 11")).to_be_visible()
+    expect(page.locator(".found")).to_contain_text("Step 25.")
+    page.get_by_role("button", name="Previous").click()
+    expect(page.locator(".found")).to_contain_text("Step 259.")
+
+
+def test_a_run_opens_in_the_list_and_whoever_logs_out_is_out(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(kapelle, rule("Part", {"say": "done"}))
+    run = start(
+        kapelle,
+        "pipeline",
+        repository,
+        steps=[{"prompt": "Part one"}, {"prompt": "Part two"}],
+        title="Two parts",
+    )
+    rest(kapelle, run)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/work")
+    rows = page.get_by_role("table", name="Work").get_by_role("row")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="What is inside Two parts").click()
+    expect(rows).to_have_count(4)
+    expect(rows.nth(2)).to_contain_text("Part one")
+    page.goto(f"{url_of(kapelle)}/system/settings")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_text("kapelle open", exact=True)).to_be_visible()
+    page.goto(f"{url_of(kapelle)}/work")
+    expect(page).to_have_url(f"{url_of(kapelle)}/login")

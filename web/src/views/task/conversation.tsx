@@ -41,7 +41,11 @@ export function Conversation({ task }: { task: Task }) {
         <Choices
           label="How much"
           value={distance}
-          choose={choose}
+          choose={(value) => {
+            choose(value);
+            // A table of contents is read from its beginning.
+            if (value === 'outline') window.scrollTo({ top: 0 });
+          }}
           of={[
             { value: 'outline', label: 'Outline' },
             { value: 'conversation', label: 'Conversation' },
@@ -108,23 +112,36 @@ function Earlier({ read }: { read: () => Promise<void> }) {
   );
 }
 
-/** Opens at the end of what is long, and stays at it while it grows, unless the person has scrolled up. */
+/** Stays at the end while it grows, unless the person has scrolled up; what is long and over opens there. */
 function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
-  const [follows, setFollows] = useState(true);
-  const opened = useRef(false);
+  const [shown, show] = useState(true);
+  const follows = useRef(true);
+  const last = useRef(0);
   const end = () => window.scrollTo({ top: document.body.scrollHeight });
+  const stay = useRef(end);
+  stay.current = () => {
+    if (blocks.length > 0 && follows.current && (active || long)) end();
+  };
   useEffect(() => {
-    const look = () => setFollows(window.innerHeight + window.scrollY > document.body.scrollHeight - NEAR_PX);
-    window.addEventListener('scroll', look, { passive: true });
-    return () => window.removeEventListener('scroll', look);
+    const ending = new AbortController();
+    const { signal } = ending;
+    const look = () => {
+      const isUp = window.scrollY < last.current;
+      last.current = window.scrollY;
+      const isNear = window.innerHeight + window.scrollY > document.body.scrollHeight - NEAR_PX;
+      follows.current = isNear || (follows.current && !isUp);
+      show(follows.current);
+    };
+    window.addEventListener('scroll', look, { passive: true, signal });
+    // What is shown for the first time turns out larger or smaller than was thought.
+    const sizes = new ResizeObserver(() => stay.current());
+    sizes.observe(document.body);
+    signal.addEventListener('abort', () => sizes.disconnect());
+    return () => ending.abort();
   }, []);
   useKeys({ G: end });
-  useLayoutEffect(() => {
-    if (blocks.length === 0) return;
-    if ((active && follows) || (long && !opened.current)) end();
-    opened.current = true;
-  }, [blocks]);
-  return follows;
+  useLayoutEffect(() => stay.current(), [blocks]);
+  return shown;
 }
 
 interface BlocksProps {

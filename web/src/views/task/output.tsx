@@ -110,12 +110,12 @@ function Find(props: { task: string; attempt: number; stream: Stream; show: (hit
   }, [found.data]);
   const count = found.data?.next_offset ? `${offsets.length}+` : `${offsets.length}`;
   return (
-    <span className="end find">
+    <div className="rawfoot seek">
       <Problem error={found.error} />
       <span className="faint" role="status">
         {found.data && (offsets.length > 0 ? `${at + 1} of ${count}` : 'Nothing found')}
       </span>
-      <span className="searchbox">
+      <span className="searchbox grow">
         <Icon name="search" />
         <input
           ref={field}
@@ -137,7 +137,7 @@ function Find(props: { task: string; attempt: number; stream: Stream; show: (hit
       <Button small look="quiet" disabled={offsets.length === 0} onClick={() => step(1)}>
         Next
       </Button>
-    </span>
+    </div>
   );
 }
 
@@ -200,10 +200,10 @@ export function Output({ task }: { task: Task }) {
             { value: 'err', label: 'err' },
           ]}
         />
-        <Find key={`${number} ${stream}`} task={task.id} attempt={number} stream={stream} show={show} />
       </div>
       <Problem error={chunk.error} />
       <div className="raw">
+        <Find key={`${number} ${stream}`} task={task.id} attempt={number} stream={stream} show={show} />
         {piece && <Raw piece={piece} mark={mark} back={back} on={on} />}
         <div className="rawfoot">
           <span>
