@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.command import Json, LightCommand, command_group, flag, option
+from kapelle.cli.command import Json, Report, command_group, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
@@ -46,7 +46,7 @@ def serve(
 notify = command_group("Try how you are told what happens while you are elsewhere.")
 
 
-@notify.command("test", cls=LightCommand)
+@notify.command("test")
 def notify_test(as_json: Json = False) -> None:
     """Tell yourself something by every way that [notify] sets."""
     told = Connection().post("/notify/test", None)
@@ -61,8 +61,7 @@ def notify_test(as_json: Json = False) -> None:
 
 def stop(
     agents: Annotated[bool, flag("Stop the running agents too.", "--agents")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
     home, is_there, pid = client.address.home, True, None
@@ -77,10 +76,8 @@ def stop(
         client.post("/daemon/stop", {"agents": agents})
     if pid is not None:
         _wait_until_gone(client, pid)
-    if as_json:
-        document({"stopped": pid is not None, "pid": pid})
-    else:
-        say("No daemon is running." if pid is None else "The daemon has stopped.")
+    yield {"stopped": pid is not None, "pid": pid}
+    say("No daemon is running." if pid is None else "The daemon has stopped.")
 
 
 def _lock_holder(home: Home) -> int | None:
@@ -138,8 +135,7 @@ def open_page(
     only_print: Annotated[
         bool, flag("Print the address instead; it works once.", "--print")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Open the page in the browser, logged in.
 
     The address holds a code that works once, within a minute.
@@ -150,9 +146,8 @@ def open_page(
     url = f"{client.get('/daemon')['url']}/login#{code['code']}"
     if not _is_built(url):
         say("The page is not built: type `make web` in the checkout of this daemon.")
-    if as_json:
-        document({"url": url, "expires_at": code["expires_at"]})
-    elif only_print or not _browse(url):
+    yield {"url": url, "expires_at": code["expires_at"]}
+    if only_print or not _browse(url):
         data(url)
 
 
@@ -183,31 +178,24 @@ def _browse(url: str) -> bool:
     return windowed and browser.open(url)
 
 
-def backup(as_json: Json = False) -> None:
+def backup() -> Report:
     """Copy the database to a safe place now."""
-    made = Connection().post("/backup", timeout=600)
-    if as_json:
-        document(made)
-    else:
-        data(made["path"])
+    yield (made := Connection().post("/backup", timeout=600))
+    data(made["path"])
 
 
 def prune(
     dry_run: Annotated[bool, flag("Only say what would be put away.", "--dry-run")] = False,
     merged: Annotated[bool, flag("What is merged, and nothing else.", "--merged")] = False,
     older: Annotated[str | None, option("DURATION", "What ended more than 7d or 12h ago.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Put away what has ended and free its disk space.
 
     Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
     upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
     """
     body = {"merged": merged, "older_s": optional_duration_s(older, "--older"), "dry_run": dry_run}
-    pruned = Connection().post("/prune", body, timeout=3600)
-    if as_json:
-        document(pruned)
-        return
+    yield (pruned := Connection().post("/prune", body, timeout=3600))
     for id_ in pruned["archived"]:
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"

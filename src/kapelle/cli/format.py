@@ -358,7 +358,7 @@ def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
     beside = room is None or width + max(len(purpose) for _, purpose in commands) + 4 <= room
     for command, purpose in commands:
         if beside:
-            yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
+            yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}".rstrip()
         else:
             yield f"  {command}"
             yield paint(f"      {purpose}", "dim")

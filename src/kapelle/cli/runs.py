@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
+from kapelle.cli.command import LISTS, Json, JsonLines, Report, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import document, say, write
-from kapelle.cli.pages import status_option, statuses
+from kapelle.cli.output import document, say
+from kapelle.cli.pages import Items, Limit, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
     Everything,
@@ -53,11 +53,10 @@ def list_runs(
     status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
     pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
     project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    limit: Limit = 20,
     nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
     everything: Everything = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """List the runs of this repository, the newest first."""
     query = {
         "status": statuses(status, "run", _STATUSES),
@@ -66,23 +65,21 @@ def list_runs(
         "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    list_work("/runs", query, limit, as_json, "runs", "`kapelle start` lists the patterns.")
+    return list_work("/runs", query, limit, "runs", "`kapelle start` lists the patterns.")
 
 
-def status(run_id: RunId, as_json: Json = False) -> None:
+def status(run_id: RunId) -> Report:
     """Show one run: where it stands, what it did and what it used."""
-    show_status(Connection(), run_path(run_id), as_json)
+    return show_status(Connection(), run_path(run_id))
 
 
-def steps(run_id: RunId, as_json: Json = False) -> None:
+def steps(run_id: RunId) -> Report:
     """List everything that a run did and does, in order."""
     found = Connection().get(run_path(run_id, "steps"))
-    if as_json:
-        document(found)
-        return
-    if not found:
-        say("It has not done anything yet.")
-        return
+    return whole_list(found, _steps, "It has not done anything yet.")
+
+
+def _steps(found: Items) -> list[str]:
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     rows = [
@@ -91,7 +88,7 @@ def steps(run_id: RunId, as_json: Json = False) -> None:
         for step in found
     ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    write(table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles))
+    return table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
 
 
 def _about(step: dict[str, Any]) -> str:
@@ -181,4 +178,4 @@ for _name, _command in (
     ("cancel", cancel),
     ("answer", answer),
 ):
-    runs.command(_name, cls=LightCommand)(_command)
+    runs.command(_name)(_command)

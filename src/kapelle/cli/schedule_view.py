@@ -25,8 +25,8 @@ Schedule = dict[str, Any]
 Firing = dict[str, Any]
 
 
-def listing(schedules: Sequence[Schedule]) -> list[str]:
-    rows = [
+def rows(schedules: Sequence[Schedule]) -> list[str]:
+    cells = [
         [
             schedule["id"],
             schedule["status"],
@@ -38,7 +38,7 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
         for schedule in schedules
     ]
     styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
-    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], rows, styles, fold=(2, 3, 4))
+    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], cells, styles, fold=(2, 3, 4))
 
 
 def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:

@@ -3,14 +3,15 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
+from kapelle.cli.command import LISTS, Json, Report, command_group, flag, usage_error
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say, show, wants_json
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.output import data, document, say, wants_json
+from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -131,87 +132,70 @@ STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 schedule = command_group("Start work later, again and again, or after other work." + LISTS)
 
 # What follows the first word that is no option belongs to the command that is to be started.
-schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(
-    create_command()
-)
+schedule.command("create", context_settings={"allow_interspersed_args": False})(create_command())
 
 
-@schedule.command("list", cls=LightCommand)
+@schedule.command("list")
 def list_schedules(
     status: Annotated[list[str] | None, status_option("schedules", STATUSES)] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
-    as_json: Json = False,
-) -> None:
+    limit: Limit = 20,
+) -> Report:
     """List schedules, the newest first."""
-    from kapelle.cli.schedule_view import listing
+    from kapelle.cli.schedule_view import rows
 
     query = {"status": statuses(status, "schedule", STATUSES)}
     nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
-    show_list(
-        Connection(), "/schedules", query, limit, as_json=as_json, lines=listing, nothing=nothing
-    )
+    return listing("/schedules", query, limit, rows, nothing)
 
 
-@schedule.command("status", cls=LightCommand)
-def status(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("status")
+def status(schedule_id: ScheduleId) -> Report:
     """Show one schedule, with its last firings."""
     from kapelle.cli.schedule_view import describe
 
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    firings = page["firings"]
-    show({**found, "firings": firings}, as_json, describe(found, firings))
+    yield {**found, "firings": page["firings"]}
+    yield from describe(found, page["firings"])
 
 
-@schedule.command("history", cls=LightCommand)
-def history(
-    schedule_id: ScheduleId,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
-    as_json: Json = False,
-) -> None:
+@schedule.command("history")
+def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
     """Show what became of a schedule's slots and what each started, the newest first."""
     from kapelle.cli.schedule_view import history as lines
 
     client = Connection()
     found = client.get(schedule_path(schedule_id))
-    show_list(
-        client,
-        schedule_path(found["id"], "firings"),
-        {},
-        limit,
-        as_json=as_json,
-        lines=lambda firings: lines(firings, found),
-        nothing="No slot has come yet.",
-    )
+    path, shown = schedule_path(found["id"], "firings"), partial(lines, schedule=found)
+    return listing(path, {}, limit, shown, "No slot has come yet.", client)
 
 
-@schedule.command("pause", cls=LightCommand)
-def pause(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("pause")
+def pause(schedule_id: ScheduleId) -> Report:
     """Start nothing until it is resumed; what was started goes on."""
-    _change(schedule_id, "pause", None, as_json)
+    return _change(schedule_id, "pause", None)
 
 
-@schedule.command("resume", cls=LightCommand)
-def resume(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("resume")
+def resume(schedule_id: ScheduleId) -> Report:
     """Go on with the next slot; those that came meanwhile are not made up for."""
-    _change(schedule_id, "resume", None, as_json)
+    return _change(schedule_id, "resume", None)
 
 
-@schedule.command("cancel", cls=LightCommand)
+@schedule.command("cancel")
 def cancel(
     schedule_id: ScheduleId,
     with_work: Annotated[
         bool, flag("Also what it started and what is still going.", "--with-work")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """End a schedule; what it started goes on unless told otherwise."""
     fate = "is being ended" if with_work else "goes on; `kapelle cancel {0}` ends it"
-    _change(schedule_id, "cancel", {"with_work": with_work}, as_json, fate)
+    return _change(schedule_id, "cancel", {"with_work": with_work}, fate)
 
 
-@schedule.command("run", cls=LightCommand)
+@schedule.command("run")
 def run(schedule_id: ScheduleId, as_json: Json = False) -> None:
     """Start it now, besides its slots, and print the id of what was started."""
     firing = Connection().post(schedule_path(schedule_id, "run"))
@@ -225,12 +209,9 @@ def run(schedule_id: ScheduleId, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _change(schedule_id: str, action: str, body: Any, as_json: bool, fate: str = "goes on") -> None:
+def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Report:
     """Change a schedule, and say what becomes of the work that it has going."""
-    changed = Connection().post(schedule_path(schedule_id, action), body)
-    if as_json:
-        document(changed)
-        return
+    yield (changed := Connection().post(schedule_path(schedule_id, action), body))
     data(f"{changed['id']}  {changed['status']}")
     for subject in changed["in_flight"]:
         say(f"{subject} {fate.format(subject)}.")

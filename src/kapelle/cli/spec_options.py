@@ -245,8 +245,8 @@ def _kind(shape: Schema) -> str:
 
 
 def with_parameters(
-    function: Callable[..., None], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
-) -> Callable[..., None]:
+    function: Callable[..., Any], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
+) -> Callable[..., Any]:
     """The function as Typer takes it, with the help that is in the schema.
 
     A group has the options of fields, of which arguments come first, or parameters by name.
@@ -268,7 +268,7 @@ def with_parameters(
     facts = schema[KEY]
     function.__doc__ = "\n\n".join(filter(None, [facts["summary"], facts.get("about")]))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = made
+    function.__annotations__ |= made
     return function
 
 

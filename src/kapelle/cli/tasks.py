@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag, option
+from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, Report, argument, flag, option
 from kapelle.cli.format import (
     clean,
     colourful,
@@ -34,7 +34,7 @@ from kapelle.cli.ids import (
 )
 from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say, show
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.transcript import check_passage
 from kapelle.cli.values import future_time, listed, optional_duration_s, optional_text, optional_usd
@@ -57,12 +57,11 @@ def list_tasks(
         str | None,
         option("NAME", "Only those of this project.", autocompletion=completing("project")),
     ] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    limit: Limit = 20,
     nested: Annotated[bool, flag("Parts of runs too.", "--nested")] = False,
     flagged: Annotated[bool, flag("Only those that are flagged.", "--flagged")] = False,
     everything: Everything = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """List the tasks and runs of this repository, the newest first.
 
     Outside of a repository it lists those of all.
@@ -76,12 +75,10 @@ def list_tasks(
         "archived": "true" if everything else None,
     }
     hint = '`kapelle run "…"` gives an agent a task.'
-    list_work("/work", query, limit, as_json, "tasks or runs", hint)
+    return list_work("/work", query, limit, "tasks or runs", hint)
 
 
-def list_work(
-    path: str, query: dict[str, Any], limit: int, as_json: bool, nouns: str, hint: str
-) -> None:
+def list_work(path: str, query: dict[str, Any], limit: int, nouns: str, hint: str) -> Report:
     """List what there is of this repository at a path; of all if archived ones are asked for."""
     repository = None if query["archived"] else here()
     nothing = f"No {nouns}. {hint}"
@@ -91,7 +88,7 @@ def list_work(
         nothing = f"No {nouns} match."
     query = {**query, "repository": repository}
     lines = partial(rows, repositories=repository is None)
-    show_list(Connection(), path, query, limit, as_json=as_json, lines=lines, nothing=nothing)
+    return listing(path, query, limit, lines, nothing)
 
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
@@ -129,22 +126,22 @@ def _title(item: Task | Run) -> str:
     return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 
-def status(task_id: NewestId = None, as_json: Json = False) -> None:
+def status(task_id: NewestId = None) -> Report:
     """Show one task: what was claimed and what was verified; or one run."""
     client = Connection()
-    show_status(client, path_of(work_id(client, task_id)), as_json)
+    return show_status(client, path_of(work_id(client, task_id)))
 
 
-def show_status(client: Connection, path: str, as_json: bool) -> None:
-    item = client.get(path)
+def show_status(client: Connection, path: str) -> Report:
+    yield (item := client.get(path))
     if is_run(item["id"]):
         from kapelle.cli.run_view import describe_run
 
-        show(item, as_json, describe_run(client, item))
+        yield from describe_run(client, item)
     else:
         from kapelle.cli.task_view import describe
 
-        show(item, as_json, describe(item))
+        yield from describe(item)
 
 
 LONG_POLL_S = 25.0

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.command import Json, LightCommand, command_group, flag
+from kapelle.cli.command import Json, Report, command_group, flag
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import data, document, say
 from kapelle.client.http import Connection, listens
@@ -125,7 +125,7 @@ def _unit() -> Unit:
     return Unit(Home.default(), dict(os.environ), launchd=sys.platform == "darwin")
 
 
-@service.command(cls=LightCommand)
+@service.command()
 def install(
     show: Annotated[bool, flag("Show what would be installed, and do nothing.", "--print")] = False,
     as_json: Json = False,
@@ -155,21 +155,19 @@ def install(
         say("`loginctl enable-linger` has it start with the machine, before you log in.")
 
 
-@service.command(cls=LightCommand)
-def uninstall(as_json: Json = False) -> None:
+@service.command()
+def uninstall() -> Report:
     """Stop the daemon and have your machine start it no more; running agents go on."""
     unit = _unit()
     if not unit.path.exists():
         raise NotFound(f"{unit.name} is not installed.", hint="kapelle service install")
     unit.tell("uninstall")
     unit.path.unlink()
-    if as_json:
-        document(unit.facts)
-    else:
-        say(f"{unit.name} is gone; commands start the daemon when they need it.")
+    yield unit.facts
+    say(f"{unit.name} is gone; commands start the daemon when they need it.")
 
 
-@service.command(cls=LightCommand)
+@service.command()
 def status(as_json: Json = False) -> None:
     """Say whether it is installed and runs; exits with 1 if it does not."""
     unit = _unit()

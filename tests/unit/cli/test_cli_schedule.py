@@ -13,7 +13,7 @@ from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, values
 from kapelle.cli.commands import commands, load
-from kapelle.cli.schedule_view import describe, history, listing
+from kapelle.cli.schedule_view import describe, history, rows
 from kapelle.cli.schedules import STARTING, STATUSES, ordered
 from kapelle.cli.start import collecting
 from kapelle.cli.values import future_time as time_to_come
@@ -329,7 +329,7 @@ def test_the_list_says_when_and_why_not() -> None:
         schedule(cron=None, after="schedule_00", next_at=None, timezone="UTC"),
         schedule(cron=None, at="2026-11-01T02:00:00Z", after="schedule_00"),
     ]
-    _, first, second, third, fourth = listing(several)
+    _, first, second, third, fourth = rows(several)
     assert "0 3 * * * Europe/Berlin" in first
     assert "every 1h30m" in second
     assert second.endswith("nightly (by a person)")
@@ -350,7 +350,7 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(format, "terminal_width", lambda: 80)
-    head, times, first, when, *_ = listing([schedule(**LONG), schedule(**LONG)])
+    head, times, first, when, *_ = rows([schedule(**LONG), schedule(**LONG)])
     assert head.split() == ["ID", "STATUS", "TITLE"]
     assert times.split() == ["WHEN", "NEXT", "RUNS"]
     assert first.startswith(f"{LONG['id']}  active  update the dependencies")
@@ -358,14 +358,14 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     assert when.endswith("in 2h00m  2 of 1000")
     going = {"subject": "task_01m7g3scaph48zrsp3tp87qzhw", "subject_status": "completed"}
     several = [FIRING, {**FIRING, **going, "outcome": "started", "reason": None}]
-    shown = [*listing([schedule(**LONG)]), *history(several, schedule(**LONG), indent=4)]
+    shown = [*rows([schedule(**LONG)]), *history(several, schedule(**LONG), indent=4)]
     assert max(len(line) for line in shown) <= 80
     assert "task_01m7g3scaph48zrsp3tp87qzhw  completed" in shown[-1]
 
 
 def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(format, "terminal_width", lambda: 140)
-    assert len(listing([schedule(**LONG), schedule(**LONG)])) == 3
+    assert len(rows([schedule(**LONG), schedule(**LONG)])) == 3
 
 
 @pytest.mark.parametrize(
