@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -315,6 +315,11 @@ def mark(good: bool) -> str:
 def field(name: str, value: str) -> str:
     line = f"  {paint(name.ljust(10), 'dim')} {value if name == 'id' else shown(value)}"
     return wrapped(line.rstrip(), 13)
+
+
+def fields(facts: Mapping[str, str | None]) -> Iterator[str]:
+    """Those of several fields that have something to tell."""
+    return (field(name, value) for name, value in facts.items() if value)
 
 
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:

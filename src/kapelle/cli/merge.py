@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Json, flag, option
-from kapelle.cli.format import delivery_words, field, one_line
+from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say, show, show_error
 from kapelle.cli.values import listed
@@ -130,14 +130,14 @@ def _show(merged: dict[str, Any], as_json: bool) -> None:
 
 def _preview(seen: dict[str, Any]) -> Iterator[str]:
     """How a merge would go, line by line."""
-    yield field("id", seen["id"])
-    yield field("base", f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind")
-    yield field("conflicts", one_line(", ".join(seen["conflicts"]) or "none"))
-    if seen["dirty"]:
-        yield field("in the way", f"uncommitted: {one_line(', '.join(seen['dirty']))}")
-    if seen["check_again"]:
-        yield field("checks", f"are made again on the result, for {seen['base']} has moved")
-    if seen["problem"]:
-        yield field("problem", one_line(seen["problem"]))
-    if seen["already"]:
-        yield field("merged", f"{seen['base']} contains it already")
+    again = f"are made again on the result, for {seen['base']} has moved"
+    facts = {
+        "id": seen["id"],
+        "base": f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind",
+        "conflicts": one_line(", ".join(seen["conflicts"]) or "none"),
+        "in the way": seen["dirty"] and f"uncommitted: {one_line(', '.join(seen['dirty']))}",
+        "checks": again if seen["check_again"] else None,
+        "problem": one_line(seen["problem"] or ""),
+        "merged": f"{seen['base']} contains it already" if seen["already"] else None,
+    }
+    return fields(facts)

@@ -28,27 +28,11 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus
 
-
-def tail(
-    run_id: RunId,
-    last: Annotated[
-        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
-    ] = None,
-    as_json: JsonLines = False,
-) -> None:
-    """Show what a run does until it has ended, waits or is paused.
-
-    Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input
-    or is paused.
-    """
-    client = Connection()
-    ended = follow(client, client.get(run_path(run_id)), as_json, tail=last)
-    raise typer.Exit(exit_code(ended))
-
-
 _STATUSES = tuple(RunStatus)
+runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
 
 
+@runs.command("list")
 def list_runs(
     status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
     pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
@@ -68,11 +52,31 @@ def list_runs(
     return list_work("/runs", query, limit, "runs", "`kapelle start` lists the patterns.")
 
 
+@runs.command()
 def status(run_id: RunId) -> Report:
     """Show one run: where it stands, what it did and what it used."""
     return show_status(Connection(), run_path(run_id))
 
 
+@runs.command()
+def tail(
+    run_id: RunId,
+    last: Annotated[
+        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
+    ] = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Show what a run does until it has ended, waits or is paused.
+
+    Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input
+    or is paused.
+    """
+    client = Connection()
+    ended = follow(client, client.get(run_path(run_id)), as_json, tail=last)
+    raise typer.Exit(exit_code(ended))
+
+
+@runs.command()
 def steps(run_id: RunId) -> Report:
     """List everything that a run did and does, in order."""
     found = Connection().get(run_path(run_id, "steps"))
@@ -106,6 +110,7 @@ def _state(step: dict[str, Any]) -> str:
     return str(known) if known in FINAL else "done"
 
 
+@runs.command()
 def result(run_id: RunId, as_json: Json = False) -> None:
     """Print what a run returned, as JSON.
 
@@ -127,6 +132,7 @@ def result(run_id: RunId, as_json: Json = False) -> None:
     raise typer.Exit(exit_code(run))
 
 
+@runs.command()
 def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until runs have ended.
 
@@ -136,6 +142,7 @@ def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> Non
     wait_for(run_ids, timeout, as_json, run_path)
 
 
+@runs.command()
 def pause(
     run_ids: RunIds,
     now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
@@ -146,11 +153,13 @@ def pause(
     change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark, as_json=as_json)
 
 
+@runs.command()
 def resume(run_ids: RunIds, as_json: Json = False) -> None:
     """Let paused runs go on."""
     change_each(run_ids, "resume", path=run_path, as_json=as_json)
 
 
+@runs.command()
 def cancel(
     run_ids: RunIds,
     keep_tasks: Annotated[
@@ -165,17 +174,4 @@ def cancel(
     change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
 
 
-runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
-for _name, _command in (
-    ("list", list_runs),
-    ("status", status),
-    ("tail", tail),
-    ("steps", steps),
-    ("result", result),
-    ("wait", wait),
-    ("pause", pause),
-    ("resume", resume),
-    ("cancel", cancel),
-    ("answer", answer),
-):
-    runs.command(_name)(_command)
+runs.command()(answer)

@@ -1,14 +1,26 @@
-"""`kapelle schedule`: create, show, change and end schedules."""
+"""`kapelle schedule`: create, show, change and end schedules, and how they are shown."""
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.command import LISTS, Json, Report, command_group, flag, usage_error
+from kapelle.cli.format import (
+    STATUS_STYLE,
+    clean,
+    command_lines,
+    field,
+    fields,
+    heading,
+    one_line,
+    table,
+    until,
+)
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.output import data, document, say, wants_json
 from kapelle.cli.pages import Limit, listing, status_option, statuses
@@ -23,8 +35,12 @@ from kapelle.cli.spec_options import (
     with_parameters,
 )
 from kapelle.cli.start import begin, collecting
+from kapelle.cli.values import typed_duration, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
+
+Schedule = dict[str, Any]
+Firing = dict[str, Any]
 
 STARTING = ("run", *built_in(), "start")
 
@@ -87,8 +103,6 @@ def send(body: dict[str, Any], as_json: bool) -> None:
         return
     data(schedule["id"])
     if sys.stdout.isatty():
-        from kapelle.cli.schedule_view import upcoming
-
         say(f"{upcoming(schedule)}; `kapelle schedule status {schedule['id']}` shows it.")
 
 
@@ -141,18 +155,14 @@ def list_schedules(
     limit: Limit = 20,
 ) -> Report:
     """List schedules, the newest first."""
-    from kapelle.cli.schedule_view import rows
-
     query = {"status": statuses(status, "schedule", STATUSES)}
     nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
-    return listing("/schedules", query, limit, rows, nothing)
+    return listing("/schedules", query, limit, schedule_rows, nothing)
 
 
 @schedule.command("status")
 def status(schedule_id: ScheduleId) -> Report:
     """Show one schedule, with its last firings."""
-    from kapelle.cli.schedule_view import describe
-
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
@@ -163,11 +173,9 @@ def status(schedule_id: ScheduleId) -> Report:
 @schedule.command("history")
 def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
     """Show what became of a schedule's slots and what each started, the newest first."""
-    from kapelle.cli.schedule_view import history as lines
-
     client = Connection()
     found = client.get(schedule_path(schedule_id))
-    path, shown = schedule_path(found["id"], "firings"), partial(lines, schedule=found)
+    path, shown = schedule_path(found["id"], "firings"), partial(firing_rows, schedule=found)
     return listing(path, {}, limit, shown, "No slot has come yet.", client)
 
 
@@ -215,3 +223,118 @@ def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> 
     data(f"{changed['id']}  {changed['status']}")
     for subject in changed["in_flight"]:
         say(f"{subject} {fate.format(subject)}.")
+
+
+_STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
+_MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "the schedule fails"}
+_ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+def schedule_rows(schedules: Sequence[Schedule]) -> list[str]:
+    cells = [
+        [
+            schedule["id"],
+            schedule["status"],
+            one_line(trigger(schedule), 50),
+            until(schedule["next_at"]),
+            _runs(schedule),
+            one_line(_title(schedule)),
+        ]
+        for schedule in schedules
+    ]
+    styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
+    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], cells, styles, fold=(2, 3, 4))
+
+
+def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
+    """The lines of the human view, ready for the terminal."""
+    yield from heading(schedule, schedule["reason"], _STYLES)
+    # The first words of what it is about.
+    words = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
+    timed, soon = schedule["cron"] or schedule["at"], schedule["next_at"]
+    facts = {
+        "starts": one_line(f"{schedule['kind']} {words}", 100),
+        "directory": clean(schedule["directory"]),
+        "when": one_line(trigger(schedule)),
+        "next": soon and f"{_clock(soon, schedule)}, {until(soon)}",
+        "missed": _MISSED[schedule["missed"]] if timed else None,
+        "overlap": "allowed" if schedule["overlap"] else "no",
+        "expires": _clock(schedule["expires_at"], schedule),
+        "runs": _runs(schedule),
+        "going": " ".join(schedule["in_flight"]),
+    }
+    yield from fields(facts)
+    if firings:
+        yield field("firings", "")
+        yield from firing_rows(firings, schedule, indent=4)
+    yield from command_lines(_commands(schedule))
+
+
+def firing_rows(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> list[str]:
+    rows = [
+        [
+            _clock(firing["slot"], schedule),
+            firing["outcome"],
+            firing["subject"] or "",
+            firing["subject_status"] or "",
+            one_line(firing["reason"] or ""),
+        ]
+        for firing in firings
+    ]
+    styles = [_STYLES.get(firing["outcome"]) for firing in firings]
+    header = ["SLOT", "OUTCOME", "STARTED", "STATUS", "REASON"]
+    return table(header, rows, styles, indent, fold=(2, 3, 4))
+
+
+def trigger(schedule: Schedule) -> str:
+    """When it starts something, in a few words."""
+    follows = f" after {schedule['after']}" if schedule["after"] else ""
+    if schedule["cron"]:
+        zone = "" if schedule["timezone"] == "UTC" else f" {schedule['timezone']}"
+        return f"{schedule['cron']}{zone}{follows}"
+    if schedule["at"]:
+        return f"at {_clock(schedule['at'], schedule)}{follows}"
+    if schedule["every_s"]:
+        return f"every {typed_duration(schedule['every_s'])}"
+    return follows.strip()
+
+
+def upcoming(schedule: Schedule) -> str:
+    """What comes next, as the beginning of a sentence."""
+    if schedule["next_at"] is None:
+        return f"It {schedule['reason'] or 'waits'}"
+    return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
+
+
+def _title(schedule: Schedule) -> str:
+    waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
+    return f"{schedule['title']} ({schedule['reason']})" if waits else str(schedule["title"])
+
+
+def _runs(schedule: Schedule) -> str:
+    most = f" of {schedule['max_runs']}" if schedule["max_runs"] else ""
+    return f"{schedule['started']}{most}"
+
+
+def _clock(text: str | None, schedule: Schedule) -> str:
+    """A moment in the schedule's own zone; empty when there is none."""
+    if text is None:
+        return ""
+    try:
+        place = zone(schedule["timezone"])
+    except InvalidInput:
+        place = UTC  # the daemon may know zones that this machine does not
+    return f"{datetime.fromisoformat(text).astimezone(place):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _commands(schedule: Schedule) -> list[tuple[str, str]]:
+    name = schedule["id"]
+    found = [(f"kapelle schedule history {name}", "what became of its slots")]
+    if schedule["status"] == "active":
+        found.append((f"kapelle schedule pause {name}", "start nothing until it is resumed"))
+    elif schedule["status"] == "paused":
+        found.append((f"kapelle schedule resume {name}", "go on with the next slot"))
+    if schedule["status"] not in _ENDED:
+        found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
+        found.append((f"kapelle schedule cancel {name}", "end it"))
+    return found

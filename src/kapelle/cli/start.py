@@ -460,12 +460,9 @@ def read_spec(file: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
         )
+    text = read_prompt(None, file, "Check --spec.", "spec")
     try:
-        spec = parsers[suffix](file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
+        spec = parsers[suffix](text)
     except (ValueError, yaml.YAMLError) as error:
         kind = {".yml": "YAML"}.get(suffix, suffix[1:].upper())
         raise InvalidInput(f"{file} is not {kind}: {' '.join(str(error).split())}.") from None

@@ -134,14 +134,9 @@ def status(task_id: NewestId = None) -> Report:
 
 def show_status(client: Connection, path: str) -> Report:
     yield (item := client.get(path))
-    if is_run(item["id"]):
-        from kapelle.cli.run_view import describe_run
+    from kapelle.cli.work_view import describe
 
-        yield from describe_run(client, item)
-    else:
-        from kapelle.cli.task_view import describe
-
-        yield from describe(item)
+    yield from describe(client, item)
 
 
 LONG_POLL_S = 25.0

@@ -8,7 +8,17 @@ from urllib.parse import quote
 from kapelle.client.address import Address
 from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.http import Connection
-from kapelle.client.work import Directory, Runs, Schedules, Stream, T, Tasks, absolute, read
+from kapelle.client.work import (
+    Directory,
+    Resources,
+    Runs,
+    Schedules,
+    Stream,
+    T,
+    Tasks,
+    absolute,
+    read,
+)
 from kapelle.domain.question import Question
 from kapelle.domain.task import Event
 from kapelle.domain.views import (
@@ -38,11 +48,11 @@ def connect(
     return Client(Address.given(url, token, home), start=start)
 
 
-class Client:
+class Client(Resources):
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        self._connection = Connection(address, autostart=start)
+        super().__init__(Connection(address, autostart=start))
         self.tasks = Tasks(self._connection)
         self.runs = Runs(self._connection)
         self.schedules = Schedules(self._connection)
@@ -80,13 +90,12 @@ class Client:
 
     def questions(self) -> list[Question]:
         """All that tasks and runs ask of people, the oldest first."""
-        answer = self._connection.get("/questions")["questions"]
-        return read(list[Question], answer, "/questions")
+        return read(list[Question], self._connection.get("/questions")["questions"], "/questions")
 
     def answer(self, token: str, answer: str) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id."""
         path = f"/questions/{quote(token, safe='')}/answer"
-        return read(Question, self._connection.post(path, {"answer": answer}), "/questions")
+        return self._post(Question, path, {"answer": answer})
 
     def search(
         self,
@@ -99,9 +108,7 @@ class Client:
     ) -> SearchView:
         """Words in all that was asked, said and done, learnt and noted."""
         only = {"kind": kind, "task": task, "project": project, "limit": limit}
-        return read(
-            SearchView, self._connection.get("/search", {"query": query, **only}), "/search"
-        )
+        return self._get(SearchView, "/search", {"query": query, **only})
 
     def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
@@ -117,13 +124,13 @@ class Client:
 
     def _listed(self, kind: type[T], path: str, directory: Directory | None) -> list[T]:
         query = {"directory": None if directory is None else absolute(directory)}
-        return read(list[kind], self._connection.get(path, query), path)  # type: ignore[valid-type]
+        return self._get(list[kind], path, query)  # type: ignore[valid-type]
 
     def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
         was looked at is another."""
         body = {"directory": absolute(directory), "digest": digest}
-        return read(TrustView, self._connection.post("/trust", body), "/trust")
+        return self._post(TrustView, "/trust", body)
 
     def untrust(self, directory: Directory) -> TrustView:
         """Trust a repository no more."""
@@ -149,15 +156,15 @@ class Client:
             "until": until.isoformat() if isinstance(until, date) else until,
             **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
         }
-        return read(UsageReport, self._connection.get("/usage", query), "/usage")
+        return self._get(UsageReport, "/usage", query)
 
     def prune(
         self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
     ) -> PruneView:
         """Put away now what has ended: by the settings, or what is merged, or older than that."""
         body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
-        return read(PruneView, self._connection.post("/prune", body, timeout=3600), "/prune")
+        return self._post(PruneView, "/prune", body, 3600)
 
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""
-        return read(DaemonView, self._connection.get("/daemon"), "/daemon")
+        return self._get(DaemonView, "/daemon")

@@ -4,8 +4,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
-from kapelle.client.http import Connection, Query
-from kapelle.client.work import Directory, T, absolute, read
+from kapelle.client.work import Directory, Resources, absolute, read
 from kapelle.domain.learning import Learning
 from kapelle.domain.lock import Lock, LocksView
 from kapelle.domain.note import Note, NotesChanged
@@ -13,21 +12,7 @@ from kapelle.domain.note import Note, NotesChanged
 _MORE_S = 30  # for the way there and back, beyond what the daemon waits
 
 
-class _Shared:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def _pages(self, noun: str, kind: type[T], query: Query) -> list[T]:
-        found: list[T] = []
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(f"/{noun}", {**query, "cursor": cursor})
-            found += read(builtins.list[kind], page[noun], f"/{noun}")  # type: ignore[valid-type]
-            if (cursor := page["next_cursor"]) is None:
-                return found
-
-
-class Notes(_Shared):
+class Notes(Resources):
     """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
 
     def put(
@@ -40,16 +25,15 @@ class Notes(_Shared):
     ) -> Note:
         """Write a note; with expected_version Conflict if somebody wrote it meanwhile."""
         body = {"key": key, "value": value, "scope": scope, "expected_version": expected_version}
-        return read(Note, self._connection.post("/notes", body), "/notes")
+        return self._post(Note, "/notes", body)
 
     def get(self, key: str, scope: str | None = None) -> Note:
         """One note with its value and version."""
-        query = {"key": key, "scope": scope}
-        return read(Note, self._connection.get("/notes/entry", query), "/notes")
+        return self._get(Note, "/notes/entry", {"key": key, "scope": scope})
 
     def list(self, prefix: str = "", scope: str | None = None) -> list[Note]:
         """The notes whose keys begin with a prefix, without what they say."""
-        return self._pages("notes", Note, {"prefix": prefix, "scope": scope})
+        return [*self._pages("/notes", Note, {"prefix": prefix, "scope": scope})]
 
     def delete(
         self, key: str, scope: str | None = None, *, expected_version: int | None = None
@@ -71,11 +55,10 @@ class Notes(_Shared):
         met is false when time was up before."""
         what = {"keys": keys, "prefix": prefix, "scope": scope, "equals": equals, "after": after}
         query = {**what, "timeout_s": timeout_s}
-        answer = self._connection.get("/notes/watch", query, timeout_s + _MORE_S)
-        return read(NotesChanged, answer, "/notes/watch")
+        return self._get(NotesChanged, "/notes/watch", query, timeout_s + _MORE_S)
 
 
-class Locks(_Shared):
+class Locks(Resources):
     """Every lock of a daemon, taken and released as a person does."""
 
     def take(
@@ -91,21 +74,20 @@ class Locks(_Shared):
         them."""
         what = {"paths": [*paths], "directory": absolute(directory), "reason": reason}
         body = {**what, "ttl_s": ttl_s, "timeout_s": timeout_s}
-        answer = self._connection.post("/locks", body, timeout_s + _MORE_S)
-        return read(LocksView, answer, "/locks")
+        return self._post(LocksView, "/locks", body, timeout_s + _MORE_S)
 
     def list(self, directory: Directory | None = None) -> list[Lock]:
         """Who holds and who waits for which paths, of one checkout or of all."""
         query = {"directory": None if directory is None else absolute(directory)}
-        return read(builtins.list[Lock], self._connection.get("/locks", query), "/locks")
+        return self._get(builtins.list[Lock], "/locks", query)
 
     def release(self, paths: Sequence[str] = (), directory: Directory = ".") -> builtins.list[Lock]:
         """Release those that are named, whoever holds them, or all of one's own."""
         body = {"paths": [*paths], "directory": absolute(directory)}
-        return read(builtins.list[Lock], self._connection.post("/locks/release", body), "/locks")
+        return self._post(builtins.list[Lock], "/locks/release", body)
 
 
-class Learnings(_Shared):
+class Learnings(Resources):
     """Every learning of a daemon."""
 
     def add(self, /, title: str, content: str, **fields: Any) -> Learning:
@@ -113,11 +95,11 @@ class Learnings(_Shared):
         body = {"title": title, "content": content, **fields}
         if body.get("scope") != "global" and not body.get("project"):
             body["directory"] = absolute(body.get("directory") or ".")
-        return read(Learning, self._connection.post("/learnings", body), "/learnings")
+        return self._post(Learning, "/learnings", body)
 
     def get(self, id: str) -> Learning:
         """One learning, by its id or any unique beginning of it."""
-        return read(Learning, self._connection.get(f"/learnings/{id}"), "/learnings")
+        return self._get(Learning, f"/learnings/{id}")
 
     def list(
         self,
@@ -131,7 +113,7 @@ class Learnings(_Shared):
         """Learnings, the newest first, or with a query the best matches first."""
         place = None if directory is None else absolute(directory)
         only = {"query": query, "project": project, "directory": place, "tag": tag}
-        return self._pages("learnings", Learning, {**only, "status": status})
+        return [*self._pages("/learnings", Learning, {**only, "status": status})]
 
     def edit(self, /, id: str, **changes: Any) -> Learning:
         """Change what is given: title, content, tags, scope, project."""

@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -44,6 +45,20 @@ class Options(Common, total=False):
     """What Kapelle's own agents take besides."""
 
     settings: AgentSettings | None
+
+
+class _Make(Protocol):
+    def __call__(self, **options: Unpack[Options]) -> "CliAgent": ...
+
+
+class _Named:
+    """What makes an agent of one name; it is typed `CliAgent.codex(model="…")`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, _: object, kind: "type[CliAgent]") -> _Make:
+        return partial(kind, self._name)
 
 
 class CliAgent(Agent):
@@ -84,33 +99,9 @@ class CliAgent(Agent):
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
             )
 
-    @classmethod
-    def claude_code(cls, **options: Unpack[Options]) -> Self:
-        return cls("claude", **options)
-
-    @classmethod
-    def codex(cls, **options: Unpack[Options]) -> Self:
-        return cls("codex", **options)
-
-    @classmethod
-    def gemini(cls, **options: Unpack[Options]) -> Self:
-        return cls("gemini", **options)
-
-    @classmethod
-    def opencode(cls, **options: Unpack[Options]) -> Self:
-        return cls("opencode", **options)
-
-    @classmethod
-    def aider(cls, **options: Unpack[Options]) -> Self:
-        return cls("aider", **options)
-
-    @classmethod
-    def qwen(cls, **options: Unpack[Options]) -> Self:
-        return cls("qwen", **options)
-
-    @classmethod
-    def copilot(cls, **options: Unpack[Options]) -> Self:
-        return cls("copilot", **options)
+    claude_code, codex, gemini = _Named("claude"), _Named("codex"), _Named("gemini")
+    opencode, aider = _Named("opencode"), _Named("aider")
+    qwen, copilot = _Named("qwen"), _Named("copilot")
 
     @classmethod
     def command(

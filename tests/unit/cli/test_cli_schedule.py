@@ -13,8 +13,9 @@ from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, values
 from kapelle.cli.commands import commands, load
-from kapelle.cli.schedule_view import describe, history, rows
-from kapelle.cli.schedules import STARTING, STATUSES, ordered
+from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
+from kapelle.cli.schedules import firing_rows as history
+from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.start import collecting
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.cli.values import typed_duration
