@@ -35,7 +35,7 @@ from kapelle.cli.spec_options import (
     with_parameters,
 )
 from kapelle.cli.start import begin, collecting
-from kapelle.cli.values import typed_duration, zone
+from kapelle.cli.values import refuse, typed_duration, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -74,25 +74,22 @@ def _require_trigger(params: Params) -> None:
     """Refuse a schedule without a trigger, with two, or with options that mean nothing to it."""
     triggers = {"--cron": "cron", "--at": "at", "--every": "every_s", "--after": "after"}
     given = [option for option, name in triggers.items() if params[name] is not None]
-    if not given:
-        raise InvalidInput(
-            "No trigger given: use --cron, --at, --every or --after.",
-            hint='Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.',
-        )
-    if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
-        raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")
-    if given[0] in {"--cron", "--at"}:
-        return
+    at_least = "No trigger given: use --cron, --at, --every or --after."
+    example = 'Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.'
+    several = len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"])
+    refuse(
+        (not given, at_least, example),
+        (several, f"{' and '.join(given)} exclude each other.", "Keep one of them."),
+    )
     meaningless = {
         "--overlap": params["overlap"] and given == ["--every"],
         "--missed": params["missed"],
         "--timezone": params["timezone"] is not None and params["expires_at"] is None,
     }
-    if words := " and ".join(option for option, is_given in meaningless.items() if is_given):
-        raise InvalidInput(
-            f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock.",
-            hint=f"Leave {words} out, or write --cron or --at.",
-        )
+    words = " and ".join(option for option, is_given in meaningless.items() if is_given)
+    by_clock = given[0] in {"--cron", "--at"}
+    mistake = f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock."
+    refuse((words and not by_clock, mistake, f"Leave {words} out, or write --cron or --at."))
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:

@@ -411,18 +411,13 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
     least, most = option.limits.get("minItems", 0), option.limits.get("maxItems", math.inf)
     more = option.about["more"][0]
     example = f'Write `kapelle {command} "design it" {more} "implement it"`.'
-    if not prompts:
-        raise InvalidInput(f"There are no {option.key}.", hint=example)
-    if len(prompts) < least:
-        raise InvalidInput(
-            f"There must be at least {least} {option.key}, not {len(prompts)}.",
-            hint=f"Add {more} PROMPT; `kapelle run` is for a single task.",
-        )
-    if len(prompts) > most:
-        raise InvalidInput(
-            f"There may be at most {most} {option.key}, not {len(prompts)}.",
-            hint="Join some of them.",
-        )
+    few = f"There must be at least {least} {option.key}, not {len(prompts)}."
+    many = f"There may be at most {most} {option.key}, not {len(prompts)}."
+    values.refuse(
+        (not prompts, f"There are no {option.key}.", example),
+        (len(prompts) < least, few, f"Add {more} PROMPT; `kapelle run` is for a single task."),
+        (len(prompts) > most, many, "Join some of them."),
+    )
     return read_prompts(prompts, example, 1)
 
 

@@ -28,7 +28,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import duration_s, not_empty, pairs
+from kapelle.cli.values import duration_s, not_empty, pairs, refuse
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
 from kapelle.domain.options import KEY
@@ -218,41 +218,32 @@ _BESIDE = frozenset(
 
 def _answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
     """The run whose questions were answered, and the number of its last event before that."""
-    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
-    answers = list(params["answer"] or ())
-    _require_pairs(params, options, tokens, answers)
-    run_id = tokens[0].partition(":")[0]
-    if any(token.partition(":")[0] != run_id for token in tokens):
-        raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
     from kapelle.cli.follow import history
 
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    arguments = {option.name for option in options if option.about.get("argument")}
+    changed = [
+        f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+        for name, value in params.items()
+        if value and name not in _BESIDE
+    ]
+    rule = "Leave out everything but --resume, --answer and how it is shown."
+    many = f"There are {len(tokens)} tokens and {len(answers)} answers."
+    run_ids = {token.partition(":")[0] for token in tokens}
+    refuse(
+        (not tokens, "--answer needs to know which question.", _EXAMPLE),
+        (not answers, "--resume needs an answer.", _EXAMPLE),
+        (changed, f"{''.join(changed[:1])} cannot be changed when a run goes on.", rule),
+        (len(tokens) > len(answers), many, "Write an --answer for every --resume."),
+        (len(run_ids) > 1, "The tokens belong to different runs.", "Go on with one at a time."),
+    )
+    (run_id,) = run_ids
     run: Run = client.get(run_path(run_id))
     seen = max((event["seq"] for event in history(client, run["id"])), default=0)
     for token, answer in _matched(run, tokens, answers):
         run = client.post(run_path(run_id, "answer"), {"answer": answer, "token": token})
     return run, seen
-
-
-def _require_pairs(
-    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
-) -> None:
-    if not tokens:
-        raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
-    if not answers:
-        raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
-    arguments = {option.name for option in options if option.about.get("argument")}
-    for name, value in params.items():
-        if value and name not in _BESIDE:
-            shown = f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
-            raise InvalidInput(
-                f"{shown} cannot be changed when a run goes on.",
-                hint="Leave out everything but --resume, --answer and how it is shown.",
-            )
-    if len(tokens) > len(answers):
-        raise InvalidInput(
-            f"There are {len(tokens)} tokens and {len(answers)} answers.",
-            hint="Write an --answer for every --resume.",
-        )
 
 
 def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
