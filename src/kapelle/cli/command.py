@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -177,6 +177,13 @@ Report = Iterator[Any]
 """What a command found, which is all that --json prints, then lines about it for people."""
 
 
+class Ended(NamedTuple):
+    """What a command found, and the exit code that tells about it."""
+
+    found: Any
+    code: int
+
+
 def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command that makes a report, with the option that all of them have."""
     if function.__annotations__.get("return") != Report:
@@ -186,7 +193,10 @@ def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(*, as_json: bool, **params: Any) -> None:
         report = function(**params)
         found = next(report)
-        document(found) if as_json else write(report)
+        value, code = found if isinstance(found, Ended) else (found, 0)
+        document(value) if as_json else write(report)
+        if code:
+            raise typer.Exit(code)
 
     known = inspect.signature(function)
     last = inspect.Parameter(

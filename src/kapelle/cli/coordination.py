@@ -5,11 +5,10 @@ import os
 import time
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import LISTS, Json, Report, argument, command_group, flag, option
+from kapelle.cli.command import LISTS, Ended, Report, argument, command_group, flag, option
 from kapelle.cli.format import local, short, table
-from kapelle.cli.output import data, document, say, show
+from kapelle.cli.outcome import ERROR
+from kapelle.cli.output import data, say
 from kapelle.cli.pages import Items, Limit, listing, whole_list
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import LONG_POLL_S, Timeout
@@ -72,8 +71,7 @@ def watch(
     equals: Annotated[str | None, option("TEXT", "Until it is this.")] = None,
     after: Annotated[int | None, option("VERSION", "Until it changes after this.", min=0)] = None,
     timeout: Timeout = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Wait until notes are there, change or equal a text, and print them; exit 2 in vain."""
     limit_s, began = optional_duration_s(timeout, "--timeout"), time.monotonic()
     query = {"keys": keys, "scope": scope, "equals": equals, "after": after}
@@ -84,14 +82,11 @@ def watch(
         found = client.get("/notes/watch", {**query, "timeout_s": poll_s}, timeout=poll_s + 30)
         if left <= 0:
             break
-    if as_json:
-        document(found)
-    else:
-        for note in found["notes"]:
-            data(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
     if not found["met"]:
         say("kapelle: the time is up.")
-        raise typer.Exit(2)
+    yield Ended(found, 0 if found["met"] else ERROR)
+    for note in found["notes"]:
+        data(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
 
 
 def _notes(found: Items) -> list[str]:
@@ -123,8 +118,7 @@ def take(
     reason: Annotated[str | None, option("TEXT", "Told to whoever wants them.")] = None,
     ttl: Annotated[str, option("DURATION", "Until then, unless you take them again.")] = "10m",
     wait: Annotated[bool, flag("Wait for your turn.", "--wait/--no-wait")] = True,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Hold files, or wait for that; exit 1 if somebody else holds them."""
     body = {"paths": paths, "directory": os.getcwd(), "reason": reason,
             "ttl_s": duration_s(ttl, "--ttl"), "timeout_s": LONG_POLL_S if wait else 0}  # fmt: skip
@@ -135,8 +129,8 @@ def take(
             say(f"kapelle: waits for {', '.join(map(_words, found['waiting_for']))}.")
     if not found["held"]:
         say(f"kapelle: held by others: {', '.join(map(_words, found['waiting_for']))}.")
-    show(found["locks"], as_json, _locks(found["locks"]) if found["locks"] else ())
-    raise typer.Exit(0 if found["held"] else 1)
+    yield Ended(found["locks"], 0 if found["held"] else 1)
+    yield from _locks(found["locks"]) if found["locks"] else ()
 
 
 @locks.command()

@@ -8,9 +8,7 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
-from kapelle.cli.command import Json, Report, command_group, flag, option
+from kapelle.cli.command import Ended, Json, Report, command_group, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
@@ -47,16 +45,12 @@ notify = command_group("Try how you are told what happens while you are elsewher
 
 
 @notify.command("test")
-def notify_test(as_json: Json = False) -> None:
+def notify_test() -> Report:
     """Tell yourself something by every way that [notify] sets."""
     told = Connection().post("/notify/test", None)
-    if as_json:
-        document(told)
-        return
+    yield Ended(told, 1 if any(one["problem"] for one in told) else 0)
     for one in told:
         say(f"{one['way']}: {one['problem'] or 'delivered'}")
-    if any(one["problem"] for one in told):
-        raise typer.Exit(1)
 
 
 def stop(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, flag, option
+from kapelle.cli.command import Ended, Json, Report, flag, option
 from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say, show, show_error
@@ -59,8 +59,7 @@ def pr(
     ready: Annotated[bool, flag("Ready to be reviewed, which is the default.", "--ready")] = False,
     show_only: Annotated[bool, flag("Only show it, with what people said.", "--show")] = False,
     force: Annotated[bool, flag("Even with a secret in it.", "--force")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Push what a task or a run did and open a pull request, or update it.
 
     Its description says what was asked, claimed and checked, and what it cost.
@@ -72,16 +71,13 @@ def pr(
     body = {"draft": draft, "force": force}
     found = client.get(path) if show_only else client.post(path, body, tries=TRIES)
     told = found["delivery"]
-    if as_json:
-        document(found)
-    elif told["url"]:
+    yield Ended(found, 0 if told["status"] == "delivered" else 1)
+    if told["url"]:
         data(told["url"])
-    if not as_json:
-        say(delivery_words(told))
-        for one in found["comments"]:
-            where = f" ({one['path']})" if one["path"] else ""
-            say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
-    raise typer.Exit(0 if told["status"] == "delivered" else 1)
+    say(delivery_words(told))
+    for one in found["comments"]:
+        where = f" ({one['path']})" if one["path"] else ""
+        say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
 
 
 def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:

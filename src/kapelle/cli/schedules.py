@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, Report, command_group, flag, usage_error
+from kapelle.cli.command import LISTS, Ended, Json, Report, command_group, flag, usage_error
 from kapelle.cli.format import (
     STATUS_STYLE,
     clean,
@@ -201,17 +201,14 @@ def cancel(
 
 
 @schedule.command("run")
-def run(schedule_id: ScheduleId, as_json: Json = False) -> None:
+def run(schedule_id: ScheduleId) -> Report:
     """Start it now, besides its slots, and print the id of what was started."""
     firing = Connection().post(schedule_path(schedule_id, "run"))
-    if as_json:
-        document(firing)
-    elif firing["subject"]:
+    yield Ended(firing, 0 if firing["subject"] else 1)
+    if firing["subject"]:
         data(firing["subject"])
     else:
         say(f"kapelle: It was not started: {firing['reason']}")
-    if not firing["subject"]:
-        raise typer.Exit(1)
 
 
 def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Report:

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, Report, argument, flag, option
+from kapelle.cli.command import (
+    Budget,
+    Ended,
+    FollowToEnd,
+    Json,
+    MaxTurns,
+    Report,
+    argument,
+    flag,
+    option,
+)
 from kapelle.cli.format import (
     clean,
     colourful,
@@ -33,7 +43,7 @@ from kapelle.cli.ids import (
     work_id,
 )
 from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, settled
-from kapelle.cli.output import data, document, say, show
+from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.transcript import check_passage
@@ -284,13 +294,12 @@ def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     change_each(task_ids, "archive", state="archived", as_json=as_json)
 
 
-def check(task_id: NewestTaskId = None, as_json: Json = False) -> None:
+def check(task_id: NewestTaskId = None) -> Report:
     """Make the checks of an ended task once more, on what it committed."""
     path = task_path(work_id(Connection(), task_id, "tasks"), "check")
-    task = Connection().post(path, timeout=_LONGEST_CHECKS_S)
-    made = task["checked_again"]
-    show(made, as_json, (check_passage(one).text for one in made["checks"]))
-    raise typer.Exit(0 if made["passed"] else 1)
+    made = Connection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
+    yield Ended(made, 0 if made["passed"] else 1)
+    yield from (check_passage(one).text for one in made["checks"])
 
 
 Off = Annotated[bool, flag("Take that back.", "--off")]
@@ -412,8 +421,7 @@ def continue_(
     client = Connection()
     task_id = work_id(client, task_id, "tasks")
     if not fork:
-        task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
-        show_new(client, task, follow, as_json, len(task["attempts"]))
+        _again(task_path(task_id, "resume"), {"message": said, **limits}, follow, as_json)
         return
     earlier = client.get(task_path(task_id))
     from kapelle.cli.start import begin

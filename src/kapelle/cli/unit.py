@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
-from kapelle.cli.command import Json, Report, command_group, flag
-from kapelle.cli.outcome import WORK_FAILED
+from kapelle.cli.command import Ended, Json, Report, command_group, flag
+from kapelle.cli.outcome import DONE, WORK_FAILED
 from kapelle.cli.output import data, document, say
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import NotFound, Unavailable
@@ -168,7 +166,7 @@ def uninstall() -> Report:
 
 
 @service.command()
-def status(as_json: Json = False) -> None:
+def status() -> Report:
     """Say whether it is installed and runs; exits with 1 if it does not."""
     unit = _unit()
     installed = active = unit.path.exists()
@@ -177,10 +175,7 @@ def status(as_json: Json = False) -> None:
             unit.tell("ask")
     except Unavailable:
         active = False
-    if as_json:
-        document({**unit.facts, "installed": installed, "active": active})
-    else:
-        words = ("runs" if active else "does not run") if installed else "is not installed"
-        data(f"{unit.name} {words}")
-    if not active:
-        raise typer.Exit(WORK_FAILED)
+    facts = {**unit.facts, "installed": installed, "active": active}
+    yield Ended(facts, DONE if active else WORK_FAILED)
+    words = ("runs" if active else "does not run") if installed else "is not installed"
+    data(f"{unit.name} {words}")
