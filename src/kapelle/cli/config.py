@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from kapelle.cli.command import Report, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.output import data, say
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import NotFound
 from kapelle.home import Home
 
 if TYPE_CHECKING:
@@ -20,13 +20,8 @@ Entry = tuple[str, Any, str]
 
 
 def current() -> Path:
-    """The directory the command was typed in."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise InvalidInput(
-            "The current directory no longer exists.", hint="Change to another one first."
-        ) from None
+    """The directory the command was typed in; if it is gone, the command ends with that error."""
+    return Path.cwd()
 
 
 def root(directory: Path) -> Path | None:

@@ -1,6 +1,5 @@
 """`kapelle serve`, `stop`, `open`, `backup`, `prune` and `notify`."""
 
-import fcntl
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
 from kapelle.client.address import Address
+from kapelle.client.autostart import lock_holder
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.text import counted
@@ -62,7 +62,7 @@ def stop(
     if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
         is_there, client = agents and home.database.exists(), Connection()
-        pid = _lock_holder(home)
+        pid = lock_holder(home)
     if pid is not None:
         _stop_without_socket(home, pid, agents)
     elif is_there:
@@ -72,19 +72,6 @@ def stop(
         _wait_until_gone(client, pid)
     yield {"stopped": pid is not None, "pid": pid}
     say("No daemon is running." if pid is None else "The daemon has stopped.")
-
-
-def _lock_holder(home: Home) -> int | None:
-    """The process that holds the home's lock, as only a daemon does."""
-    try:
-        with home.lock.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read())
-    except (OSError, ValueError):
-        return None
-    return None
 
 
 def _stop_without_socket(home: Home, pid: int, agents: bool) -> None:
