@@ -111,7 +111,7 @@ def run_command() -> Any:
             where = absolute_directory(params["directory"])
             title = Path(source).stem if is_file else source
             spec = {"items": items, "directory": where, "title": title, **spec_of(options, params)}
-            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec}, options)
+            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec})
             show_new(client, begun, params["follow"], params["as_json"])
 
     first = {"source": Annotated[str, _SOURCE]}

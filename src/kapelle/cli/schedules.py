@@ -34,7 +34,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.start import begin, collecting
+from kapelle.cli.start import begin, order
 from kapelle.cli.values import refuse, typed_duration, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -119,21 +119,27 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
         )
-    with collecting() as orders:
-        try:
-            code = load(name)(arguments, prog_name=f"kapelle {name}", standalone_mode=False)
-        except typer.TyperException as error:
-            wrong = usage_error(error)
-            wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
-            raise wrong from None
-        # It only printed its help.
-        raise typer.Exit(code if isinstance(code, int) else 0)
-    (order,) = orders
-    if order.path == "/tasks":
-        return {"kind": "task", "spec": order.body}, order.options
-    if order.path == "/runs":
-        return {"kind": order.body["pattern"], "spec": order.body["spec"]}, order.options
-    raise InvalidInput("A schedule cannot start a schedule.", hint="Leave one of them out.")
+    try:
+        context = load(name).make_context(f"kapelle {name}", arguments)
+    except typer.TyperException as error:
+        wrong = usage_error(error)
+        wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
+        raise wrong from None
+    params = context.params
+    if params.get("show_help"):
+        context.command.invoke(context)
+        raise typer.Exit
+    no_name, another = name == "start" and not params["words"], params.get("every") is not None
+    goes_on = params.get("resume") or params.get("answer")
+    new = "A schedule starts new runs, and --resume goes on with one."
+    refuse(
+        (no_name, "The pattern's name is missing.", "`kapelle start` lists the patterns."),
+        (another, "A schedule cannot start a schedule.", "Leave one of them out."),
+        (goes_on, new, "Leave --resume and --answer out."),
+    )
+    path, body, options = order(name, params)
+    kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
+    return {"kind": kind, "spec": spec}, options
 
 
 _LAST_FIRINGS = 5

@@ -2,10 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,33 +48,8 @@ _FOREGROUND: dict[str, Any] = {
 _VAR = Annotated[Words, option("NAME=VALUE", "A variable of the file; repeatable.", "--var")]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What would have been sent: the path of the API, the body, and the options that made it."""
-
-    path: str
-    body: dict[str, Any]
-    options: Sequence[Option] = ()
-
-
-class _Collected(BaseException):
-    """Ends a command whose order was taken; not an Exception, so that nobody catches it."""
-
-
-_orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
-
-
-def begin(
-    client: Connection, path: str, body: dict[str, Any], options: Sequence[Option] = ()
-) -> dict[str, Any]:
-    """Start a task or a run, and return it; while orders are collected, keep it and go no further.
-
-    The client is not asked for anything in the latter case, so no daemon is needed.
-    """
-    orders = _orders.get()
-    if orders is not None:
-        orders.append(Order(path, body, options))
-        raise _Collected
+def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Start a task or a run, and return it; what is refused of a file is told with its lines."""
     try:
         started: dict[str, Any] = client.create(path, body)
     except KapelleError as error:
@@ -87,24 +60,6 @@ def begin(
             spec.locate(error)
         raise
     return started
-
-
-def is_collecting() -> bool:
-    """Whether what a command would start is kept, to be started by a schedule."""
-    return _orders.get() is not None
-
-
-@contextmanager
-def collecting() -> Iterator[list[Order]]:
-    """Take the order of the command that is run inside instead of sending it."""
-    orders: list[Order] = []
-    token = _orders.set(orders)
-    try:
-        yield orders
-    except _Collected:
-        pass
-    finally:
-        _orders.reset(token)
 
 
 def work_command(name: str) -> Callable[..., None]:
@@ -127,16 +82,27 @@ def work_command(name: str) -> Callable[..., None]:
         options = [*own, *shared]
         with spelled(options):
             if facts.get("foreground"):
-                _perform(name, params, lambda: work_spec(name, params), options)
+                _perform(name, params, options)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
-            elif name == "run":
-                _start("/tasks", work_spec(name, params), params, options)
             else:
-                body = {"pattern": name, "spec": work_spec(name, params)}
-                _start("/runs", body, params, options)
+                _start(*order(name, params)[:2], params)
 
     return with_parameters(start, schema, own, middle, shared, last)
+
+
+def order(name: str, params: Params) -> tuple[str, dict[str, Any], Sequence[Option]]:
+    """What a command is to start: the path of the API, the body, and the options that made it."""
+    pattern = None
+    if name == "start":
+        pattern = _named(params["words"][0], absolute_directory(params["directory"]))
+    shape = pattern["spec_schema"] if pattern else _schema(name)
+    options = [_by_key(option) if pattern else option for option in options_of(shape)]
+    with spelled(options):
+        spec = start_spec(params, pattern) if pattern else work_spec(name, params)
+    if name == "run":
+        return "/tasks", spec, options
+    return "/runs", {"pattern": pattern["name"] if pattern else name, "spec": spec}, options
 
 
 def work_spec(name: str, params: Params) -> Spec:
@@ -168,11 +134,11 @@ def _schema(name: str) -> Schema:
     return schemas()["task" if name == "run" else name]
 
 
-def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Option]) -> None:
+def _start(path: str, body: dict[str, Any], params: Params) -> None:
     from kapelle.cli.follow import show_new
 
     client = Connection()
-    begun = begin(client, path, body, options)
+    begun = begin(client, path, body)
     if body.get("interactive") and not params["as_json"]:
         from kapelle.cli.attach import attach_to, is_at_terminal
 
@@ -184,22 +150,15 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
     show_new(client, begun, to_end, params["as_json"])
 
 
-def _perform(
-    name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]
-) -> None:
+def _perform(name: str, params: Params, options: Sequence[Option]) -> None:
     """Start a run of a pattern in the foreground, or answer what one asked, and show it."""
     from kapelle.cli.follow import show_new, watch
 
     client, seen = Connection(), 0
     if params["resume"] or params["answer"]:
-        if is_collecting():
-            raise InvalidInput(
-                "A schedule starts new runs, and --resume goes on with one.",
-                hint="Leave --resume and --answer out.",
-            )
         run, seen = _answered(client, params, options)
     else:
-        run = begin(client, "/runs", {"pattern": name, "spec": spec()}, options)
+        run = begin(client, *order(name, params)[:2])
     if not params["follow"] and not params["progress"]:
         show_new(client, run, to_end=False, as_json=params["as_json"])
         return
@@ -304,15 +263,13 @@ def start_command(name: str = "start") -> Any:
         if not words:
             _without_a_name(params)
             return
-        directory = absolute_directory(params["directory"])
-        pattern = _named(words[0], directory)
         if params["show_help"]:
+            pattern = _named(words[0], absolute_directory(params["directory"]))
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
-        options = [*map(_by_key, options_of(pattern["spec_schema"]))]
+        path, body, options = order(name, params)
         with spelled(options):
-            body = {"pattern": pattern["name"], "spec": start_spec(params, pattern)}
-            _start("/runs", body, params, options)
+            _start(path, body, params)
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
@@ -326,10 +283,6 @@ def _without_a_name(params: Params) -> None:
     if params["show_help"]:
         sys.stdout.write(_help_of(start_command(), "kapelle start") + "\n")
         return
-    if is_collecting():
-        raise InvalidInput(
-            "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
-        )
     query = {"directory": absolute_directory(params["directory"])}
     known = Connection().get("/patterns", query)
     if params["as_json"]:

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ from kapelle.cli.commands import commands, load
 from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
 from kapelle.cli.schedules import firing_rows as history
 from kapelle.cli.schedules import schedule_rows as rows
-from kapelle.cli.start import collecting
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.cli.values import typed_duration
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -68,6 +70,42 @@ def test_other_words_are_no_times(typed: str) -> None:
 def test_a_zone_is_looked_at_where_it_is_needed() -> None:
     with pytest.raises(InvalidInput, match="not a time zone"):
         time_to_come("18:30", "--at", "Nowhere")
+
+
+class Sent(Exception):
+    """Ends a command that was about to ask the daemon."""
+
+
+@contextmanager
+def collecting() -> Iterator[list[tuple[str, Any]]]:
+    """What the command inside would have the daemon begin, by its path."""
+    orders: list[tuple[str, Any]] = []
+
+    def create(_: Connection, path: str, body: Any) -> None:
+        orders.append((path, body))
+        raise Sent
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Sent):
+        patch.setattr(Connection, "create", create)
+        yield orders
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["loop", "x", "--until", "true", "-f"],
+        ["pipeline", "x", "y", "--json"],
+        ["best-of", "x"],
+        ["team", "x", "--progress"],
+    ],
+)
+def test_every_command_of_a_pattern_can_be_kept_for_later(
+    typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, _ = ordered(typed)
+    assert work["kind"] == typed[0]
+    assert work["spec"]["directory"].startswith("/")
+    assert capsys.readouterr().out == ""
 
 
 def test_the_command_that_would_start_it_makes_the_specification(tmp_path: Path) -> None:
@@ -212,9 +250,9 @@ def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
     }
     with collecting() as outer:
         create(["run", "x", "-C", str(tmp_path)], **options)
-    (order,) = outer
-    assert order.path == "/schedules"
-    assert order.body == {
+    ((path, body),) = outer
+    assert path == "/schedules"
+    assert body == {
         "kind": "task",
         "spec": {"prompt": "x", "directory": str(tmp_path)},
         "cron": "0 3 * * *",
@@ -252,7 +290,7 @@ def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> Non
     _, name, *arguments = shlex.split(line.partition("   #")[0])
     with collecting() as orders:
         load(name)(arguments, standalone_mode=False)
-    assert [order.path for order in orders] == ["/schedules"]
+    assert [path for path, _ in orders] == ["/schedules"]
 
 
 def test_the_page_about_schedules_names_every_option() -> None:
