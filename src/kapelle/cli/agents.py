@@ -92,7 +92,10 @@ def check(
     client, directory = Connection(), absolute_directory(None)
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
-    for name in dict.fromkeys(named) or _installed(client, directory):
+    known = [] if named else client.get("/agents", {"directory": directory})
+    # The rehearsal is always there, and no news unless it is what tasks get.
+    real = [one for one in known if one["default"] or one["type"] != "rehearsal"]
+    for name in dict.fromkeys(named) or [one["name"] for one in real if one["installed"]]:
         body = {"live": live, "directory": directory}
         found.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
         if not as_json:
@@ -103,13 +106,6 @@ def check(
         say("No coding agent is installed; `kapelle agents` lists those that are known.")
     if named and not all(result["usable"] for result in found):
         raise typer.Exit(WORK_FAILED)
-
-
-def _installed(client: Connection, directory: str) -> list[str]:
-    known = client.get("/agents", {"directory": directory})
-    # The rehearsal is always there, and no news unless it is what tasks get.
-    real = [agent for agent in known if agent["default"] or agent["type"] != "rehearsal"]
-    return [agent["name"] for agent in real if agent["installed"]]
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -88,16 +88,13 @@ def _steps(found: Items) -> list[str]:
 
     rows = [
         [step["position"], _state(step), step["kind"],
-         between(step["started_at"], step["ended_at"]), _about(step)]
+         between(step["started_at"], step["ended_at"]),
+         one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))]
         for step in found
+        for label in [step["label"] if step["label"] != step["kind"] else None]
     ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
     return table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
-
-
-def _about(step: dict[str, Any]) -> str:
-    label = step["label"] if step["label"] != step["kind"] else None
-    return one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))
 
 
 def _state(step: dict[str, Any]) -> str:

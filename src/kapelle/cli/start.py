@@ -224,11 +224,8 @@ def _repeat(spec: Spec, params: Params) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
     from kapelle.cli.schedules import send
 
-    if params["follow"]:
-        raise InvalidInput(
-            "--every and --follow exclude each other: it may go on for ever.",
-            hint="`kapelle schedule status ID` shows how it gets on.",
-        )
+    both = "--every and --follow exclude each other: it may go on for ever."
+    refuse((params["follow"], both, "`kapelle schedule status ID` shows how it gets on."))
     every_s = duration_s(params["every"], "--every", least=1)
     send({"kind": "task", "spec": spec, "every_s": every_s}, params["as_json"])
 

@@ -47,9 +47,16 @@ from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.transcript import check_passage
-from kapelle.cli.values import future_time, listed, optional_duration_s, optional_text, optional_usd
+from kapelle.cli.values import (
+    future_time,
+    listed,
+    optional_duration_s,
+    optional_text,
+    optional_usd,
+    refuse,
+)
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import KapelleError
 from kapelle.domain.ids import is_part
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
@@ -359,14 +366,10 @@ def resume(
     task_id, message = _id_and_message(task_id, message)
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
-    if is_run(whole):
-        if any(body.values()):
-            raise InvalidInput(
-                "A run that goes on takes neither a message nor new limits.",
-                hint=f'`kapelle answer {whole} "…"` answers what it asked.',
-            )
-        body = {}
-    _again(path_of(whole, "resume"), body, follow, as_json)
+    alone = "A run that goes on takes neither a message nor new limits."
+    hint = f'`kapelle answer {whole} "…"` answers what it asked.'
+    refuse((is_run(whole) and any(body.values()), alone, hint))
+    _again(path_of(whole, "resume"), {} if is_run(whole) else body, follow, as_json)
 
 
 def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
@@ -467,10 +470,8 @@ def diff(
     """Show what a task or a run changed."""
     client = Connection()
     whole = work_id(client, task_id)
-    if against is not None and is_run(whole):
-        raise InvalidInput(
-            "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
-        )
+    two = "--against compares the work of two tasks."
+    refuse((against is not None and is_run(whole), two, "`kapelle runs status` lists them."))
     if raw and not stat and not as_json:
         sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return
@@ -484,9 +485,9 @@ def diff(
         return
     text = clean(shown)
     if colourful() and not stat:
-        text = "\n".join(paint(line, _style(line)) for line in text.split("\n"))
+        styles = [*_STYLES.items(), ("", None)]
+        text = "\n".join(
+            paint(line, next(style for start, style in styles if line.startswith(start)))
+            for line in text.split("\n")
+        )
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
-
-
-def _style(line: str) -> str | None:
-    return next((style for start, style in _STYLES.items() if line.startswith(start)), None)

@@ -187,13 +187,13 @@ def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:
     for entry in entries:
         name, given, value = entry.partition("=")
         # What comes after the sign may hold a secret, so only the name is shown.
-        if not given or not value.strip() or not _SERVER_NAME.fullmatch(name):
-            raise InvalidInput(
-                f"{option} {name!r} needs a name of letters, digits, - and _, and a server.",
-                hint=f'Write {option} docs="npx -y some-server" or {option} docs=https://…',
-            )
-        if name in servers:
-            raise InvalidInput(f"{option} {name} was given twice.", hint="Name each server once.")
+        named = given and value.strip() and _SERVER_NAME.fullmatch(name)
+        needs = f"{option} {name!r} needs a name of letters, digits, - and _, and a server."
+        example = f'Write {option} docs="npx -y some-server" or {option} docs=https://…'
+        refuse(
+            (not named, needs, example),
+            (name in servers, f"{option} {name} was given twice.", "Name each server once."),
+        )
         servers[name] = _server(f"{option} {name}", value.strip())
     return servers
 

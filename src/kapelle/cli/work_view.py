@@ -84,10 +84,14 @@ def describe_task(task: Task) -> Iterator[str]:
     yield from asked_lines(task)
     took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
     ran = f", ran {short(sum(took))}" if took else ""
+    turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
+    limits = [f"{usd_limit(budget)} in all"] if budget else []
+    limits += [f"{counted(turns, 'turn')} an attempt"] if turns else []
+    limits += [f"{short(seconds)} an attempt"] if seconds else []
     only = "it only reports: what it changed is thrown away"
     facts = {
         "agent": agent_words(task["agent"], task["model"], task["fallback_agents"]),
-        "limits": ", ".join(_limits(task)),
+        "limits": ", ".join(limits),
         "mcp": one_line(", ".join(task["mcp"])),
         "tools": one_line(", ".join(task.get("tools") or ())),
         "workspace": only if task.get("read_only") else None,
@@ -111,13 +115,6 @@ def describe_task(task: Task) -> Iterator[str]:
         yield field("result", "")
         yield from (f"    {line}" for line in last_lines(task["result"], RESULT_TAIL))
     yield from command_lines(next_commands(task))
-
-
-def _limits(task: Task) -> list[str]:
-    turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
-    found = [f"{usd_limit(budget)} in all"] if budget else []
-    found += [f"{counted(turns, 'turn')} an attempt"] if turns else []
-    return found + ([f"{short(seconds)} an attempt"] if seconds else [])
 
 
 def _claim_and_verdict(task: Task) -> Iterator[str]:
