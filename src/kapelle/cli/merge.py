@@ -8,7 +8,7 @@ import typer
 from kapelle.cli.command import Ended, Json, Report, flag, option
 from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say, show, show_error
+from kapelle.cli.output import data, document, say, show_error, write
 from kapelle.cli.values import listed
 from kapelle.client.http import TRIES, Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -46,7 +46,7 @@ def merge(
         paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
         seen = [client.get(path, {"into": into}) for path in paths]
         lines = (line for one in seen for line in _preview(one))
-        show(seen if len(ids) > 1 else seen[0], as_json, lines)
+        document(seen if len(ids) > 1 else seen[0]) if as_json else write(lines)
     elif len(ids) == 1:
         _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:

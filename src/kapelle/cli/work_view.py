@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kapelle.cli.events import state_words, value_words, verdict_words
+from kapelle.cli.events import MARKS, state_words, value_words, verdict_words
 from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
@@ -50,7 +50,6 @@ DIAGNOSIS_TAIL = 15
 CHECK_TAIL = 12
 RESULT_TAIL = 20
 MOST = 12
-_MARKS = {"completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
 _AT_REST = frozenset({"queued", "blocked", "waiting"})
 _STYLES = {"pass": "green", "keep": "green", "fail": "red", "discard": "dim"}
 _JSON_LINES = 15
@@ -394,7 +393,7 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     result = step["result"] or task or {}
     status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
     style = STATUS_STYLE.get(status)
-    sign = paint(_MARKS.get(status, "▸"), style)
+    sign = paint(MARKS.get(status, "▸"), style)
     took = between(step["started_at"], step["ended_at"])
     took += f", {status}" if status in _AT_REST else ""
     took += ", not verified" if result.get("verified") is False else ""
