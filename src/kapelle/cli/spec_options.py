@@ -273,42 +273,33 @@ def with_parameters(
 
 
 def _annotations(option: Option) -> dict[str, Any]:
-    about, hidden, made = option.about, option.hidden, {}
+    about, made = option.about, dict[str, Any]()
+
+    def add(name: str, kind: Any, *names: str, **facts: Any) -> None:
+        made[name] = Annotated[kind, typer.Option(*names, hidden=option.hidden, **facts)]
+
     if argument := about.get("argument"):
-        kind: Any = list[str] if option.repeatable else str
+        texts: Any = list[str] if option.repeatable else str
         info = typer.Argument(metavar=argument, help=about["help"], show_default=False)
-        made[option.name] = Annotated[kind | None, info]
+        made[option.name] = Annotated[texts | None, info]
         if more := about.get("more"):
-            info = typer.Option(more[0], metavar=argument, help=more[1])
-            made[f"{option.name}_more"] = Annotated[list[str] | None, info]
-        return made | _file(option)
-    for name, _, help in about.get("flags", ()):
-        made[_flag_name(option, name)] = Annotated[
-            bool, typer.Option(name, help=help, hidden=hidden)
-        ]
-    if not about.get("hidden"):
-        facts: dict[str, Any] = {"help": option.shown_help, "hidden": hidden}
-        if option.kind != "boolean":
-            facts["metavar"] = option.metavar
+            add(f"{option.name}_more", list[str] | None, more[0], metavar=argument, help=more[1])
+    else:
+        for name, _, help in about.get("flags", ()):
+            add(_flag_name(option, name), bool, name, help=help)
+    if not argument and not about.get("hidden"):
+        facts: dict[str, Any] = {"help": option.shown_help, "metavar": option.metavar or None}
         if option.kind == "integer":
             facts |= {"min": option.limits.get("minimum"), "max": option.limits.get("maximum")}
         if complete := about.get("complete"):
             facts["autocompletion"] = completing(complete)
-        kind = _TYPES.get(option.kind, str)
-        kind = list[kind] if option.repeatable else kind
-        made[option.name] = Annotated[kind | None, typer.Option(*option.names, **facts)]
-    made |= _file(option)
-    if timeout := about.get("timeout"):
-        info = typer.Option(timeout[0], metavar="DURATION", help=timeout[1], hidden=hidden)
-        made[f"{option.name}_timeout"] = Annotated[str | None, info]
+        kind: Any = _TYPES.get(option.kind, str)
+        add(option.name, (list[kind] if option.repeatable else kind) | None, *option.names, **facts)
+    if file := about.get("file"):
+        add(f"{option.name}_file", Path | None, file[0], metavar="FILE", help=file[1])
+    if not argument and (limit := about.get("timeout")):
+        add(f"{option.name}_timeout", str | None, limit[0], metavar="DURATION", help=limit[1])
     return made
-
-
-def _file(option: Option) -> dict[str, Any]:
-    if not (file := option.about.get("file")):
-        return {}
-    info = typer.Option(file[0], metavar="FILE", help=file[1], hidden=option.hidden)
-    return {f"{option.name}_file": Annotated[Path | None, info]}
 
 
 def _flag_name(option: Option, flag: str) -> str:
