@@ -20,14 +20,11 @@ from kapelle.domain.text import cut
 from kapelle.domain.views import MergeView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
-from kapelle.engine.launch import launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
+from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts, tampered
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
-from kapelle.runner.output import both_streams
-from kapelle.runner.process_dir import Launch
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
@@ -367,24 +364,20 @@ class Verification:
         self._shell = parts.secrets.shell(row["shell"])
         return [spec for spec in specs if spec.kind is CheckKind.COMMAND]
 
-    async def _make(self, owner: str, name: str, check: CheckSpec, place: Workspace) -> CheckResult:
+    async def _make(self, owner: str, name: str, check: CheckSpec, aside: Workspace) -> CheckResult:
         parts, work = self.parts, self.work
         process = parts.process(await parts.db.write(processes.begin, owner, name))
         directory, settings = Path(work.directory), parts.work_settings(work.directory)
-        cwd = working_directory(place, directory)
-        launch = await launch_command(
-            parts, settings, check.command or "", owner,
-            process=process, cwd=cwd, timeout_s=check.timeout_s,
-            env={**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id},
-            label=f"{check.label} of the merge of {work.id}",
-            origin=Origin.of(self._shell, directory, Path(place.path), settings.workspace),
-        )  # fmt: skip
+        origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
+        env = {**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id}
+        place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
+        label = f"{check.label} of the merge of {work.id}"
+        launch = await place.command(process, check.command or "", check.timeout_s, label)
         ended = await parts.execute(owner, name, launch, lambda _: None)
         if ended.exit.kind == "tampered":
             raise Tampered(tampered(check.label, ended))
-        output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
-        result = check_result(check, ended, output)
-        return result.model_copy(update={"commit": place.commit, "directory": str(cwd)})
+        result = await place.judged(check, process, ended)
+        return result.model_copy(update={"commit": aside.commit})
 
     async def _refusal(self, found: Candidate, result: CheckResult) -> ChecksFailed:
         """The evidence for a person, once it is in the history."""
@@ -419,12 +412,8 @@ def _noun(work: Task | Run) -> str:
 
 async def clear_aside(parts: Parts, owner: str) -> None:
     """End and forget what was begun in a worktree that is thrown away, and remove that."""
-    for row in (await parts.db.read(processes.of_owner, owner)).values():
-        process = parts.process(row)
-        parts.runner.stop(process.directory, "this merge is over")
-        # What was begun is waited for; with the order to stop nothing begins any more.
-        launch = Launch(process.directory, ["true"], parts.home.root, {}, secret=process.secret)
-        await parts.runner.execute(launch)
+    for process in (await parts.processes(owner)).values():
+        await parts.end_process(process, "this merge is over")
     await forget_processes(parts, owner)
     await parts.workspaces.discard(owner)
 

@@ -24,7 +24,7 @@ from kapelle.settings import Settings
 from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
 from kapelle.settings.trust import Executable, executable, require, standing
-from kapelle.store import events, runs, tasks
+from kapelle.store import events, processes, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces, repository_of
@@ -194,6 +194,18 @@ class Parts:
             )
             raise Tampered(tampered(name, ended))
         return ended
+
+    async def processes(self, owner: str) -> dict[str, Process]:
+        """The processes beside an agent that an attempt or run has begun, by their names."""
+        rows = await self.db.read(processes.of_owner, owner)
+        return {name: self.process(row) for name, row in rows.items()}
+
+    async def end_process(self, process: Process, reason: str) -> None:
+        """End a process, and wait until it has."""
+        self.runner.stop(process.directory, reason)
+        # What was begun is waited for; with the order to stop nothing begins any more.
+        launch = Launch(process.directory, ["true"], self.home.root, {}, secret=process.secret)
+        await self.runner.execute(launch)
 
     def stop(self, performer: str, reason: str) -> None:
         """End the processes of an attempt or run; the request must be stored before."""

@@ -127,19 +127,9 @@ class LocalContext(GitContext):
     ) -> T:
         return await perform()
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        workspace: Place = "run",
-        keep_session: bool = False,
-        max_attempts: int = 1,
-        afresh: bool = False,
-        disposable: bool = False,
-        patient: bool = True,
-        **fields: Unpack[TaskArgs],
-    ) -> TaskResult:
+    async def task(self, prompt: str, **fields: Unpack[TaskArgs]) -> TaskResult:
         """As everywhere, but model, tools, session and priority are the agent's own affair."""
+        workspace, disposable = fields.get("workspace", "run"), fields.get("disposable")
         before = fields.get("continue_from")
         earlier = self._tasks[before] if before else None
         text = compose(
@@ -159,11 +149,11 @@ class LocalContext(GitContext):
         limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
         system = fields.get("system_prompt") or self.spec.system_prompt
         request = Request(text, system, task.cwd, role, title, limit_s)
-        thrown_away = disposable and workspace == "own"
+        thrown_away = bool(disposable and workspace == "own")
         self._has_worked |= not thrown_away
         facts = {"task_id": task.id, "title": title, "role": role}
         self.report("task.started", **facts, agent=agent.name)
-        for _ in range(max_attempts):
+        for _ in range(fields.get("max_attempts", 1)):
             result = await self._attempt(task, agent, request, checks, keep=not thrown_away)
             if result.ok:
                 break

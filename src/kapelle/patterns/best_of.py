@@ -52,10 +52,6 @@ class BestOfSpec(PatternSpec):
     judge_model: ModelName = field(None, "the judge's model")
 
     @property
-    def subject(self) -> str:
-        return self.prompt
-
-    @property
     def needs_git(self) -> bool:
         return True
 

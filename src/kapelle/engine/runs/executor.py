@@ -39,8 +39,8 @@ from kapelle.engine.runs.control import (
     end_checks,
     end_children,
 )
-from kapelle.engine.runs.journal import Exited, Journal
-from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.journal import Exited, Journal, play
+from kapelle.engine.runs.limits import RunBudget, Wait
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.workspace import restore_branch, run_workspace
@@ -159,11 +159,8 @@ class RunExecutor:
             # A repository that is away for a while must not cost the run.
             return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
         with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
-            return (
-                Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
-                if deadly
-                else await self._play(run, known)
-            )
+            dead = Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
+            return dead if deadly else await self._play(run, known)
 
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
@@ -182,7 +179,8 @@ class RunExecutor:
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(self._parts, run, spec, journal, control, budget)
+        wait = Wait(self._parts, run["id"], budget, control)
+        context = DurableContext(self._parts, run, spec, journal, wait)
         own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
         roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
@@ -241,7 +239,7 @@ async def _watched(
 ) -> Any:
     """The result of a pattern, which is called off if it heeds neither a request nor a limit by
     itself; raises what ends it, from within or from outside."""
-    playing = asyncio.create_task(journal.main(pattern))
+    playing = asyncio.create_task(play(pattern))
     try:
         while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
             # In a step it sees requests and limits itself, and ends what it has begun.

@@ -99,7 +99,7 @@ class Wait:
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     reason = limit_reason(limit)
-                    await end_child(self.parts, child_id, reason, limit_reached=limit)
+                    await end_child(self.parts, child_id, reason, limit=limit)
                 await changed.wait(_LONG_S if spent else await self.budget.look_again_s())
         # As its row tells also after a restart.
         if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:

@@ -15,7 +15,9 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.submit import (
+    ALONE,
     Also,
+    Belonging,
     require_abilities,
     require_agent,
     require_directory,
@@ -32,17 +34,9 @@ _DEEPEST = 20
 
 
 async def start(
-    parts: Parts,
-    pattern: str,
-    spec: dict[str, Any],
-    idempotency_key: str | None = None,
-    *,
-    parent_id: str | None = None,
-    schedule_id: str | None = None,
-    parent_task_id: str | None = None,
-    workspace_owner: str | None = None,
-    also: Also | None = None,
-) -> str:
+    parts: Parts, pattern: str, spec: dict[str, Any], idempotency_key: str | None = None,
+    belonging: Belonging = ALONE, also: Also | None = None,
+) -> str:  # fmt: skip
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
@@ -56,16 +50,16 @@ async def start(
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "repository": repository_of(directory),
-        "project": checked.project or _project(parts, checked, run_id, parent_id),
-        "parent_id": parent_id,
-        "schedule_id": schedule_id,
-        "parent_task_id": parent_task_id,
+        "project": checked.project or _project(parts, checked, run_id, belonging.run_id),
+        "parent_id": belonging.run_id,
+        "schedule_id": belonging.schedule_id,
+        "parent_task_id": belonging.parent_task_id,
         "status": RunStatus.QUEUED,
         "may_ask": not checked.never_blocks,
         "progress": {},
         "workspace_kind": kind,
         "workspace_path": directory,
-        "workspace_owner": workspace_owner,
+        "workspace_owner": belonging.workspace_owner,
         "idempotency_key": idempotency_key,
         "shell": parts.secrets.keep_shell(checked.shell),
     }

@@ -48,10 +48,7 @@ class Scheduler:
         secrets: SpecSecrets,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._db = db
-        self._starter = starter
-        self._secrets = secrets
-        self.clock = clock
+        self._db, self._starter, self._secrets, self.clock = db, starter, secrets, clock
         self._lock = asyncio.Lock()
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
@@ -66,7 +63,10 @@ class Scheduler:
                 began = time.monotonic()
                 try:
                     await self.tick()
-                    pause = await self._until_next()
+                    moment, pause = await self._db.glance(schedules.next_moment), _LONGEST_PAUSE_S
+                    if moment is not None:
+                        left = (moment - self.clock()).total_seconds()
+                        pause = min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
                 except Exception:
                     _log.exception("a pass of the scheduler failed and will be made again")
                     pause = 1.0
@@ -101,13 +101,6 @@ class Scheduler:
             await self._settle_all(self.clock())
             await self._drop_secrets(schedule_id)
             return result
-
-    async def _until_next(self) -> float:
-        moment = await self._db.glance(schedules.next_moment)
-        if moment is None:
-            return _LONGEST_PAUSE_S
-        left = (moment - self.clock()).total_seconds()
-        return min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     async def _advance(self, schedule_id: str, now: datetime) -> None:
         """See to one schedule; what goes wrong with it keeps no other one waiting."""

@@ -14,7 +14,7 @@ from kapelle.domain.specs import Shell
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
-from kapelle.engine.launch import launch_agent
+from kapelle.engine.launch import Place
 from kapelle.engine.output import attempt_usage, output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
@@ -97,19 +97,8 @@ def question(
         settings=agent.settings,
         credential=stored_credential(parts, agent, settings, env),
     )
-    label = f"{agent.name} is asked"
-    return launch_agent(
-        parts,
-        settings,
-        agent,
-        request,
-        owner,
-        process=process,
-        env=env,
-        timeout_s=_TIMEOUT_S,
-        label=label,
-        origin=Origin(shell),
-    )
+    place = Place(parts, settings, owner, empty, env, Origin(shell))
+    return place.agent(process, agent, request, _TIMEOUT_S, f"{agent.name} is asked")
 
 
 _DIAGNOSIS_QUESTION = """\
@@ -126,17 +115,10 @@ _DIAGNOSIS = "diagnosis"
 _LONGEST_FAILED_PROMPT = 20_000
 _LONGEST_DIAGNOSIS = 10_000
 # A diagnosis helps where the work was wrong, not where the provider or the machine was.
-_WORTH_IT = frozenset(
-    {
-        FailureClass.CHECKS,
-        FailureClass.TASK,
-        FailureClass.TOOL,
-        FailureClass.TIMEOUT,
-        FailureClass.STALLED,
-        FailureClass.CONTEXT_OVERFLOW,
-        FailureClass.UNKNOWN,
-    }
-)
+_WORTH_IT = {
+    FailureClass.CHECKS, FailureClass.TASK, FailureClass.TOOL, FailureClass.TIMEOUT,
+    FailureClass.STALLED, FailureClass.CONTEXT_OVERFLOW, FailureClass.UNKNOWN,
+}  # fmt: skip
 
 
 async def diagnose(attempt: Attempt) -> str | None:
@@ -160,14 +142,14 @@ async def diagnose(attempt: Attempt) -> str | None:
         await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {answer.problem}")
         return None
     text = answer.text[:_LONGEST_DIAGNOSIS]
-    await attempt.write(_record_diagnosis, attempt, judge, text)
+
+    def record(connection: Connection) -> None:
+        attempts.update(connection, attempt.id, diagnosis=text)
+        about = (attempt.task_id, attempt.id)
+        events.append(connection, "attempt.diagnosed", *about, agent=judge, text=text[:500])
+
+    await attempt.write(record)
     return text
-
-
-def _record_diagnosis(connection: Connection, attempt: Attempt, judge: str, text: str) -> None:
-    attempts.update(connection, attempt.id, diagnosis=text)
-    about = (attempt.task_id, attempt.id)
-    events.append(connection, "attempt.diagnosed", *about, agent=judge, text=text[:500])
 
 
 Difficulty = Literal["simple", "medium", "complex"]
@@ -194,21 +176,13 @@ _SIMPLE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A model with the reason why it was chosen."""
-
-    model: str
-    reason: str
-
-
-async def choose_model(attempt: Attempt, own: AgentSettings) -> Choice | None:
-    """The model of this task's difficulty; None where a model is named or none is configured."""
+async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None, str | None]:
+    """The agent's model, by this task's difficulty where one is configured, and why that one."""
     if attempt.task["model"] or not attempt.settings.difficulty.classify or not own.models:
-        return None
+        return own.model, None
     difficulty, reason = await _difficulty(attempt)
     model = own.models.get(difficulty) or own.model
-    return Choice(model, f"{difficulty}: {reason}") if model else None
+    return model, f"{difficulty}: {reason}" if model else None
 
 
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:

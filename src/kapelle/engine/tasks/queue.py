@@ -30,7 +30,7 @@ from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, events, processes, questions, runs, tasks
+from kapelle.store import accounts, attempts, events, questions, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
@@ -319,8 +319,7 @@ class TaskQueue:
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
-        begun = await self._parts.db.read(processes.of_owner, attempt_id)
-        beside = [self._parts.process(row).directory for row in begun.values()]
+        beside = [one.directory for one in (await self._parts.processes(attempt_id)).values()]
         for process_dir in [self._parts.process_directory(attempt_id), *beside]:
             self._parts.runner.stop(process_dir, problem)
         finish = Finish(Exit(kind="lost"), detail=problem)

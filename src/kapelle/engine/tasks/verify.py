@@ -22,12 +22,11 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin
+from kapelle.engine.launch import Place
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
     check_facts,
-    check_result,
     output_tail,
     read_output,
     session_counters,
@@ -40,7 +39,7 @@ from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
-from kapelle.runner.output import both_streams, lines_of
+from kapelle.runner.output import lines_of
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
@@ -269,14 +268,11 @@ async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
 def _subject(attempt: Attempt, check: CheckSpec) -> Subject:
     """What a check was made on, and how it is made again."""
 
-    async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
-        command = check.command or ""
-        return (await attempt.execute_command(name, command, timeout_s, directory, origin))[1]
+    async def execute(name: str, place: Place, timeout_s: float) -> Ended:
+        return (await attempt.execute_command(name, check.command or "", timeout_s, place))[1]
 
-    return Subject(
-        attempt.parts, attempt.id, attempt.owner, attempt.workspace, attempt.directory,
-        attempt.task["directory"], attempt.origin, execute,
-    )  # fmt: skip
+    where = (attempt.owner, attempt.workspace, attempt.task["directory"])
+    return Subject(attempt.place, *where, execute)
 
 
 def _record_check(
@@ -311,11 +307,8 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
         with attempt.parts.making(attempt.id, check.label, command) as told:
             subject = (attempt.task_id, attempt.id)
             await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
-            process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
-        output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
-        if not ended.succeeded:
-            output = await asyncio.to_thread(attempt.with_hints, output, check.command or "")
-        return check_result(check, ended, output)
+            process, ended = await attempt.execute_command(name, command, check.timeout_s)
+        return await attempt.place.judged(check, process, ended)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
         passed, output = await _diff_not_empty(attempt)
@@ -329,8 +322,8 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
 async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
     parts = attempt.parts
     try:
-        if attempt.starting_tree:
-            diff = await parts.workspaces.diff_since(attempt.directory, attempt.starting_tree)
+        if began := attempt.task["starting_tree"]:
+            diff = await parts.workspaces.diff_since(attempt.directory, began)
         elif attempt.is_worktree:
             diff = await task_diff(parts, attempt.task_id, attempt.workspace)
         else:
