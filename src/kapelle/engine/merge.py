@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -23,7 +24,7 @@ from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts, tampered
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.actions import record_change, tell
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
@@ -53,9 +54,6 @@ class _Going:
     by_person: bool
     phase: str = "it waits for its turn"
     task: asyncio.Task[MergeView] = field(init=False)
-
-    def tell(self, phase: str) -> None:
-        self.phase = phase
 
 
 class Merges:
@@ -118,16 +116,12 @@ class Merges:
         parts, noun = self._parts, type(work).__name__
         commit = await deliverable(parts, work, "merge", force=wanted.force, secrets=wanted.force)
         title = work.title if wanted.style == "squash" else f"Merge {work.title}"
-        checks = Verification(parts, work, going.tell)
+        checks = Verification(parts, work, partial(setattr, going, "phase"))
+        verify = checks.verify if wanted.verify and not wanted.force else None
         merged = await parts.workspaces.merge(
-            work.id,
-            target,
-            f"{wanted.message or title}\n\n{noun}: {work.id}",
-            expected=commit,
-            style=wanted.style,
-            by_person=going.by_person,
-            verify=checks.verify if wanted.verify and not wanted.force else None,
-        )
+            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
+            style=wanted.style, by_person=going.by_person, verify=verify,
+        )  # fmt: skip
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await parts.db.write(record_change, work, "merged", **facts)
@@ -383,12 +377,9 @@ class Verification:
         """The evidence for a person, once it is in the history."""
         work, noun = self.work, _noun(self.work).lower()
         shown = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
-        about = (work.id,) if isinstance(work, Task) else ()
-        await self.parts.db.write(
-            events.append, f"{noun}.merge_refused", *about,
-            run_id=work.id if isinstance(work, Run) else None, base=found.base,
-            commit=found.new, name=result.name, exit_code=result.exit_code, output=shown,
-        )  # fmt: skip
+        facts = {"name": result.name, "exit_code": result.exit_code, "output": shown}
+        where = {"base": found.base, "commit": found.new}
+        await self.parts.db.write(tell, work.id, "merge_refused", **where, **facts)
         again = f"`kapelle resume {work.id} --merge` has its agent mend that; " * (noun == "task")
         return ChecksFailed(
             f"{work.id} was not merged: `{result.name}` fails on what {found.base} would be, "

@@ -1,5 +1,6 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -49,6 +50,12 @@ Direction = Annotated[
     Literal["minimize", "maximize"] | None,
     Field(json_schema_extra=option(metavar="minimize|maximize", flags=_BETTER)),
 ]
+
+
+def refuse(problems: Mapping[str, object]) -> None:
+    """Raise ValueError with the first of these sentences that is true."""
+    for sentence in (text for text, is_so in problems.items() if is_so):
+        raise ValueError(sentence)
 
 
 class Role(NamedTuple):

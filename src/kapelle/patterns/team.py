@@ -7,14 +7,12 @@ from pydantic import ConfigDict, Field
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
+from kapelle.patterns import team_roles as roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.team_roles import (
-    EVIDENCE,
-    IN_A_BROWSER,
-    PROMPTS,
     Intake,
     Iteration,
     Outcome,
@@ -22,10 +20,6 @@ from kapelle.patterns.team_roles import (
     Review,
     Subgoal,
     TeamResult,
-    again,
-    fenced,
-    pursue,
-    so_far,
 )
 
 _PLAYWRIGHT = "npx playwright test"
@@ -114,7 +108,7 @@ class TeamSpec(PatternSpec):
         ]
 
 
-@pattern("team", spec=TeamSpec, prompts=PROMPTS)
+@pattern("team", spec=TeamSpec, prompts=roles.PROMPTS)
 async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     """Reach a goal: plan it, have several work at once, verify, review, and go on until done."""
     result = ctx.keep(TeamResult(reason="", success_criteria=spec.success_criteria))
@@ -164,7 +158,7 @@ class _Team:
         return Who(agent=self.spec.planner, model=self.spec.planner_model)
 
     def told(self, role: str, **parts: str | list[str]) -> str:
-        return self.ctx.prompt(role, PROMPTS[role], the_goal=self.spec.goal, **parts)
+        return self.ctx.prompt(role, roles.PROMPTS[role], the_goal=self.spec.goal, **parts)
 
     @property
     def _questions(self) -> str:
@@ -219,7 +213,7 @@ class _Team:
             max_subgoals=str(most),
             it_is_reached_when=self.result.success_criteria,
             what_was_asked_and_answered=[f"{q} {a}" for q, a in self.answers.items()],
-            what_was_done_so_far=so_far(self.result.iterations[:-1]),
+            what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
         for title in ("Plan", "Plan (again)"):
             plan = await self.ctx.query(asked, Plan, title=title, **self.planner)
@@ -241,7 +235,7 @@ class _Team:
         now, ctx, result = self.now, self.ctx, self.result
         subgoals = [subgoal.model_dump(include={"id", "title"}) for subgoal in now.subgoals]
         await ctx.progress(iteration=now.number, phase="work", subgoals=subgoals)
-        await pursue(ctx, now.subgoals, self.spec.max_workers, self._may_begin, self._do)
+        await roles.pursue(ctx, now.subgoals, self.spec.max_workers, self._may_begin, self._do)
         now.commit = result.commit = await ctx.commit(f"Iteration {now.number}")
         result.final_output = now.said or result.final_output
 
@@ -261,11 +255,11 @@ class _Team:
         prompt = self.told(
             "review",
             questions=self._questions,
-            evidence=EVIDENCE if spec.playwright else "",
+            evidence=roles.EVIDENCE if spec.playwright else "",
             it_is_reached_when=self.result.success_criteria,
             what_was_verified=[f"`{check.name}` passed" for check in now.checks],
             what_the_workers_say=[outcome.told for outcome in now.outcomes],
-            what_was_changed=fenced(changes) if changes else "",
+            what_was_changed=roles.fenced(changes) if changes else "",
         )
         reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
         try:
@@ -291,7 +285,7 @@ class _Team:
         parts = self.told(
             "work",
             what_is_wanted="Your answer and no more: change no files." * subgoal.text_only,
-            in_a_browser=IN_A_BROWSER if self.spec.playwright else "",
+            in_a_browser=roles.IN_A_BROWSER if self.spec.playwright else "",
             what_was_done_before_and_is_in_your_files=[
                 f"{other.title}: {other.excerpt(500) or 'done'}" for other in self._before(subgoal)
             ],
@@ -304,7 +298,7 @@ class _Team:
             if task.ok:
                 await self._merge(subgoal, task, outcome)
                 break
-            asked = again(prompt, task, in_place=not self.ctx.is_git)
+            asked = roles.again(prompt, task, in_place=not self.ctx.is_git)
         self.now.add(outcome)
 
     async def _ask(

@@ -16,7 +16,7 @@ from kapelle.engine.parts import CHECK_STARTED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
-from kapelle.engine.runs.limits import Wait
+from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.results import Scored, read_score
@@ -39,7 +39,7 @@ class Commands:
     owner: str
     spec: PatternSpec
     journal: Journal
-    wait: Wait
+    budget: RunBudget
 
     async def check(
         self,
@@ -110,7 +110,7 @@ class Commands:
         commit = await self.parts.workspaces.tip(owner)
 
         async def pause(seconds: float) -> bool:
-            await self.wait.until(time.time() + seconds)
+            await self.budget.until(time.time() + seconds)
             return True
 
         with self.parts.making(self.run_id, spec.label, ""):
@@ -144,13 +144,13 @@ class Commands:
         announce: Announce | None = None,
     ) -> tuple[Process, Ended]:  # fmt: skip
         process = await self.journal.process(name, announce)
-        left = (await self.wait.budget.left()).seconds
+        left = (await self.budget.left()).seconds
         limit_s = timeout_s if left is None else max(0.1, min(timeout_s, left))
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
-            await self.wait.budget.require_time_and_money()
+            await self.budget.require_time_and_money()
         return process, ended
 
     async def _launch(self, name: str, launch: Launch) -> Ended:

@@ -25,7 +25,7 @@ from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.git import GitContext, T, foreign
 from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
-from kapelle.engine.runs.limits import Wait
+from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
@@ -52,14 +52,14 @@ class _NoRoom(Exception):
 
 class DurableContext(GitContext):
     def __init__(
-        self, parts: Parts, run: runs.Row, spec: PatternSpec, journal: Journal, wait: Wait
+        self, parts: Parts, run: runs.Row, spec: PatternSpec, journal: Journal, budget: RunBudget
     ) -> None:
         owner = run["workspace_owner"] or run["id"]
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
         self._parts, self._project = parts, run["project"]
-        self._journal, self._wait, self._budget = journal, wait, wait.budget
-        self._commands = Commands(parts, self.run_id, owner, spec, journal, wait)
+        self._journal, self._budget = journal, budget
+        self._commands = Commands(parts, self.run_id, owner, spec, journal, budget)
 
     async def task(self, prompt: str, **asked: Unpack[TaskArgs]) -> TaskResult:
         workspace = asked.get("workspace", "run")
@@ -95,7 +95,7 @@ class DurableContext(GitContext):
     async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
-        await self._wait.for_child(child_id, may_ask=may_ask, patient=patient)
+        await self._budget.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
     async def _place(self, asked: TaskArgs, *, is_own: bool) -> tuple[WorkspaceKind, str | None]:
@@ -161,7 +161,7 @@ class DurableContext(GitContext):
                 await store()
                 return
             except _NoRoom:
-                await self._wait.until(time.time() + _LOOK_S)
+                await self._budget.until(time.time() + _LOOK_S)
 
     def _task_ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
@@ -255,7 +255,7 @@ class DurableContext(GitContext):
             await self._parts.db.write(store, step, with_patience(self._parts, spec))
 
         def perform(step: Step) -> Coroutine[Any, Any, str]:
-            return self._wait.control.suspend(step.position)
+            return self._budget.control.suspend(step.position)
 
         data = {"default": default}
         said = await self._journal.step(Step("ask", question, perform, begin, data=data))
@@ -263,7 +263,7 @@ class DurableContext(GitContext):
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: Step) -> Awaitable[None]:
-            return self._wait.until(step.data["until"])
+            return self._budget.until(step.data["until"])
 
         data = {"until": time.time() + seconds}
         await self._journal.step(Step("sleep", f"{seconds:g} s", perform, data=data))

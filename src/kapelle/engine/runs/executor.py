@@ -40,7 +40,7 @@ from kapelle.engine.runs.control import (
     end_children,
 )
 from kapelle.engine.runs.journal import Exited, Journal, play
-from kapelle.engine.runs.limits import RunBudget, Wait
+from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.workspace import restore_branch, run_workspace
@@ -178,14 +178,13 @@ class RunExecutor:
         claim = runs.Claim(self._parts.performer, run["executions"])
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
-        budget = RunBudget(self._parts, run["id"], spec)
-        wait = Wait(self._parts, run["id"], budget, control)
-        context = DurableContext(self._parts, run, spec, journal, wait)
+        budget = RunBudget(self._parts, run["id"], spec, control)
+        context = DurableContext(self._parts, run, spec, journal, budget)
         own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
         roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
-            result = await _watched(pattern.function(context, spec), journal, control, budget)
+            result = await _watched(pattern.function(context, spec), journal, budget)
         except (Superseded, Paused):
             return Verdict(RunStatus.PAUSED)
         except Suspended as stop:
@@ -234,9 +233,7 @@ class RunExecutor:
         return None
 
 
-async def _watched(
-    pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control, budget: RunBudget
-) -> Any:
+async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, budget: RunBudget) -> Any:
     """The result of a pattern, which is called off if it heeds neither a request nor a limit by
     itself; raises what ends it, from within or from outside."""
     playing = asyncio.create_task(play(pattern))
@@ -244,7 +241,7 @@ async def _watched(
         while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
             # In a step it sees requests and limits itself, and ends what it has begun.
             if journal.idle_s > _GRACE_S:
-                await control.require()
+                await budget.control.require()
                 await budget.require_time_and_money()
     except BaseException as error:
         journal.close(error)

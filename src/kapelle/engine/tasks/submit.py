@@ -201,24 +201,11 @@ async def workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     """Where a task or run would work; raises InvalidInput where it cannot."""
-    kind = await _workspace_kind(parts, spec, settings)
-    if spec.deliver != "branch" and kind is WorkspaceKind.IN_PLACE:
-        raise InvalidInput(
-            "What is worked on in place has no branch that could be delivered.",
-            hint="Leave out --deliver, or work in a worktree of a git repository.",
-        )
-    return kind
-
-
-async def _workspace_kind(
-    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
-) -> WorkspaceKind:
-    wanted = spec.workspace or settings.workspace.default
+    wanted, directory = spec.workspace or settings.workspace.default, Path(spec.directory)
     if wanted == WorkspaceKind.IN_PLACE:
         if spec.base is not None:
             raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
-        return WorkspaceKind.IN_PLACE
-    directory = Path(spec.directory)
+        return _in_place(spec)
     repository = await parts.workspaces.locate(directory)
     if repository is not None and repository.head_commit is not None:
         if spec.base is not None:
@@ -229,13 +216,22 @@ async def _workspace_kind(
     elif is_git_directory(directory):
         problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
     elif wanted == "auto" and spec.base is None:
-        return WorkspaceKind.IN_PLACE
+        return _in_place(spec)
     else:
         problem, advice = "no git repository", "Go to one, or work"
     raise InvalidInput(
         f"{spec.directory} is in {problem}, so there can be no worktree.",
         hint=f"{advice} right there with --in-place.",
     )
+
+
+def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
+    if spec.deliver != "branch":
+        raise InvalidInput(
+            "What is worked on in place has no branch that could be delivered.",
+            hint="Leave out --deliver, or work in a worktree of a git repository.",
+        )
+    return WorkspaceKind.IN_PLACE
 
 
 def require_abilities(
