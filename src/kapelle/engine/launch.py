@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.domain.specs import CheckSpec
@@ -58,19 +59,10 @@ class Place:
 
     async def command(self, process: Process, command: str, timeout_s: float, label: str) -> Launch:
         """A shell command beside the agents: a check, a score, or a workspace's set-up."""
-        variables = self.variables.values
         script = await begin_container(self.parts, self.settings, self.origin.worktree)
-        return Launch(
-            process_dir=process.directory,
-            secret=process.secret,
-            argv=[*([str(script)] if script else []), "/bin/sh", "-c", command],
-            cwd=self.cwd,
-            env=variables,
-            timeout_s=timeout_s,
-            grace_s=self.settings.tasks.grace_s,
-            redact=self.parts.redactions(self.owner, variables),
-            label=label,
-        )
+        argv = [*([str(script)] if script else []), "/bin/sh", "-c", command]
+        how = {"timeout_s": timeout_s, "label": label}
+        return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
 
     async def judged(self, check: CheckSpec, process: Process, ended: Ended) -> CheckResult:
         """What a command says that is a check, made here."""
@@ -114,16 +106,21 @@ class Place:
             path = variables.get("PATH", os.defpath)
             variables["PATH"] = os.pathsep.join([str(script.parent), path])
         secrets = server_secrets(request.mcp_servers.values())
-        return Launch(
-            process_dir=process.directory,
-            secret=process.secret,
-            argv=command.argv,
-            cwd=request.workspace,
-            env=variables,
-            stdin=command.stdin,
-            timeout_s=timeout_s,
-            grace_s=settings.tasks.grace_s,
-            redact=parts.redactions(self.owner, variables, *secrets),
-            label=label,
-            terminal=terminal,
-        )
+        how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
+        return self._launch(
+            process, command.argv, variables, *secrets,
+            cwd=request.workspace, stdin=command.stdin, **how,
+        )  # fmt: skip
+
+    def _launch(
+        self,
+        process: Process,
+        argv: list[str],
+        variables: dict[str, str],
+        *secrets: Mapping[str, str],
+        **how: Any,
+    ) -> Launch:
+        redact = self.parts.redactions(self.owner, variables, *secrets)
+        grace_s = self.settings.tasks.grace_s
+        how |= {"env": variables, "grace_s": grace_s, "redact": redact}
+        return Launch(process.directory, argv, secret=process.secret, **how)

@@ -66,14 +66,9 @@ class Merges:
         self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def merge(
-        self,
-        work: Task | Run,
-        wanted: MergeSpec,
-        timeout_s: float | None = None,
-        *,
-        by_person: bool,
+        self, work: Task | Run, wanted: MergeSpec, wait_s: float | None = None, *, by_person: bool
     ) -> MergeView:
-        """Merge the branch of what has completed, or with force of what is there; after timeout_s
+        """Merge the branch of what has completed, or with force of what is there; after wait_s
         it goes on by itself, and whoever asks for the same again waits for it again."""
         going = self._going.get(work.id)
         if going is None:
@@ -82,7 +77,7 @@ class Merges:
             going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
             raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
-        await asyncio.wait({going.task}, timeout=timeout_s)
+        await asyncio.wait({going.task}, timeout=wait_s)
         if not going.task.done():
             base = wanted.into or work.workspace.base
             return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)

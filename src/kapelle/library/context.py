@@ -27,7 +27,7 @@ from kapelle.library.budget import Account
 from kapelle.library.execution import cost_of, execute, process_directory, respond
 from kapelle.library.interaction import Caller, Suspended
 from kapelle.library.outcome import RunState
-from kapelle.patterns.context import Fact, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
@@ -239,7 +239,7 @@ class LocalContext(GitContext):
         )
 
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         subject, commit = self._subject(task), None
         if subject.result is not None:
@@ -275,12 +275,7 @@ class LocalContext(GitContext):
         return result
 
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         ended, output, printed = await self._command(
             command, self._subject(task), env or {}, timeout_s

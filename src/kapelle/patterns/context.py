@@ -24,6 +24,7 @@ from kapelle.patterns.results import (
 from kapelle.patterns.spec import PatternSpec
 
 Place = Literal["run", "own"]
+Env = dict[str, str] | None  # variables besides the others
 
 
 class Who(TypedDict, total=False):
@@ -149,18 +150,13 @@ class Context(ABC):
 
     @abstractmethod
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         """Commands that decide about the work, in the run's workspace or in a task's own."""
 
     @abstractmethod
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         """The number in the last line that a command prints."""
 

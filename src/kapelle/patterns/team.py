@@ -12,15 +12,7 @@ from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import (
-    Intake,
-    Iteration,
-    Outcome,
-    Plan,
-    Review,
-    Subgoal,
-    TeamResult,
-)
+from kapelle.patterns.team_roles import Iteration, Outcome, Subgoal, TeamResult
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
@@ -177,11 +169,11 @@ class _Team:
         await self.ctx.progress(phase="intake")
         prompt = self.told("intake", questions=self._questions, criteria=spec.success_criteria)
         try:
-            found = await self.ctx.query(prompt, Intake, title="Intake", **self.planner)
+            found = await self.ctx.query(prompt, roles.Intake, title="Intake", **self.planner)
         except Failed as failure:
             # The goal itself says enough to begin with.
             await self.ctx.progress(phase="intake", lack=failure.reason)
-            found = Intake(success_criteria=[])
+            found = roles.Intake(success_criteria=[])
         if result.success_criteria:
             self.answers = await self.asked(found.questions)
             return
@@ -216,7 +208,7 @@ class _Team:
             what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
         for title in ("Plan", "Plan (again)"):
-            plan = await self.ctx.query(asked, Plan, title=title, **self.planner)
+            plan = await self.ctx.query(asked, roles.Plan, title=title, **self.planner)
             ordered, problem = plan.in_order()
             if problem is None:
                 break
@@ -263,7 +255,7 @@ class _Team:
         )
         reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
         try:
-            now.review = await self.ctx.query(prompt, Review, title="Review", **reviewer)
+            now.review = await self.ctx.query(prompt, roles.Review, title="Review", **reviewer)
         except Failed as failure:
             now.problem = failure.reason
 

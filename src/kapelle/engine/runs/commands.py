@@ -42,18 +42,11 @@ class Commands:
     budget: RunBudget
 
     async def check(
-        self,
-        step: Step,
-        specs: list[CheckSpec],
-        env: dict[str, str],
-        task: str | None,
-        announced: int,
+        self, step: Step, specs: list[CheckSpec], env: dict[str, str], task: str | None
     ) -> list[CheckResult]:
-        """The results in order; all are made, so that all that is wrong is known.
-
-        announced is how many were before a crash; the last is left to the step's end.
-        """
-        found = []
+        """The results in order; all are made, so that all that is wrong is known. The last is
+        announced at the step's end."""
+        found, announced = [], step.data.get("told", 0)  # before a crash
         for number, spec in enumerate(specs):
             if spec.kind is CheckKind.COMMAND:
                 result = await self._command(f"{step.position}/{number}", spec, env, task)

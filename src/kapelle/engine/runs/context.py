@@ -29,7 +29,7 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Fact, Manner, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, Manner, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
@@ -202,7 +202,7 @@ class DurableContext(GitContext):
         return inherited
 
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
         announced = 0
@@ -210,7 +210,7 @@ class DurableContext(GitContext):
         async def perform(step: Step) -> list[Any]:
             nonlocal announced
             announced = step.data.get("told", 0)
-            found = await self._commands.check(step, specs, env or {}, task, announced)
+            found = await self._commands.check(step, specs, env or {}, task)
             return [result.model_dump(mode="json") for result in found]
 
         def end(connection: Connection, found: list[Any]) -> list[Any]:
@@ -228,12 +228,7 @@ class DurableContext(GitContext):
         await self._parts.db.write(self._journal.store, step)
 
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         async def perform(step: Step) -> Any:
             scored = await self._commands.score(step, command, timeout_s, env or {}, task)

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
@@ -13,9 +13,8 @@ from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets
 from kapelle.store import schedules
-from kapelle.store.database import Connection, Database
+from kapelle.store.database import Database
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Slot = tuple[str, datetime]
 
@@ -86,18 +85,12 @@ class Scheduler:
                 await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
                 self._sweep_at = time.monotonic() + _SWEEP_S
 
-    async def alter(
-        self,
-        change: Callable[Concatenate[Connection, str, P], T],
-        schedule_id: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def alter(self, change: Callable[..., T], schedule_id: str, *args: Any) -> T:
         """Apply a change between two passes; what it wants started is, when this returns."""
         async with self._lock:
             await self._settle_all(self.clock())
             self._asked = False
-            result = await self._db.write(change, schedule_id, *args, **kwargs)
+            result = await self._db.write(change, schedule_id, *args)
             await self._settle_all(self.clock())
             await self._drop_secrets(schedule_id)
             return result

@@ -2,27 +2,24 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.specs import Shell
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
 from kapelle.engine.output import attempt_usage, output_tail, read_output
-from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.runner.process_dir import Launch, Process
-from kapelle.settings import AgentSettings, Settings
+from kapelle.settings import AgentSettings
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
@@ -43,10 +40,8 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
     process, settings = await attempt.process(name), attempt.settings
     try:
         agent = get_agent(agent_name, settings)
-        launch = question(
-            attempt.parts, settings, agent, prompt, process, attempt.id, attempt.task_env,
-            attempt.shell,
-        )  # fmt: skip
+        place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
+        launch = question(place, agent, prompt, process)
     except KapelleError as error:
         return Answer(None, error.message)
     ended = await attempt.execute(name, launch)
@@ -77,17 +72,8 @@ def _usage(attempt: Attempt, name: str, agent_name: str) -> Usage | None:
     return attempt_usage(summary, {}, None, attempt.settings)
 
 
-def question(
-    parts: Parts,
-    settings: Settings,
-    agent: Agent,
-    prompt: str,
-    process: Process,
-    owner: str,
-    env: Mapping[str, str],
-    shell: Shell | None = None,
-) -> Launch:
-    """The process that asks an agent; raises when that is not set up."""
+def question(place: Place, agent: Agent, prompt: str, process: Process) -> Launch:
+    """The process that asks an agent, in an empty directory; raises when that is not set up."""
     empty = process.directory / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = AgentRequest(
@@ -95,9 +81,8 @@ def question(
         workspace=empty,
         prompt_file=process.directory / "prompt",
         settings=agent.settings,
-        credential=stored_credential(parts, agent, settings, env),
+        credential=stored_credential(place.parts, agent, place.settings, place.env),
     )
-    place = Place(parts, settings, owner, empty, env, Origin(shell))
     return place.agent(process, agent, request, _TIMEOUT_S, f"{agent.name} is asked")
 
 

@@ -72,10 +72,7 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        # Who writes its own end may write the cause of it as well.
-        cause = None if is_forged else recorded_cause(attempt.process_dir)
-        failure = _failure(attempt, finish, verdict, summary, tail, cause)
-        reason = _reason(finish, verdict, failure, is_ours=cause is not None)
+        failure, reason = _failed(attempt, finish, verdict, summary, tail)
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
@@ -163,32 +160,25 @@ def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
     return summary, tail, agent.judge(summary, finish.exit, tail)
 
 
-def _failure(
-    attempt: Attempt,
-    finish: Finish,
-    verdict: Verdict,
-    summary: Summary,
-    tail: str,
-    cause: Failure | None,
-) -> Failure:
-    if finish.timed_out:
-        return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+def _failed(
+    attempt: Attempt, finish: Finish, verdict: Verdict, summary: Summary, tail: str
+) -> tuple[Failure, str]:
+    """Why an agent failed, and what is said of that."""
+    # Who writes its own end may write the cause of it as well.
+    cause = None if finish.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
     found = cause or verdict.failure
-    if found is not None:
-        return found
-    found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
-    if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
-        # An exit code is all that a plain command can say, and it said so.
-        return Failure(FailureClass.TASK, found.evidence)
-    return found
-
-
-def _reason(finish: Finish, verdict: Verdict, failure: Failure, *, is_ours: bool) -> str:
+    if finish.timed_out:
+        found = Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+    elif found is None:
+        found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
+        if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
+            # An exit code is all that a plain command can say, and it said so.
+            found = Failure(FailureClass.TASK, found.evidence)
     if finish.exit.kind == "lost":
-        return f"lost: {finish.detail or 'nobody saw how it ended'}"
-    if finish.timed_out or is_ours:
-        return failure.evidence
-    return verdict.reason or finish.detail or failure.evidence
+        return found, f"lost: {finish.detail or 'nobody saw how it ended'}"
+    if finish.timed_out or cause:
+        return found, found.evidence
+    return found, verdict.reason or finish.detail or found.evidence
 
 
 async def _commit(attempt: Attempt) -> str | None:
@@ -202,15 +192,14 @@ async def _commit(attempt: Attempt) -> str | None:
         writes = not attempt.is_read_only
         commit = await attempt.parts.workspaces.commit(attempt.owner, message) if writes else None
         tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
-        await attempt.write(_record_commit, attempt, commit, tip)
+
+        def record(connection: Connection) -> None:
+            tasks.update(connection, attempt.task_id, workspace_commit=commit)
+            attempts.update(connection, attempt.id, checked_commit=tip)
+
+        await attempt.write(record)
         attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit
-    checked: str = attempt.row["checked_commit"]
-    return checked
-
-
-def _record_commit(connection: Connection, attempt: Attempt, commit: str | None, tip: str) -> None:
-    tasks.update(connection, attempt.task_id, workspace_commit=commit)
-    attempts.update(connection, attempt.id, checked_commit=tip)
+    return str(attempt.row["checked_commit"])
 
 
 async def _require_resolved(attempt: Attempt) -> None:
