@@ -120,7 +120,7 @@ class Place:
         *secrets: Mapping[str, str],
         **how: Any,
     ) -> Launch:
-        redact = self.parts.redactions(self.owner, variables, *secrets)
+        redact = self.parts.known_secrets([self.owner], variables, *secrets)
         grace_s = self.settings.tasks.grace_s
         how |= {"env": variables, "grace_s": grace_s, "redact": redact}
         return Launch(process.directory, argv, secret=process.secret, **how)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, Tampered
+from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
@@ -22,7 +22,7 @@ from kapelle.domain.views import MergeView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import Place
-from kapelle.engine.parts import Parts, tampered
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.actions import record_change, tell
 from kapelle.engine.tasks.attempt import recall, task_diff
@@ -362,9 +362,7 @@ class Verification:
         place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
         label = f"{check.label} of the merge of {work.id}"
         launch = await place.command(process, check.command or "", check.timeout_s, label)
-        ended = await parts.execute(owner, name, launch, lambda _: None)
-        if ended.exit.kind == "tampered":
-            raise Tampered(tampered(check.label, ended))
+        ended = await parts.execute(owner, check.label, launch, lambda _: None)
         result = await place.judged(check, process, ended)
         return result.model_copy(update={"commit": aside.commit})
 

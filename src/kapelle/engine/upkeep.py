@@ -147,10 +147,8 @@ async def stop_unknown_attempts(parts: Parts) -> None:
 
 async def stop_unknown_steps(parts: Parts) -> None:
     """End the checks of runs that are not under way."""
-    ended = {
-        parts.process(row).directory: row["owner"]
-        for row in await parts.db.read(processes.of_ended_runs)
-    }
+    rows = await parts.db.read(processes.of_ended_runs)
+    ended = {parts.process(row).directory: row["owner"] for row in rows}
     for process_dir in await asyncio.to_thread(_unfinished, ended):
         _log.warning("%s is not under way: a check of it is ended", ended[process_dir])
         parts.runner.stop(process_dir, "this run is not under way")

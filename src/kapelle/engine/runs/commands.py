@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
@@ -12,7 +13,7 @@ from kapelle.engine.delivery import await_ci
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
 from kapelle.engine.output import SHOWN_OUTPUT, check_facts
-from kapelle.engine.parts import CHECK_STARTED, Parts
+from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
@@ -148,7 +149,9 @@ class Commands:
 
     async def _launch(self, name: str, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self.parts.execute_step(self.run_id, name, launch)
+        stop = partial(runs.end_requested, run_id=self.run_id)
+        tell = partial(self.parts.db.write, events.append, TAMPERED, run_id=self.run_id)
+        return await self.parts.execute(self.run_id, name, launch, stop, tell)
 
     async def _place(self, task: str | None, env: dict[str, str]) -> tuple[Workspace, Place]:
         """The run's workspace or that of one of its tasks, and where in it a command runs."""

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -160,31 +160,13 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     now = datetime.now(UTC)
     number = (last["number"] if last else 0) + 1
     attempts.insert(
-        connection,
-        id=attempt_id,
-        task_id=task["id"],
-        number=number,
-        status=AttemptStatus.RUNNING,
-        mode=task["next_mode"],
-        message=task["next_message"],
-        agent=chosen.agent,
-        account=chosen.account,
-        model=chosen.model,
-        performer=performer,
-        warnings=[],
-        started_at=now,
-    )
-    tasks.move(
-        connection,
-        task,
-        TaskStatus.RUNNING,
-        started_at=task["started_at"] or now,
-        not_before=None,
-        next_mode="fresh",
-        next_message=None,
-        report=None,
-        tries=task["tries"] + 1,
-    )
+        connection, id=attempt_id, task_id=task["id"], number=number, status=AttemptStatus.RUNNING,
+        mode=task["next_mode"], message=task["next_message"], **asdict(chosen),
+        performer=performer, warnings=[], started_at=now,
+    )  # fmt: skip
+    begun = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
+    over = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
+    tasks.move(connection, task, TaskStatus.RUNNING, **begun, **over)
     events.append(
         connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
     )
@@ -245,8 +227,7 @@ class TaskQueue:
         await asyncio.gather(self._performers.close(), self._run_queue.close())
 
     async def _until_due(self) -> float:
-        due = await self._parts.db.glance(tasks.next_due)
-        if due is None:
+        if (due := await self._parts.db.glance(tasks.next_due)) is None:
             return _SWEEP_S
         left = (due - datetime.now(UTC)).total_seconds()
         # What is due already but held back waits for the next change or sweep.
