@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError, NotFound
@@ -235,7 +236,7 @@ async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
     found = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
     await setbacks.each(found, lambda task_id: forget_task(parts, task_id, limit))
     found = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, lambda run_id: _forget_run(parts, run_id))
+    await setbacks.each(found, partial(_forget_run, parts))
     await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
     await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
 
@@ -252,14 +253,19 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
     task = await parts.db.write(put_away)
     if task is None:
         return
-    if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
-        await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
         await asyncio.to_thread(shutil.rmtree, parts.home.files / attempt.id, True)
         await forget_processes(parts, attempt.id)
-    parts.secrets.forget(task_id)
+    await _discard(parts, task)
     await parts.db.write(tasks.delete_archived, task_id)
+
+
+async def _discard(parts: Parts, work: Task | Run) -> None:
+    """Remove the worktree and the secrets of a task or run."""
+    if work.workspace.kind is WorkspaceKind.WORKTREE and work.workspace.owner is None:
+        await parts.workspaces.discard(work.id)
+    parts.secrets.forget(work.id)
 
 
 async def forget_processes(parts: Parts, owner: str) -> None:
@@ -271,10 +277,7 @@ async def forget_processes(parts: Parts, owner: str) -> None:
 
 async def _forget_run(parts: Parts, run_id: str) -> None:
     """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
-    run = await parts.db.read(runs.get, run_id)
-    if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
-        await parts.workspaces.discard(run_id)
+    await _discard(parts, await parts.db.read(runs.get, run_id))
     await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
     await forget_processes(parts, run_id)
-    parts.secrets.forget(run_id)
     await parts.db.write(runs.delete, run_id)

@@ -43,7 +43,7 @@ from kapelle.engine.runs.journal import Exited, Journal, play
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.queue import last_alive
-from kapelle.engine.runs.workspace import restore_branch, run_workspace
+from kapelle.engine.runs.workspace import restore_deleted, run_workspace
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
@@ -224,7 +224,9 @@ class RunExecutor:
             return None
         owner = run["workspace_owner"] or run["id"]
         try:
-            await restore_branch(self._parts, owner, commit, stopped_by)
+            await restore_deleted(self._parts, owner)
+            await self._parts.workspaces.restore(owner, commit, stopped_by)
+            await self._parts.db.write(runs.update, owner, workspace_commit=commit)
         except Unavailable:
             raise
         except KapelleError as error:

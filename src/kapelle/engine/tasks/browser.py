@@ -56,7 +56,11 @@ async def serve(attempt: Attempt) -> None:
     _place(attempt).mkdir(mode=0o700, exist_ok=True)
     if not wanted.serve:
         return
-    port = _port(attempt) or _free_port()
+    port = _port(attempt)
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
     name = f"{_SERVE}{port}"
     process = await attempt.process(name)
     place = replace(attempt.agent_place, env=attempt.env | {"PORT": str(port)})
@@ -135,13 +139,6 @@ def _place(attempt: Attempt) -> Path:
 def _port(attempt: Attempt) -> int | None:
     names = [name for name in attempt.processes if name.startswith(_SERVE)]
     return int(names[-1].removeprefix(_SERVE)) if names else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def _answers(port: int) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -54,22 +55,15 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
 
 def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
-    settings = attempt.settings
+    settings, found = attempt.settings, list[Usage | None]()
     judge = settings.roles.judge or attempt.agent_name
-    return [
-        _usage(attempt, name, agent_name)
-        for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge))
-        if agent_name and name in attempt.processes
-    ]
-
-
-def _usage(attempt: Attempt, name: str, agent_name: str) -> Usage | None:
-    try:
-        agent = get_agent(agent_name, attempt.settings)
-    except KapelleError:
-        return None  # it is not configured any more
-    summary = read_output(agent, attempt.processes[name].directory)
-    return attempt_usage(summary, {}, None, attempt.settings)
+    for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge)):
+        with suppress(KapelleError):  # it is not configured any more
+            if agent_name and name in attempt.processes:
+                agent = get_agent(agent_name, settings)
+                summary = read_output(agent, attempt.processes[name].directory)
+                found.append(attempt_usage(summary, {}, None, settings))
+    return found
 
 
 def question(place: Place, agent: Agent, prompt: str, process: Process) -> Launch:
