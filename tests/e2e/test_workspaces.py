@@ -333,7 +333,9 @@ def test_who_judges_in_a_pattern_reaches_nothing(kapelle: Instance, repository: 
         "the other side has acted": {"holds": True},
         "Verify this": {"steps": [step]},
     }
-    assess = {"result": "## Plan\n- [ ] it is there, check: `test -f work.txt`\n## Contract\n- Be brief.\n"}
+    assess = {
+        "result": "## Plan\n- [ ] it is there, check: `test -f work.txt`\n## Contract\n- Be brief.\n"
+    }
     book = [rule(match, VANDAL, answer(said)) for match, said in reports.items()]
     book += [rule("You prepare work", VANDAL, assess)]
     book += [rule(".", {"run": "echo done >> work.txt"}, {"result": "made"})]

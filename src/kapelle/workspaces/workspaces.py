@@ -17,7 +17,15 @@ from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import MAX_BYTES, copy_of, forget_remotes, garble, make_copy, remove_copy, revert
+from kapelle.workspaces.copy import (
+    MAX_BYTES,
+    copy_of,
+    forget_remotes,
+    garble,
+    make_copy,
+    remove_copy,
+    revert,
+)
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.files import open_inside, write_inside
 from kapelle.workspaces.forge import Remote, find_remote
