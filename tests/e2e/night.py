@@ -149,7 +149,8 @@ def night(
     kapelle: Instance, repository: Path, disturb: Callable[[], None] = lambda: None
 ) -> tuple[Any, str]:
     """The report of a night: a schedule starts a workflow, whose agent meets two limits and waits
-    them out; the machine sleeps three times and its daemon dies each time; and the moment at which the night began."""
+    them out; the machine sleeps three times and its daemon dies each time; and the moment at which
+    the night began."""
     cast(kapelle, worker=BOOK, other=BOOK)
     began = datetime.now(UTC)
 

@@ -333,11 +333,9 @@ def test_who_judges_in_a_pattern_reaches_nothing(kapelle: Instance, repository: 
         "the other side has acted": {"holds": True},
         "Verify this": {"steps": [step]},
     }
-    assess = {
-        "result": "## Plan\n- [ ] it is there, check: `test -f work.txt`\n## Contract\n- Be brief.\n"
-    }
+    plan = "## Plan\n- [ ] it is there, check: `test -f work.txt`\n## Contract\n- Be brief.\n"
     book = [rule(match, VANDAL, answer(said)) for match, said in reports.items()]
-    book += [rule("You prepare work", VANDAL, assess)]
+    book += [rule("You prepare work", VANDAL, {"result": plan})]
     book += [rule(".", {"run": "echo done >> work.txt"}, {"result": "made"})]
     with_playbook(kapelle, "\n".join(book))
     started = {name: start(kapelle, name, repository, **spec) for name, spec in JUDGED.items()}
