@@ -28,13 +28,19 @@ END = frozenset({"cancel", "abandon"})
 class Interrupted(BaseException):
     """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
 
+    rank = 0  # of several, the one that goes before the others
+
 
 class Paused(Interrupted):
     """A person wants the run to pause."""
 
+    rank = 2
+
 
 class Suspended(Interrupted):
     """The run waits for a person's answer, at these places."""
+
+    rank = 3
 
     def __init__(self, asked: Set[str]) -> None:
         super().__init__()
@@ -43,6 +49,8 @@ class Suspended(Interrupted):
 
 class Cancelled(Interrupted):
     """A person wants the run to end."""
+
+    rank = 1
 
 
 class Superseded(Interrupted):

@@ -12,14 +12,7 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
-from kapelle.engine.runs.control import (
-    Cancelled,
-    Control,
-    Interrupted,
-    Paused,
-    Superseded,
-    Suspended,
-)
+from kapelle.engine.runs.control import Control, Interrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import processes, steps
@@ -268,7 +261,9 @@ class Journal:
                     task.cancel()
                 raise
             errors = [item for item in ended if isinstance(item, BaseException)]
-            for error in sorted(errors, key=_severity):
+            # The end goes before a pause, and both before errors, which the replay repeats.
+            ranks = [item.rank if isinstance(item, Interrupted) else 4 for item in errors]
+            for _, error in sorted(zip(ranks, errors, strict=True), key=lambda pair: pair[0]):
                 raise error
         return list(ended)
 
@@ -358,12 +353,6 @@ def _is_in(name: str, entry: steps.Row | None) -> bool:
 
 async def no_work(_step: Step) -> None:
     """What a step does that is only recorded."""
-
-
-def _severity(error: BaseException) -> int:
-    """The end goes before a pause, and both before errors, which the replay repeats."""
-    order = (Superseded, Cancelled, Paused, Suspended)
-    return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
 
 
 def _remembered(entry: steps.Row) -> Any:
