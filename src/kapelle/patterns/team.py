@@ -17,6 +17,7 @@ from kapelle.patterns.team_roles import Iteration, Outcome, Subgoal, TeamResult
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
 _AS_STATED = "The goal is reached as it is stated."
+_ANSWER_ALONE = "Your answer is all that is wanted: change no files."
 
 
 class TeamSpec(PatternSpec):
@@ -276,7 +277,7 @@ class _Team:
         outcome = Outcome.of(subgoal, "failed")
         parts = self.told(
             "work",
-            what_is_wanted="Your answer and no more: change no files." * subgoal.text_only,
+            what_is_wanted=_ANSWER_ALONE if subgoal.text_only else "",
             in_a_browser=roles.IN_A_BROWSER if self.spec.playwright else "",
             what_was_done_before_and_is_in_your_files=[
                 f"{other.title}: {other.excerpt(500) or 'done'}" for other in self._before(subgoal)

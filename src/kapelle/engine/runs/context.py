@@ -253,8 +253,8 @@ class DurableContext(GitContext):
             return self._budget.control.suspend(step.position)
 
         data = {"default": default}
-        said = await self._journal.step(Step("ask", question, perform, begin, data=data))
-        return str(said)
+        said: str = await self._journal.step(Step("ask", question, perform, begin, data=data))
+        return said
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: Step) -> Awaitable[None]:
