@@ -4,7 +4,7 @@ import sys
 from typing import ClassVar
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.bridges.openai import is_address
+from kapelle.agents.bridges.chat import is_address
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
