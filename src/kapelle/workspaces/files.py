@@ -56,6 +56,13 @@ def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
     return os.fdopen(descriptor, "rb", closefd=False) if is_regular else None
 
 
+def read_inside(top: Path, path: str, most: int) -> bytes | None:
+    """The beginning of a regular file below the top; None for anything else."""
+    with ExitStack() as stack:
+        stream = open_inside(stack, top, path)
+        return None if stream is None else stream.read(most)
+
+
 def write_inside(top: Path, path: str, content: bytes) -> None:
     """Write a file below the top, in place of whatever has its name there."""
     *above, name = relative_parts(path)
