@@ -13,19 +13,13 @@ from pathlib import Path
 
 from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
+from kapelle.workspaces import repository
 from kapelle.workspaces.commit import archive_worktree, keep, stage_all
-from kapelle.workspaces.files import copy_into, link_into, relative_parts
+from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.index import files_place, install_index
 from kapelle.workspaces.refs import ARCHIVE, BRANCHES, Refs, Resolved, branch_of, branch_ref
-from kapelle.workspaces.repository import (
-    Checkout,
-    checkout_at,
-    find_checkout,
-    linked_gitdir,
-    read_pointer,
-    read_work_tree,
-)
+from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
 from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
 
 
@@ -115,7 +109,7 @@ async def _plan(markers: Markers, task_id: str, directory: Path, wanted: str | N
         hint = "Run `git init` and commit there, or work in place."
         raise WorkspaceError(f"{directory} is not in a git repository.", hint=hint)
     base = await base_of(markers.shadows.git, checkout, wanted)
-    origin = await read_work_tree(markers.shadows.git, checkout)
+    origin = await repository.read_work_tree(markers.shadows.git, checkout)
     return Marker(
         toplevel=markers.worktree(task_id),
         gitdir=Path(),
@@ -157,29 +151,29 @@ async def _check_out(
     plan: Marker, start: str, branch: str | None, copy: Sequence[str], link: Sequence[str]
 ) -> Marker:
     """Have git link a worktree, and put a commit's files into it and what is to be beside them."""
-    at = ("--detach", "--", str(plan.toplevel), start)
-    await plan.refs.run(
-        *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
-        *(("--", str(plan.toplevel), branch) if branch else at),
-    )
-    gitdir = linked_gitdir(plan.toplevel / ".git")
+    options = ["--quiet", "--no-checkout", "--lock", "--reason", "kapelle"]
+    options += [] if branch else ["--detach"]
+    await plan.refs.run("worktree", "add", *options, "--", str(plan.toplevel), branch or start)
+    gitdir = repository.linked_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
         raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
     marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino, left=None)
     files = files_place(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start)
-    copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, copy)
-    linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, link)
-    excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
+    excluded = []
+    for put, paths in ((copy_inside, copy), (link_inside, link)):
+        for path in paths:
+            if await asyncio.to_thread(put, marker.source, marker.toplevel, path):
+                excluded.append("/".join(relative_parts(path)))
     return replace(marker, excluded=tuple(excluded))
 
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     """Put the task's branch at the base, and say which commit it then holds."""
     tip = await plan.tip()
-    if tip is not None and (tip == plan.base_commit or not afresh):
-        return tip
     if tip is not None:
+        if tip == plan.base_commit or not afresh:
+            return tip
         await keep(plan, "found", tip)
     start = plan.left or plan.base_commit
     try:
@@ -199,9 +193,9 @@ async def reset_worktree(
     """Put a worktree back to its base, or to another base."""
     marker.make_ready()
     # What the user allows may be other than when the worktree was made.
-    found = checkout_at(marker.source)
-    fresh = (await read_work_tree(marker.git, found)).settings if found else marker.settings
-    marker = goal = replace(marker, settings=fresh)
+    found = repository.checkout_at(marker.source)
+    tree = await repository.read_work_tree(marker.git, found) if found else marker
+    marker = goal = replace(marker, settings=tree.settings)
     if base is not None:
         resolved = await base_of(marker.git, marker, base)
         goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
