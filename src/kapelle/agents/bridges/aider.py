@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kapelle.agents.bridges.base import Child, emit
-from kapelle.agents.events import Json, json_object
+from kapelle.agents.events import Json, json_object, usage
 from kapelle.runner.output import LogReader
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
@@ -236,16 +236,10 @@ class Report:
         # It also counts, by its own estimate, what the provider refused to read.
         if not properties.get("completion_tokens"):
             return
-        used = {
-            "input_tokens": properties.get("prompt_tokens", 0),
-            "output_tokens": properties["completion_tokens"],
-            "cached_tokens": cached,
-            "turns": 1,
-        }
+        sent, received = properties.get("prompt_tokens", 0), properties["completion_tokens"]
         # Where it knows no price it says 0.
-        if properties.get("cost"):
-            used["cost_usd"] = properties["cost"]
-        self._emit("usage", data=used)
+        cost = {"cost_usd": properties["cost"]} if properties.get("cost") else {}
+        self._emit("usage", data=usage(sent, received, cached, turns=1, **cost).data)
 
 
 def _from_now_on(path: Path) -> LogReader:
@@ -288,10 +282,9 @@ def _described(text: str) -> tuple[str, dict[str, object]]:
     if not found:
         return "", {}
     special = [name for sentence, name in _SENTENCES.items() if sentence in text]
+    status = {"status": _STATUSES[found[1]]} if found[1] in _STATUSES else {}
     # RateLimitError becomes rate_limit_error, as providers write it.
-    data: dict[str, object] = {"type": _HUMP.sub("_", found[1]).lower()}
-    if found[1] in _STATUSES:
-        data["status"] = _STATUSES[found[1]]
+    data = {"type": _HUMP.sub("_", found[1]).lower(), **status}
     return special[-1] if special else _CLASSES.get(found[1], ""), data
 
 
