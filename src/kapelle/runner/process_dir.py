@@ -168,9 +168,9 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
         raise ValueError("there is no command")
     fields = {
         "process_dir": str(launch.process_dir),
-        "argv": launch.argv,
-        "cwd": str(launch.cwd),
-        "env": launch.env,
+        "argv": [os.fsencode(word) for word in launch.argv],
+        "cwd": os.fsencode(launch.cwd),
+        "env": {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()},
         "redact": launch.redact,
         "timeout_s": launch.timeout_s,
         "grace_s": launch.grace_s,
