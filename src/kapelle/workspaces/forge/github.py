@@ -1,10 +1,11 @@
 """GitHub, and Gitea and Forgejo, whose API resembles it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from kapelle.domain.errors import ForgeError
+from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
 
@@ -93,7 +94,7 @@ class GitHub(Forge):
 
 
 class Gitea(GitHub):
-    """Drafts are those whose title says so, and its CI tells statuses alone."""
+    """Drafts are those whose title says so, and its CI tells statuses, and lately logs."""
 
     kind = "gitea"
     _places = ("issues",)
@@ -121,7 +122,21 @@ class Gitea(GitHub):
 
     async def verdict(self, commit: str) -> Verdict:
         status = await self.call("GET", f"{self._path}/commits/{commit}/status")
-        return _verdict([], "", [], status)
+        found = _verdict([], "", [], status)
+        return replace(found, log=found.log + await self._logs(commit)) if found.log else found
+
+    async def _logs(self, commit: str) -> str:
+        """What its failed jobs printed; nothing where it has no calls for that, as before Gitea
+        1.25 and Forgejo 16."""
+        log = ""
+        with suppress(ForgeError, Unavailable, LookupError, TypeError):
+            path = f"{self._path}/actions/runs"
+            for run in (await self.call("GET", f"{path}?head_sha={commit}"))["workflow_runs"]:
+                jobs = (await self.call("GET", f"{path}/{run['id']}/jobs"))["jobs"]
+                for job in [job for job in jobs if job["conclusion"] in _BAD][:_MOST_LOGS]:
+                    told = await self.text(f"{self._path}/actions/jobs/{job['id']}/logs")
+                    log += f"\n== {job['name']}\n{told.rstrip()}\n"
+        return log
 
     def _read(self, told: Any) -> PullRequest:
         is_draft, head = told["title"].startswith(self._MARK), told["head"]
