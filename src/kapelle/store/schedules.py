@@ -251,7 +251,7 @@ def subject_of_key(connection: sa.Connection, key: str) -> str | None:
 
 
 def firings_page(
-    connection: sa.Connection, schedule_id: str, *, before: datetime | None = None, limit: int = 50
+    connection: sa.Connection, schedule_id: str, before: datetime | None, limit: int
 ) -> tuple[list[Firing], bool]:
     """A schedule's firings, newest first, and whether there are more."""
     query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id)
