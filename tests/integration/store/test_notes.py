@@ -137,8 +137,8 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     made = await write(notes, "a", by=working)
     assert (made.scope, made.author, made.task_id) == (run, working, own["id"])
     for scope in (run, inner, own["id"], sibling["id"]):
-        assert (await notes.get(scope, "a", working)).version == made.version
-        assert (await notes.get(scope, "a", None)).version == made.version
+        assert (await notes.get("a", working, scope)).version == made.version
+        assert (await notes.get("a", None, scope)).version == made.version
     assert (await write(notes, "a", scope="project:p", by=working)).scope == "project:p"
     for scope in ("global", "project:q", stranger["id"], new_id("run")):
         with pytest.raises(Forbidden):
@@ -146,7 +146,7 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     with pytest.raises(InvalidInput):
         await write(notes, "a", scope="nonsense", by=working)
     await write(notes, "told", "by a person")
-    assert (await notes.get("global", "told", working)).value == "by a person"
+    assert (await notes.get("told", working, "global")).value == "by a person"
     for by in (ended, new_id("attempt")):
         with pytest.raises(Forbidden, match="while the attempt runs"):
             await notes.get("a", by)
