@@ -96,7 +96,7 @@ class Runs:
 
     async def get(self, text: str) -> Run:
         """One run, by its id or any unique end or beginning of it."""
-        return await self._db.read(lambda c: self._shown(c, runs.get(c, text)))
+        return await self._db.read(lambda c: self._shown(c, [runs.get(c, text)])[0])
 
     async def page(self, wanted: RunFilter, parent: str | None) -> RunPage:
         """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
@@ -110,7 +110,7 @@ class Runs:
         self, connection: Connection, wanted: RunFilter, among: list[str] | None
     ) -> tuple[list[Run], str | None]:
         found, cursor = runs.page(connection, wanted, among)
-        return [self._shown(connection, run) for run in found], cursor
+        return self._shown(connection, found), cursor
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""
@@ -172,16 +172,25 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        run = self._shown(connection, runs.get(connection, run_id))
+        run = self._shown(connection, [runs.get(connection, run_id)])[0]
         return is_resting(run.status, run.waiting_for)
 
-    def _shown(self, connection: Connection, run: Run) -> Run:
-        """A run with what it is at, and whether all that it could go on with waits for a person."""
-        if run.status is not RunStatus.RUNNING or run.reason is not None:
-            return run
-        going = runs.open_tasks(connection, [run.id])
+    def _shown(self, connection: Connection, found: list[Run]) -> list[Run]:
+        """Runs with what they are at."""
+        under_way = (run for run in found if run.status is RunStatus.RUNNING)
+        silent = {run.id for run in under_way if run.reason is None}
+        going = runs.open_tasks(connection, sorted(silent)) if silent else []
+        return [
+            self._at_work(run, [task for task in going if task["run_id"] == run.id])
+            if run.id in silent
+            else run
+            for run in found
+        ]
+
+    def _at_work(self, run: Run, going: list[Row]) -> Run:
+        """A run with what its tasks are at, and whether all of them wait for a person."""
         asking = [task for task in going if task["waiting_for"] == "input"]
-        if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
+        if asking and len(asking) == len(going) and asking[0]["may_ask"]:
             task_id, question = asking[0]["id"], asking[0]["question"]
             reason = f'{task_id} asks: {question} (kapelle answer {task_id} "…")'
             found = {"waiting_for": "input", "reason": reason, "question": question}
