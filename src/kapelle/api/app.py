@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle import __version__
@@ -38,7 +37,7 @@ def routes() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda r: f"{r.tags[0] if r.tags else 'api'}_{r.name}",
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
     own = (output.router, daemon.events_router, daemon.router, sessions.router, terminals.router)
@@ -82,7 +81,3 @@ class _WithMcp:
         from kapelle.api.mcp import Mcp
 
         return Mcp(self._app)
-
-
-def _operation_id(route: APIRoute) -> str:
-    return f"{route.tags[0] if route.tags else 'api'}_{route.name}"

@@ -17,7 +17,7 @@ from kapelle.domain.note import (
     Scope,
 )
 from kapelle.store import attempts, notes
-from kapelle.store.database import Connection, Database
+from kapelle.store.database import Database
 
 # Other daemons on the same database wake nobody here.
 _LOOK_S = 5.0
@@ -67,7 +67,9 @@ class Notes:
         """Wait until all of the keys, or something under the prefix, are there, have a version
         after the one you know, or equal a value; call it again if met is false."""
         deadline = time.monotonic() + wanted.timeout_s
-        scope = await self._db.glance(_scope, wanted.scope, attempt_id)
+        scope = await self._db.glance(
+            lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, attempt_id))
+        )
         keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
         with self._db.watch(*keys) as changed:
             while True:
@@ -87,7 +89,3 @@ def _is_wanted(note: Note, wanted: NoteWatch) -> bool:
     if wanted.equals is not None:
         return note.value == wanted.equals
     return not note.deleted or wanted.after > 0
-
-
-def _scope(connection: Connection, typed: str | None, attempt_id: str | None) -> str:
-    return notes.scope_of(connection, typed, notes.author_of(connection, attempt_id))

@@ -48,7 +48,10 @@ class Questions:
     ) -> Question:
         """A question once it is answered, or expired; after timeout_s as it is: then call again."""
         question = await self._db.read(_of, token, attempt_id)
-        await wait(self._db, question.work_id, timeout_s, lambda c, _: not _is_open(c, token))
+        await wait(
+            self._db, question.work_id, timeout_s,
+            lambda c, _: questions.get(c, token).status != "open",
+        )  # fmt: skip
         if attempt_id is None:
             return await self._db.read(questions.get, token)
         return await self._db.write(_told, token)
@@ -61,10 +64,6 @@ class Questions:
         """Answer a question by its token, or the only one of a task or run by its id; who asked
         goes on. A number chooses one of its choices."""
         return await self._db.write(answer, token, body.answer)
-
-
-def _is_open(connection: Connection, token: str) -> bool:
-    return questions.get(connection, token).status == "open"
 
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:

@@ -102,15 +102,14 @@ class Runs:
         """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
         last = await self._db.read(events.last_seq)
         among = await below(self._db, parent, "run")
-        found, cursor = await self._db.read(self._page, of_repository(wanted), among)
+
+        def read(connection: Connection) -> tuple[list[Run], str | None]:
+            found, cursor = runs.page(connection, of_repository(wanted), among)
+            return self._shown(connection, found), cursor
+
+        found, cursor = await self._db.read(read)
         shown = [run.as_row() for run in found] if wanted.light else found
         return RunPage(runs=shown, next_cursor=cursor, last_event=last)
-
-    def _page(
-        self, connection: Connection, wanted: RunFilter, among: list[str] | None
-    ) -> tuple[list[Run], str | None]:
-        found, cursor = runs.page(connection, wanted, among)
-        return self._shown(connection, found), cursor
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""

@@ -35,6 +35,7 @@ from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
+from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
@@ -186,6 +187,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
     ),
+    "logins": (Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),),
     "usage": (Row("GET", "/usage", owner_only, Usages.report, "usage"),),
     "trust": (
         Row("GET", "/trust", owner_only, Trust.known),
