@@ -21,6 +21,7 @@ from kapelle.engine.children import (
     room_for,
     why_stopped,
 )
+from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import check_again, take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
@@ -31,7 +32,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, submit
 from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import children, events, tasks
+from kapelle.store import children, deliveries, events, tasks
 from kapelle.store.database import Connection
 
 
@@ -50,10 +51,12 @@ class RetryBody(NewLimits):
 
 
 class ResumeBody(NewLimits):
-    """A message for the agent, limits that are to hold from now on, and whether the base is to be
-    merged into its branch first, so that it resolves what conflicts."""
+    """A message for the agent, limits that are to hold from now on, whether the base is to be
+    merged into its branch first, so that it resolves what conflicts, and whether it is told the
+    comments on its pull request that are new."""
 
     merge: bool = False
+    comments: bool = False
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
@@ -136,13 +139,17 @@ class Tasks:
     async def resume(self, text: str, parent: str | None, body: ResumeBody | None = None) -> Task:
         """A new attempt that carries what the last one left, with a message for it."""
         body = body or ResumeBody()
-        given, message = _allowed(body, parent), body.message
+        given, message, heard_at = _allowed(body, parent), body.message, None
         await self._let_begin(text, parent)
-        if body.merge:
+        if body.merge or body.comments:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
-            message = await take_in_base(self._parts, task, message)
-        return await self._apply_change(text, actions.resume, message, given, parent=parent)
+            if body.comments:
+                message, heard_at = await with_comments(self._parts, task, message)
+            if body.merge:
+                message = await take_in_base(self._parts, task, message)
+        args = (message, given, heard_at)
+        return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:
         """Make the checks of an ended task once more, on what it committed; answers when they are
@@ -282,7 +289,8 @@ def _ended(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return is_resting(task["status"], task["waiting_for"])
+    rests = is_resting(task["status"], task["waiting_for"])
+    return rests and not deliveries.is_under_way(connection, task)
 
 
 def _row(connection: Connection, text: str) -> Any:

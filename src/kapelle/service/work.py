@@ -12,9 +12,9 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, NotFound
 from kapelle.domain.ids import body, is_id
-from kapelle.domain.run import Run, RunFilter, WorkFilter
+from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, WaitSeconds
-from kapelle.domain.states import RunStatus, TaskStatus, is_resting
+from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import (
     DiffView,
@@ -127,9 +127,7 @@ class Work:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {
-            t: work for t, work in found.items() if is_resting(work.status, work.waiting_for)
-        }
+        resting = {t: work for t, work in found.items() if rests(work)}
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])

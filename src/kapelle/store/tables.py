@@ -266,8 +266,9 @@ deliveries = sa.Table(
     sa.Column("number", sa.Integer),
     *_columns(sa.String(10), "state", "ci"),
     *_required(sa.Integer, "tries"),
-    # When it is tried again, or when its forge is asked again.
-    *_columns(Instant, "next_at", "updated_at"),
+    # When the last comment was made that an agent was told, by its forge's clock; when it is tried
+    # again, or when its forge is asked again.
+    *_columns(Instant, "heard_at", "next_at", "updated_at"),
     *_indexes("deliveries", ("status", "next_at")),
 )
 
