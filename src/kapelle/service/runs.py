@@ -19,7 +19,7 @@ from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
-from kapelle.engine.tasks.submit import require_directory
+from kapelle.engine.tasks.submit import Belonging, require_directory
 from kapelle.service.work import below, of_repository, wait
 from kapelle.store import deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
@@ -71,14 +71,9 @@ class Runs:
         # What an attempt asks for is a child of the attempt's task.
         place = (await self._db.read(tasks.row, parent))["directory"]
         valid = await validated(parts, body.pattern, {"directory": place, **body.spec})
-        run_id = await start(
-            parts,
-            body.pattern,
-            await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True)),
-            own_key(parent, idempotency_key),
-            parent_task_id=parent,
-            also=room_for(parts, parent),
-        )
+        spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
+        whose, key = Belonging(parent_task_id=parent), own_key(parent, idempotency_key)
+        run_id = await start(parts, body.pattern, spec, key, whose, room_for(parts, parent))
         return await self.get(run_id)
 
     async def patterns(

@@ -72,10 +72,10 @@ class ScheduledWork:
         )
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
+        belonging = Belonging(schedule_id=schedule_id)
         if kind == TASK:
-            belonging = Belonging(schedule_id=schedule_id)
             return (await submit(self._parts, _task(spec), key, belonging)).id
-        return await run_start.start(self._parts, kind, spec, key, schedule_id=schedule_id)
+        return await run_start.start(self._parts, kind, spec, key, belonging)
 
     async def cancel(self, subject: str, reason: str) -> None:
         with suppress(Conflict):  # it has ended meanwhile
