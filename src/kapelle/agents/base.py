@@ -29,6 +29,7 @@ LONGEST_ARGUMENT = 100_000
 # Where the daemon is, for a hook, and the hook.
 _DAEMON = "daemon.json"
 _HOOK = Path(__file__).parent / "bridges" / "hook.py"
+_SAID = _HOOK.with_name("said.py")
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -120,6 +121,16 @@ class AgentRequest:
         words = [sys.executable, "-I", "-S", str(_HOOK), str(self.beside(_DAEMON)), form]
         command = {"type": "command", "command": f"{shlex.join(words)} || exit 2"}
         return {event: [{"matcher": tools, "hooks": [command]}]}
+
+    def said_hooks(self) -> dict[str, Any]:
+        """The hooks that tell it what people say meanwhile: after each tool, and before its end.
+        Until somebody has said something there is no folder, and they cost next to nothing."""
+        if self.said is None or self.interactive:
+            return {}
+        folder = shlex.quote(str(self.said))
+        script = f"{shlex.join([sys.executable, '-I', '-S', str(_SAID)])} {folder}"
+        command = {"type": "command", "command": f"test ! -d {folder} || {script}"}
+        return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property
     def daemon_file(self) -> dict[str, str]:

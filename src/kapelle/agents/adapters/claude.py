@@ -97,6 +97,7 @@ class ClaudeAgent(Agent):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    hears = True
     url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -127,7 +128,7 @@ class ClaudeAgent(Agent):
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        if hooks := request.hooks("PreToolUse", _WRITING, "claude"):
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.said_hooks():
             files |= {_HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
             argv += ["--settings", str(request.beside(_HOOKS))]
         budget = request.budget_usd
