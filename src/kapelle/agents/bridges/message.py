@@ -1,6 +1,6 @@
 """Tells an agent what people say to it while it works.
 
-    python -I -S said.py FOLDER
+    python -I -S message.py FOLDER
 
 An agent runs it after each tool and before its end, with the event as JSON on standard input; the
 texts are in FOLDER. Only the standard library is used, for it runs often.
