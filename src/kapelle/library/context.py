@@ -155,7 +155,8 @@ class LocalContext(GitContext):
         checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
         self._account.require_call()
         title = fields.get("title") or prompt.strip()[:80]
-        task = await self._begin(title, workspace, earlier)
+        only_reports = fields.get("read_only", False)
+        task = await self._begin(title, workspace, earlier, only_reports=only_reports)
         limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
         system = fields.get("system_prompt") or self.spec.system_prompt
         request = Request(text, system, task.cwd, role, title, limit_s)
@@ -183,7 +184,9 @@ class LocalContext(GitContext):
             raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
         return self._parts.agents[role]
 
-    async def _begin(self, title: str, place: Place, earlier: _Task | None) -> _Task:
+    async def _begin(
+        self, title: str, place: Place, earlier: _Task | None, *, only_reports: bool
+    ) -> _Task:
         """Make the workspace of a task."""
         task_id = new_id("task")
         if not self._is_git:
@@ -195,6 +198,9 @@ class LocalContext(GitContext):
         base = earlier.branch if earlier else self._run.branch
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
+        if only_reports:
+            copied = await self._workspaces.copy(task_id, alone=True)
+            made = made.model_copy(update={"path": str(copied)})
         task = self._in_worktree(task_id, title, made)
         if earlier is not None and not earlier.took_in:
             # What goes on from an unfinished task is measured together with it.

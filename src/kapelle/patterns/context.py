@@ -267,7 +267,9 @@ class Context(ABC):
 
     async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
         """An agent's answer as an object of this model or JSON schema; one that cannot be read is
-        asked for once more, then Failed is raised."""
+        asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
+        it changes, commits or deletes reaches anything."""
+        who.setdefault("read_only", self.is_git)
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):

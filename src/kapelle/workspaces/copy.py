@@ -34,18 +34,17 @@ def copy_of(worktree: Path) -> Path:
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
-async def make_copy(marker: Marker) -> Path:
+async def make_copy(marker: Marker, most: float = MAX_BYTES) -> Path:
     """Make the copy anew; raises WorkspaceError when the worktree is too large."""
     marker.require_present()
     refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
-    return await asyncio.to_thread(_make, marker, refs.stdout)
+    return await asyncio.to_thread(_make, marker, refs.stdout, most)
 
 
-def _make(marker: Marker, refs: bytes) -> Path:
+def _make(marker: Marker, refs: bytes, room: float) -> Path:
     source, target = marker.toplevel, copy_of(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
-    room = MAX_BYTES
     for place, folders, names in os.walk(source):
         if place == str(source):
             folders[:] = [name for name in folders if name != ".git"]

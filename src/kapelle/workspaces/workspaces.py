@@ -1,6 +1,7 @@
 """Everything Kapelle does with git, behind one door."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +17,15 @@ from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
+from kapelle.workspaces.copy import (
+    MAX_BYTES,
+    copy_of,
+    forget_remotes,
+    garble,
+    make_copy,
+    remove_copy,
+    revert,
+)
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.files import open_inside, write_inside
 from kapelle.workspaces.forge import Remote, find_remote
@@ -408,7 +417,8 @@ class Workspaces:
         """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base
         has them; made anew. One that is alone knows no other repository to push to."""
         async with self._guard.standing(owner) as marker:
-            copied = await make_copy(marker)
+            # Who only reports needs one, however large the worktree is.
+            copied = await make_copy(marker, math.inf if alone else MAX_BYTES)
             if alone:
                 await asyncio.to_thread(forget_remotes, copied)
             if base is None:
