@@ -140,7 +140,7 @@ def test_claude_hears_what_a_person_says_while_it_works(open_scene: Open) -> Non
     scene = open_scene("claude")
     go = scene.setup.root / "go"
     # The second answer is on its way long enough for something to be said before its end.
-    steps = [{"bash": f"until test -e {go}; do sleep 0.1; done"}, {**ANSWER, "delay": 5}]
+    steps: list[Any] = [{"bash": f"until test -e {go}; do sleep 0.1; done"}, {**ANSWER, "delay": 5}]
     scene.script(*steps, WRITE, ANSWER)
     task_id = scene.submit("Write what you are told.")
 
