@@ -147,21 +147,20 @@ class AgentRequest:
         remote: Mapping[str, object],
         url_key: str = "url",
         literal: Callable[[str], str] = str,
-    ) -> str:
-        """The MCP servers as most programs take them in a file, with fields of the program's own.
-
-        literal writes a text so that the program replaces no variable in it.
-        """
+        secret: Callable[[str], str] | None = None,
+    ) -> dict[str, object]:
+        """The MCP servers as most programs take them in a file, with fields of the program's own;
+        literal writes a text so that the program replaces no variable in it, secret the values."""
         servers: dict[str, object] = {}
         for name, server in self.mcp_servers.items():
+            given = server.headers if server.url else server.env
+            values = {key: (secret or literal)(value) for key, value in given.items()}
             if server.url:
-                headers = {key: literal(value) for key, value in server.headers.items()}
-                servers[name] = {url_key: literal(server.url), "headers": headers, **remote}
+                servers[name] = {url_key: literal(server.url), "headers": values, **remote}
             else:
                 command, *args = map(literal, server.command)
-                env = {key: literal(value) for key, value in server.env.items()}
-                servers[name] = {"command": command, "args": args, "env": env, **local}
-        return json.dumps({"mcpServers": servers})
+                servers[name] = {"command": command, "args": args, "env": values, **local}
+        return {"mcpServers": servers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +277,8 @@ class Agent:
             return Verdict(True, result=summary.result, claimed="success")
         if exit.kind != "exited" or summary.claimed == "success":
             return Verdict(False, self.exit_sentence(exit, tail), summary.result, summary.claimed)
-        if summary.question is not None:
-            reason = f"It asks: {summary.question}"
-            return Verdict(False, reason, claimed=summary.claimed, question=summary.question)
+        if (asked := summary.question) is not None:
+            return Verdict(False, f"It asks: {asked}", claimed=summary.claimed, question=asked)
         if summary.claimed == "failure":
             said = summary.error.text if summary.error else summary.result
             return Verdict(False, said or self.exit_sentence(exit, tail), summary.result, "failure")
@@ -305,19 +303,15 @@ class Agent:
     @staticmethod
     def exit_sentence(exit: Exit, tail: str) -> str:
         """The end of a process that did not succeed, with its last words."""
-        match exit.kind:
-            case "exited":
-                sentence = f"The agent exited with code {exit.code}"
-            case "signaled":
-                known = {number.value: number.name for number in signal.Signals}
-                name = known.get(exit.signal or 0, f"signal {exit.signal}")
-                sentence = f"The agent was killed by {name}"
-            case "not_started":
-                sentence = "The agent could not be started"
-            case "lost":
-                sentence = "Nobody saw how the agent ended"
-            case "tampered":
-                sentence = "Somebody else than its supervisor wrote how the agent ended"
+        signals = {number.value: number.name for number in signal.Signals}
+        name = signals.get(exit.signal or 0, f"signal {exit.signal}")
+        sentence = {
+            "exited": f"The agent exited with code {exit.code}",
+            "signaled": f"The agent was killed by {name}",
+            "not_started": "The agent could not be started",
+            "lost": "Nobody saw how the agent ended",
+            "tampered": "Somebody else than its supervisor wrote how the agent ended",
+        }[exit.kind]
         words = _words(tail)
         return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
 
@@ -338,10 +332,8 @@ class Agent:
         """The error that a program is missing; hint is what to do instead of giving its path."""
         key = f"agents.{self.name}.command"
         by_path = f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'"""
-        return AgentMisconfigured(
-            f"The agent {self.name} needs {program!r}, which is not an executable on PATH.",
-            hint=hint or by_path,
-        )
+        text = f"The agent {self.name} needs {program!r}, which is not an executable on PATH."
+        return AgentMisconfigured(text, hint=hint or by_path)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         """The variables of every call: an address, a stored key, then what the settings say."""
@@ -379,19 +371,16 @@ class Agent:
         """The model to ask for; raises AgentMisconfigured when none is named."""
         if request.chosen_model:
             return request.chosen_model
-        place = "a base_url, but no model to ask for there"
-        raise AgentMisconfigured(
-            f"The agent {self.name} has {place if request.settings.base_url else 'no model'}.",
-            hint=f"kapelle agents config set {self.name} model NAME",
-        )
+        by_url = request.settings.base_url
+        what = "a base_url, but no model to ask for there" if by_url else "no model"
+        hint = f"kapelle agents config set {self.name} model NAME"
+        raise AgentMisconfigured(f"The agent {self.name} has {what}.", hint=hint)
 
     def refuse_prompt(self, request: AgentRequest) -> None:
         """For a program that takes none before it has begun."""
         if request.prompt.strip():
-            raise AgentMisconfigured(
-                f"{self.name} takes no prompt when it starts in a terminal.",
-                hint="Leave the prompt out, and type it there.",
-            )
+            text = f"{self.name} takes no prompt when it starts in a terminal."
+            raise AgentMisconfigured(text, hint="Leave the prompt out, and type it there.")
 
     @staticmethod
     def fits(text: str) -> bool:
@@ -403,11 +392,9 @@ class Agent:
         size = len(text.encode("utf-8", "replace"))
         if self.fits(text):
             return text
-        raise AgentMisconfigured(
-            f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
-            f" more than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-            hint=hint,
-        )
+        text = f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
+        text = f"{text} more than {LONGEST_ARGUMENT:,} do not fit on a command line."
+        raise AgentMisconfigured(text, hint=hint)
 
 
 def _words(tail: str) -> list[str]:

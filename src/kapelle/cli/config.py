@@ -136,6 +136,10 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
     from kapelle.settings import reset_value, set_value
     from kapelle.settings.trust import refusal
 
+    if key == "default_agent" and value is not None and not repo:
+        from kapelle.agents.registry import type_of
+
+        type_of(value.strip("\"' "), loaded().settings)  # better told now than by the next task
     path = _path(repo)
     scope: Literal["repository", "user"] = "repository" if repo else "user"
     if value is None:

@@ -82,7 +82,7 @@ def answer(
         say(f"It has {counted(left, 'question')} more; `kapelle questions` shows what is asked.")
     else:
         follow = "runs tail" if is_run(work["id"]) else "logs -f"
-        say(f"It goes on; `kapelle {follow} {work['id']}` follows it.")
+        say(f"It has your answer; `kapelle {follow} {work['id']}` follows it.")
 
 
 def say_(

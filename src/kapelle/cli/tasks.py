@@ -32,7 +32,7 @@ from kapelle.cli.ids import (
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, settled
+from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, finished
 from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
@@ -154,7 +154,7 @@ Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m o
 
 
 def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until tasks or runs have ended.
+    """Wait until tasks or runs have ended, and are delivered where that was asked for.
 
     Exits with 0 when all are completed, 1 when one failed or was cancelled, 3 when one needs
     input or is paused, 2 when the time is up.
@@ -173,20 +173,20 @@ def wait_for(
     items = [client.get(where(text)) for text in listed(ids, "An id")]
     known = {item["id"]: item for item in items}
     if as_json:
-        _until(settled, client, known, deadline)
+        _until(finished, client, known, deadline)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
         from kapelle.cli.follow import live
 
         with live(known.values()):
-            _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
+            _until(finished, client, known, deadline, poll_s=LIVE_POLL_S)
         for item in known.values():
             _show_end(item)
     else:
         for item in items:
             _show_end(item)
-        _until(settled, client, known, deadline, _show_end)
-    if pending := [item for item in known.values() if not settled(item)]:
+        _until(finished, client, known, deadline, _show_end)
+    if pending := [item for item in known.values() if not finished(item)]:
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         first = f"{pending[0]['id']} ({pending[0]['status']})"
         say(f"kapelle: the time is up, and {first}{more} has not ended. It goes on.")
@@ -195,7 +195,7 @@ def wait_for(
 
 
 def _show_end(item: Task | Run) -> None:
-    if settled(item):
+    if finished(item):
         reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
         data(f"{item['id']}  {status_words(item)}{reason}")
         sys.stdout.flush()
@@ -407,6 +407,9 @@ def continue_(
     task_id: NewestTaskId = None,
     message: Annotated[str | None, argument("MESSAGE", "What next; - reads it from stdin.")] = None,
     fork: Annotated[bool, flag("As a new task, in a copy of the conversation.", "--fork")] = False,
+    comments: Annotated[
+        bool, flag("Tell it the new comments on its pull request.", "--comments")
+    ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
@@ -415,12 +418,16 @@ def continue_(
     """Follow up on a task that has ended or waits."""
     from kapelle.cli.follow import show_new
 
+    if fork and comments:
+        raise InvalidInput("--comments goes on with the same task: leave --fork out.")
     task_id, message = _id_and_message(task_id, message)
-    said, limits = read_prompt(message, None, _MESSAGE, "message"), _new_limits(budget, max_turns)
-    client = Connection()
+    given = message is not None or not comments
+    said = read_prompt(message, None, _MESSAGE, "message") if given else ""
+    client, limits = Connection(), _new_limits(budget, max_turns)
     task_id = work_id(client, task_id, "tasks")
     if not fork:
-        task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
+        body = {"message": said or None, "comments": comments, **limits}
+        task = client.post(task_path(task_id, "resume"), body)
         show_new(client, task, follow, as_json, len(task["attempts"]))
         return
     earlier = client.get(task_path(task_id))

@@ -13,14 +13,14 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import Connection, Query
+from kapelle.client.http import TRIES, Connection, Query
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
-from kapelle.domain.run import Run, Step
+from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergePreview, MergeView, SayView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, SayView
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
@@ -89,7 +89,8 @@ class Work(Collection[Piece]):
     """What tasks and runs have in common."""
 
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
-        """The item when it has ended or needs a person, or as it is when the time is up.
+        """The item when it has ended and is delivered, if that was asked for, or needs a person; or
+        as it is when the time is up.
 
         It goes on waiting when the daemon is restarted.
         """
@@ -99,9 +100,7 @@ class Work(Collection[Piece]):
             poll_s = round(min(left, LONG_POLL_S), 3)
             query = {"timeout_s": poll_s}
             found = self._read(self._connection.get(self._path(id, "wait"), query, poll_s + 30))
-            if is_resting(found.status, found.waiting_for) or (
-                deadline is not None and time.monotonic() >= deadline
-            ):
+            if rests(found) or (deadline is not None and time.monotonic() >= deadline):
                 return found
 
     def archive(self, id: str) -> Piece:
@@ -112,6 +111,17 @@ class Work(Collection[Piece]):
         """What changed in its worktree since it began."""
         path = self._path(id, "diff")
         return read(DiffView, self._connection.get(path), path)
+
+    def pull_request(self, id: str) -> PullRequestView:
+        """Its pull request with what people said to it, as its forge tells it now."""
+        path = self._path(id, "pr")
+        return read(PullRequestView, self._connection.get(path), path)
+
+    def deliver(self, id: str, *, draft: bool = False, force: bool = False) -> PullRequestView:
+        """Push its work and open its pull request, or update it; force pushes also a secret."""
+        path = self._path(id, "pr")
+        told = self._connection.post(path, {"draft": draft, "force": force}, tries=TRIES)
+        return read(PullRequestView, told, path)
 
     def patch(self, id: str) -> bytes:
         """The diff alone, byte for byte, as `git apply` takes it."""
@@ -185,11 +195,13 @@ class Tasks(Work[Task]):
         budget_usd: float | None = None,
         max_turns: int | None = None,
         merge: bool = False,
+        comments: bool = False,
     ) -> Task:
         """A new attempt that carries what the last one left, with a message for the agent; merge
-        has it resolve what conflicts between its branch and the base."""
-        limits = {"budget_usd": budget_usd, "max_turns": max_turns}
-        return self._change(id, "resume", message=message, merge=merge, **limits)
+        has it resolve what conflicts between its branch and the base, comments tells it those on
+        its pull request that are new."""
+        more = {"budget_usd": budget_usd, "max_turns": max_turns, "comments": comments}
+        return self._change(id, "resume", message=message, merge=merge, **more)
 
     def say(self, id: str, message: str) -> SayView:
         """Tell a running agent something, now or at its next attempt."""

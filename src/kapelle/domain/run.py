@@ -8,8 +8,8 @@ from pydantic import StringConstraints
 from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
-from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, TaskCursor, TaskFilter, Work
+from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
+from kapelle.domain.task import Directory, Limit, Record, Task, TaskCursor, TaskFilter, Work
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -26,6 +26,13 @@ class Run(Work):
     progress: dict[str, Any]
     result: Any
     spent: Spent
+
+
+def rests(work: Task | Run) -> bool:
+    """Whether nothing more happens to it by itself, its delivery included."""
+    delivery = vars(work.delivery) if work.delivery else None
+    delivers = is_delivering(work.status, work.workspace.commit, delivery)
+    return is_resting(work.status, work.waiting_for) and not delivers
 
 
 class RunFilter(Record):

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
@@ -77,7 +78,8 @@ class Subject:
         proved, proof, lasting = found
         # One that was seen to look at other work is not forgotten for this.
         if lasting or (proved is False and known is None):
-            await self.parts.db.write(attempts.remember_proof, key, proved, proof)
+            seen = f"{proof} Remembered from {self.owner}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+            await self.parts.db.write(attempts.remember_proof, key, proved, seen)
         result = result.model_copy(update={"proved": proved, "proof": proof})
         if policy == "required" and proved is not True:
             output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kapelle.domain.errors import NotFound
-from kapelle.domain.run import Run
-from kapelle.domain.states import is_resting
+from kapelle.domain.run import Run, rests
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
@@ -73,9 +72,7 @@ class Service:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {
-            t: work for t, work in found.items() if is_resting(work.status, work.waiting_for)
-        }
+        resting = {t: work for t, work in found.items() if rests(work)}
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])

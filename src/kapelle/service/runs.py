@@ -18,7 +18,7 @@ from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import runs, steps, tasks
+from kapelle.store import deliveries, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -141,7 +141,8 @@ class Runs:
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
         run = self._shown(connection, runs.get(connection, run_id))
-        return is_resting(run.status, run.waiting_for)
+        rests = is_resting(run.status, run.waiting_for)
+        return rests and not deliveries.is_under_way(connection, runs.row(connection, run_id))
 
     def _shown(self, connection: Connection, run: Run) -> Run:
         """A run with what it is at, and whether all that it could go on with waits for a person."""

@@ -20,6 +20,7 @@ from kapelle.engine.children import (
     room_for,
     why_stopped,
 )
+from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import check_again, take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
@@ -30,7 +31,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, submit
 from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import children, events, tasks
+from kapelle.store import children, deliveries, events, tasks
 from kapelle.store.database import Connection
 
 
@@ -97,15 +98,21 @@ class Tasks:
         parent: str | None = None,
         *,
         merge: bool = False,
+        comments: bool = False,
     ) -> Task:
-        """A new attempt that carries what the last one left, with its base merged in if merge."""
-        given = _allowed(limits, parent)
+        """A new attempt that carries what the last one left, with its base merged in if merge, and
+        with the new comments on its pull request."""
+        given, heard_at = _allowed(limits, parent), None
         await self._let_begin(text, parent)
-        if merge:
+        if merge or comments:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
-            message = await take_in_base(self._parts, task, message)
-        return await self._apply_change(text, actions.resume, message, given, parent=parent)
+            if comments:
+                message, heard_at = await with_comments(self._parts, task, message)
+            if merge:
+                message = await take_in_base(self._parts, task, message)
+        args = (message, given, heard_at)
+        return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:
         """Make the checks of an ended task once more; who asks meanwhile waits for the same."""
@@ -231,7 +238,8 @@ def _ended(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return is_resting(task["status"], task["waiting_for"])
+    rests = is_resting(task["status"], task["waiting_for"])
+    return rests and not deliveries.is_under_way(connection, task)
 
 
 def _row(connection: Connection, text: str) -> Any:

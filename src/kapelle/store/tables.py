@@ -301,6 +301,8 @@ deliveries = sa.Table(
     sa.Column("state", sa.String(10)),
     sa.Column("ci", sa.String(10)),
     sa.Column("tries", sa.Integer, nullable=False),
+    # When the last comment was made that an agent was told, by its forge's clock.
+    sa.Column("heard_at", Instant),
     # When it is tried again, or when its forge is asked again.
     sa.Column("next_at", Instant),
     sa.Column("updated_at", Instant),

@@ -96,10 +96,8 @@ class Worktree:
     def merge(self, into: str | None = None) -> str:
         """Merge the branch into another, by default its base; returns the commit that it holds."""
         if files := self.uncommitted_files():
-            raise Conflict(
-                f"{self.path} holds uncommitted changes, as in {files[0]}.",
-                hint="Call commit() first; merge() takes what is committed.",
-            )
+            hint = "Call commit() first; merge() takes what is committed."
+            raise Conflict(f"{self.path} holds uncommitted changes, as in {files[0]}.", hint=hint)
         message = f"Merge {self.branch}"
         return self._loop.run(self._workspaces.merge(self._owner, into, message)).commit
 

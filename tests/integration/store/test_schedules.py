@@ -35,7 +35,10 @@ async def test_any_unique_prefix_of_an_id_will_do(timetable: Timetable) -> None:
     follower = await timetable.create(after=second[:-1])
     assert (await timetable.get(follower)).after == second
     with pytest.raises(InvalidInput, match="Several ids have"):
-        await timetable.get("schedule_0")
+        await timetable.get(first[: len("schedule_") + 5])
+    with pytest.raises(NotFound) as short:
+        await timetable.get(first[-3:])
+    assert short.value.hint == "Type 4 of its letters or more: fewer are another one's some day."
     for text in ("schedule_zzzz", "?!", "schedule_" + "0" * 26):
         with pytest.raises(NotFound):
             await timetable.get(text)

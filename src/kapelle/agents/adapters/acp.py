@@ -90,10 +90,8 @@ class AcpAgent(Agent):
         """The path of the agent's program; raises AgentMisconfigured when there is none."""
         command = _full_command(self.settings)
         if not command:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has no command.",
-                hint=f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'""",
-            )
+            hint = f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'"""
+            raise AgentMisconfigured(f"The agent {self.name} has no command.", hint=hint)
         if found := self.installed():
             return found
         raise self.not_found(command[0])
@@ -132,10 +130,8 @@ class AcpAgent(Agent):
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         if request.settings.base_url and self.url_variable is None:
-            raise AgentMisconfigured(
-                f"The agent {self.name} takes no address of a provider from Kapelle.",
-                hint="Name it in the agent's own configuration.",
-            )
+            text = f"The agent {self.name} takes no address of a provider from Kapelle."
+            raise AgentMisconfigured(text, hint="Name it in the agent's own configuration.")
         return super().environment(request)
 
 

@@ -127,7 +127,7 @@ class ClaudeAgent(Agent):
             env["IS_SANDBOX"] = "1"
         if request.mcp_servers:
             local, remote = {"type": "stdio"}, {"type": "http"}
-            files[_MCP] = request.mcp_config(local, remote, literal=_literal)
+            files[_MCP] = json.dumps(request.mcp_config(local, remote, literal=_literal))
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"

@@ -86,12 +86,8 @@ class OpencodeAgent(Agent):
         argv = [self.executable(), *([] if request.interactive else unattended)]
         argv.append(str(request.workspace))
         argv += self.options({"--model": model, "--session": request.session_id})
-        env = {
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_CONFIG_CONTENT": _REFERENCE.sub(
-                r"\\u007b", json.dumps(_configuration(request, model))
-            ),
-        }
+        config = _REFERENCE.sub(r"\\u007b", json.dumps(_configuration(request, model)))
+        env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_CONFIG_CONTENT": config}
         guard, files = _guard(request)
         env |= guard | self.environment(request)
         if request.system_prompt:
@@ -266,16 +262,10 @@ def _error(value: Json) -> AgentEvent:
     body = json_object(data.text("responseBody")).mapping("error")
     headers = data.mapping("responseHeaders")
     status = data.count("statusCode")
-    return error(
-        message or "unknown error",
-        _CLASSES.get(name, ""),
-        status=status,
-        type=body.text("code") or body.text("type"),
-        retry_at=retry_at({key: headers.text(key) for key in headers}, status, _time(value)),
-    )
-
-
-def _time(value: Json) -> datetime | None:
-    """When the line was written, by its own word."""
-    milliseconds = value.count("timestamp")
-    return datetime.fromtimestamp(milliseconds / 1000, UTC) if 0 < milliseconds < 1e14 else None
+    # When the line was written, by its own word.
+    written = value.count("timestamp") / 1000
+    now = datetime.fromtimestamp(written, UTC) if 0 < written < 1e11 else None
+    at = retry_at({key: headers.text(key) for key in headers}, status, now)
+    kind = body.text("code") or body.text("type")
+    text = message or "unknown error"
+    return error(text, _CLASSES.get(name, ""), status=status, type=kind, retry_at=at)

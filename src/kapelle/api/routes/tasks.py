@@ -50,10 +50,12 @@ class RetryBody(NewLimits):
 
 
 class ResumeBody(NewLimits):
-    """A message for the agent, limits that are to hold from now on, and whether the base is to be
-    merged into its branch first, so that it resolves what conflicts."""
+    """A message for the agent, limits that are to hold from now on, whether the base is to be
+    merged into its branch first, so that it resolves what conflicts, and whether it is told the
+    comments on its pull request that are new."""
 
     merge: bool = False
+    comments: bool = False
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
@@ -113,7 +115,8 @@ async def resume(
 ) -> Task:
     """A new attempt that carries what the last one left, with a message for it."""
     body = body or ResumeBody()
-    return await service.tasks.resume(task_id, body.message, body, parent, merge=body.merge)
+    more = {"merge": body.merge, "comments": body.comments}
+    return await service.tasks.resume(task_id, body.message, body, parent, **more)
 
 
 class SayBody(Spec):

@@ -17,7 +17,7 @@ from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import excerpt
 from kapelle.runner.shim import files
-from kapelle.store import accounts, attempts, events, runs, steps, tasks
+from kapelle.store import accounts, attempts, deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -75,9 +75,16 @@ def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) 
 
 
 def resume(
-    connection: Connection, task_id: str, message: str | None, limits: NewLimits = _UNCHANGED
+    connection: Connection,
+    task_id: str,
+    message: str | None,
+    limits: NewLimits = _UNCHANGED,
+    heard_at: datetime | None = None,
 ) -> Stop:
+    """Have it go on with a message, in which it is told the comments of others up to a time."""
     require_ended(connection, task_id, "resumed")
+    if heard_at is not None:
+        deliveries.update(connection, task_id, heard_at=heard_at)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     # A message that a limit kept from being read is still to be read.
     message = _joined(tasks.row(connection, task_id)["next_message"], message)
