@@ -19,7 +19,8 @@ from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.views import AgentView, LoginView
-from kapelle.engine.environment import agent_environment
+from kapelle.engine.environment import Origin, agent_environment
+from kapelle.engine.launch import Place
 from kapelle.engine.output import output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
@@ -176,8 +177,8 @@ async def ask(
 ) -> tuple[str | None, Failure | None, str | None]:
     """The answer of an agent, or why there is none."""
     process, owner = Process(process_dir), process_dir.parent.name
-    launch = question(parts, settings, agent, prompt, process, owner, {})
-    launch = replace(launch, timeout_s=_LIVE_S)
+    place = Place(parts, settings, owner, process_dir, {}, Origin())
+    launch = replace(question(place, agent, prompt, process), timeout_s=_LIVE_S)
     try:
         ended = await parts.runner.execute(launch)
     except asyncio.CancelledError:

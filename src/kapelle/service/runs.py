@@ -16,7 +16,7 @@ from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
-from kapelle.engine.tasks.submit import require_directory
+from kapelle.engine.tasks.submit import Belonging, require_directory
 from kapelle.service.work import below, of_repository, wait
 from kapelle.store import deliveries, runs, steps, tasks
 from kapelle.store.database import Connection
@@ -42,18 +42,13 @@ class Runs:
         attempt asks for is a child of the attempt's task, its parent."""
         parts = self._parts
         if parent is None:
-            run_id = await start(parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
-            return await self.get(run_id)
+            whose = Belonging(schedule_id=schedule_id)
+            return await self.get(await start(parts, pattern, spec, idempotency_key, whose))
         place = (await self._db.read(tasks.row, parent))["directory"]
         valid = await validated(parts, pattern, {"directory": place, **spec})
-        run_id = await start(
-            parts,
-            pattern,
-            await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True)),
-            own_key(parent, idempotency_key),
-            parent_task_id=parent,
-            also=room_for(parts, parent),
-        )
+        spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
+        whose, key = Belonging(parent_task_id=parent), own_key(parent, idempotency_key)
+        run_id = await start(parts, pattern, spec, key, whose, room_for(parts, parent))
         return await self.get(run_id)
 
     async def patterns(self, directory: str | None) -> tuple[list[PatternView], list[InvalidInput]]:

@@ -20,7 +20,7 @@ from kapelle.settings import AgentSettings
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
-_HOOKS = "claude-hooks.json"
+HOOKS = "claude-hooks.json"
 _WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
 _WRITING_TOOLS = "Edit,MultiEdit,Write,NotebookEdit"
 _LEAST_USD = 0.0001
@@ -95,6 +95,7 @@ class ClaudeAgent(Agent):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    hears = True
     url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -107,7 +108,10 @@ class ClaudeAgent(Agent):
     def over_acp(self, request: AgentRequest) -> Command:
         # Without the first there is no mode that asks for nothing when the user is root.
         env = {"IS_SANDBOX": "1", **_DEFAULTS}
-        return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
+        own = {name: env[name] for name in env.keys() - request.environ.keys()}
+        hooks = request.hooks("PreToolUse", _WRITING, "claude")
+        files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file} if hooks else {}
+        return Command([], own, files=files)
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable()]
@@ -125,9 +129,9 @@ class ClaudeAgent(Agent):
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        if hooks := request.hooks("PreToolUse", _WRITING, "claude"):
-            files |= {_HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
-            argv += ["--settings", str(request.beside(_HOOKS))]
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.said_hooks():
+            files |= {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
+            argv += ["--settings", str(request.beside(HOOKS))]
         budget = request.budget_usd
         argv += self.options(
             {
