@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
-from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
+from kapelle.domain.run import Run, RunFilter, Step, rests
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
 from kapelle.engine.parts import Parts
@@ -17,8 +17,9 @@ from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import require_directory
+from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import deliveries, runs, steps, tasks
+from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -40,7 +41,7 @@ class Runs:
     ) -> Run:
         """Store a run; once this returned, nothing but a person ends it without a verdict. What an
         attempt asks for is a child of the attempt's task, its parent."""
-        parts = self._parts
+        parts, spec = self._parts, await with_list(self._db, pattern, spec)
         if parent is None:
             run_id = await start(parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
             return await self.get(run_id)
@@ -140,9 +141,7 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        run = self._shown(connection, runs.get(connection, run_id))
-        rests = is_resting(run.status, run.waiting_for)
-        return rests and not deliveries.is_under_way(connection, runs.row(connection, run_id))
+        return rests(self._shown(connection, runs.get(connection, run_id)))
 
     def _shown(self, connection: Connection, run: Run) -> Run:
         """A run with what it is at, and whether all that it could go on with waits for a person."""

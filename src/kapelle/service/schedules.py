@@ -28,6 +28,7 @@ from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets import SpecSecrets
+from kapelle.service.batches import with_list
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, schedules
@@ -60,6 +61,7 @@ class ScheduledWork:
             checked = _task(spec)
             await examine(self._parts, checked)
         else:
+            spec = await with_list(self._parts.db, kind, spec)
             checked, _ = await run_start.examine(self._parts, kind, spec)
         settings = self._parts.settings(checked.directory)
         return Examined(
