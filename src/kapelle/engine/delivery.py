@@ -65,7 +65,7 @@ class Deliveries:
                     await self._sweep()
                 except (KapelleError, OSError) as error:
                     _log.warning("deliveries are looked for again: %s", error)
-                await changed.wait(_LOOK_S)
+                await changed.wait(min(_LOOK_S, self._parts.settings().forge.refresh_s))
 
     async def _sweep(self) -> None:
         self._going = {owner: task for owner, task in self._going.items() if not task.done()}

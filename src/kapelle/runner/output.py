@@ -1,5 +1,6 @@
 """Reading logs by byte offset, never as a whole."""
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,7 @@ MAX_LINE = 8 << 20
 
 def read(path: Path, offset: int, limit: int) -> bytes:
     """At most limit bytes from an offset on; nothing if the log is missing or shorter."""
-    file = open_file(path)
-    if file is None:
-        return b""
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         try:
             file.seek(offset)
         except (OverflowError, OSError):
@@ -27,10 +25,7 @@ def read(path: Path, offset: int, limit: int) -> bytes:
 
 def tail_offset(path: Path, lines: int) -> int:
     """Where the last lines of a log begin; an unterminated last line counts as one."""
-    file = open_file(path)
-    if file is None:
-        return 0
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         begin = end = file.seek(0, os.SEEK_END)
         if lines <= 0:
             return end
@@ -50,10 +45,7 @@ def tail_offset(path: Path, lines: int) -> int:
 
 def tail_text(path: Path, max_bytes: int) -> str:
     """The end of a log as text, from the beginning of a line if there is one in reach."""
-    file = open_file(path)
-    if file is None:
-        return ""
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         end = file.seek(0, os.SEEK_END)
         begin = max(0, end - max_bytes)
         # One byte more shows whether the tail happens to begin with a line.

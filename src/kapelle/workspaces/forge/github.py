@@ -64,18 +64,15 @@ class GitHub(Forge):
             if len(runs) >= found["total_count"] or not found["check_runs"]:
                 break
         status = await self.call("GET", f"{self._path}/commits/{commit}/status?per_page=100")
-        bad, log = [], ""
-        for run in runs:
-            if run["conclusion"] in _BAD:
-                bad.append(
-                    f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}".strip()
-                )
-        for run in [run for run in runs if run["conclusion"] in _BAD][:_MOST_LOGS]:
+        bad, log = [run for run in runs if run["conclusion"] in _BAD], ""
+        for run in bad[:_MOST_LOGS]:
             told = await self.text(f"{self._path}/actions/jobs/{run['id']}/logs")
             output = run.get("output") or {}
             told = told or "\n".join(filter(None, (output.get("summary"), output.get("text"))))
             log += f"\n== {run['name']}\n{told.rstrip()}\n"
-        return _verdict(bad, log, [run["conclusion"] for run in runs], status)
+        said = [f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}" for run in bad]
+        ends = [run["conclusion"] for run in runs]
+        return _verdict([one.strip() for one in said], log, ends, status)
 
     async def comments(self, number: int) -> list[Comment]:
         found = []
