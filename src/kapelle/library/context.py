@@ -27,7 +27,7 @@ from kapelle.library.budget import Account
 from kapelle.library.execution import cost_of, execute, process_directory, respond
 from kapelle.library.interaction import Caller, Suspended
 from kapelle.library.outcome import RunState
-from kapelle.patterns.context import Fact, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
@@ -127,19 +127,9 @@ class LocalContext(GitContext):
     ) -> T:
         return await perform()
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        workspace: Place = "run",
-        keep_session: bool = False,
-        max_attempts: int = 1,
-        afresh: bool = False,
-        disposable: bool = False,
-        patient: bool = True,
-        **fields: Unpack[TaskArgs],
-    ) -> TaskResult:
+    async def task(self, prompt: str, **fields: Unpack[TaskArgs]) -> TaskResult:
         """As everywhere, but model, tools, session and priority are the agent's own affair."""
+        workspace, disposable = fields.get("workspace", "run"), fields.get("disposable")
         before = fields.get("continue_from")
         earlier = self._tasks[before] if before else None
         text = compose(
@@ -160,11 +150,11 @@ class LocalContext(GitContext):
         limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
         system = fields.get("system_prompt") or self.spec.system_prompt
         request = Request(text, system, task.cwd, role, title, limit_s)
-        thrown_away = disposable and workspace == "own"
+        thrown_away = bool(disposable and workspace == "own")
         self._has_worked |= not thrown_away
         facts = {"task_id": task.id, "title": title, "role": role}
         self.report("task.started", **facts, agent=agent.name)
-        for _ in range(max_attempts):
+        for _ in range(fields.get("max_attempts", 1)):
             result = await self._attempt(task, agent, request, checks, keep=not thrown_away)
             if result.ok:
                 break
@@ -255,7 +245,7 @@ class LocalContext(GitContext):
         )
 
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         subject, commit = self._subject(task), None
         if subject.result is not None:
@@ -291,12 +281,7 @@ class LocalContext(GitContext):
         return result
 
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         ended, output, printed = await self._command(
             command, self._subject(task), env or {}, timeout_s

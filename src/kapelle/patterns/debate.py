@@ -62,10 +62,6 @@ class DebateSpec(PatternSpec):
     minutes: AgentName = field(None, "an agent that takes no side, and writes the minutes")
 
     @property
-    def subject(self) -> str:
-        return self.prompt
-
-    @property
     def never_blocks(self) -> bool:
         return True
 
