@@ -29,6 +29,7 @@ LONGEST_ARGUMENT = 100_000
 # Where the daemon is, for a hook, and the hook.
 _DAEMON = "daemon.json"
 _HOOK = Path(__file__).parent / "bridges" / "hook.py"
+_MESSAGE = _HOOK.with_name("message.py")
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -112,14 +113,29 @@ class AgentRequest:
         """Where a file of Command.files will be."""
         return self.prompt_file.parent / name
 
-    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
-        """The hook before tools that write, as agents are configured with; none where nobody else
-        is. It is refused by its exit code where it cannot even begin."""
+    def guard(self, form: str) -> str | None:
+        """The command that asks, before a tool writes, who holds the file; None where nobody else
+        is. It refuses by its exit code where it cannot even begin."""
         if self.daemon is None:
+            return None
+        script = shlex.join([sys.executable, "-I", "-S", str(_HOOK)])
+        # The same text for every attempt: codex trusts a hook by its digest.
+        return f'{script} "$KAPELLE_RUN_DIR/{_DAEMON}" {form} || exit 2'
+
+    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
+        """The guard as a hook before tools that write, as agents are configured with."""
+        command = {"type": "command", "command": self.guard(form)}
+        return {event: [{"matcher": tools, "hooks": [command]}]} if self.daemon else {}
+
+    def said_hooks(self) -> dict[str, Any]:
+        """The hooks that tell it what people say meanwhile: after each tool, and before its end.
+        Until somebody has said something there is no folder, and they cost next to nothing."""
+        if self.said is None or self.interactive:
             return {}
-        words = [sys.executable, "-I", "-S", str(_HOOK), str(self.beside(_DAEMON)), form]
-        command = {"type": "command", "command": f"{shlex.join(words)} || exit 2"}
-        return {event: [{"matcher": tools, "hooks": [command]}]}
+        folder = shlex.quote(str(self.said))
+        script = f"{shlex.join([sys.executable, '-I', '-S', str(_MESSAGE)])} {folder}"
+        command = {"type": "command", "command": f"test ! -d {folder} || {script}"}
+        return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property
     def daemon_file(self) -> dict[str, str]:

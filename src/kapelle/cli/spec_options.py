@@ -405,7 +405,7 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
     few = f"There must be at least {least} {option.key}, not {len(prompts)}."
     many = f"There may be at most {most} {option.key}, not {len(prompts)}."
     values.refuse(
-        (not prompts, f"There are no {option.key}.", example),
+        (not prompts and option.required, f"There are no {option.key}.", example),
         (len(prompts) < least, few, f"Add {more} PROMPT; `kapelle run` is for a single task."),
         (len(prompts) > most, many, "Join some of them."),
     )

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.agents.adapters.claude import ClaudeAgent
+from kapelle.agents.adapters.claude import HOOKS, ClaudeAgent
 from kapelle.agents.adapters.codex import CodexAgent
 from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
@@ -118,6 +118,7 @@ class AcpAgent(Agent):
             system_prompt=request.system_prompt,
             said=str(request.said) if request.said else None,
             daemon=request.daemon,
+            claude_settings=own.files.get(HOOKS),
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
         job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})

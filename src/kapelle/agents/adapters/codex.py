@@ -85,6 +85,11 @@ class CodexAgent(Agent):
         (r"required MCP servers failed to initialize: .*", FailureClass.TOOL),
     )
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        hooks = request.hooks("PreToolUse", _WRITING, "codex")
+        env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})} if hooks else {}
+        return Command([], env, files=request.daemon_file)
+
     def command(self, request: AgentRequest) -> Command:
         if _has_hooks(request.workspace):
             # The option that lets ours run would let the repository's run as well.
