@@ -34,9 +34,9 @@ class Questions:
         """All that tasks and runs ask of people, the oldest first."""
         return await self._db.read(questions.unanswered)
 
-    async def answer(self, whose: str, text: str) -> Question:
+    async def answer(self, whose: str, text: str, *, is_agent: bool = False) -> Question:
         """Answer the question of a token, or the only one of a task or run, which then goes on."""
-        return await self._db.write(answer, whose, text)
+        return await self._db.write(answer, whose, text, is_agent=is_agent)
 
 
 def _is_open(connection: Connection, token: str) -> bool:

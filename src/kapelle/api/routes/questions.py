@@ -52,8 +52,10 @@ async def wait(
     return await service.questions.wait(token, timeout_s, attempt)
 
 
-@router.post("/{token}/answer", dependencies=_owner)
-async def answer(token: str, body: GivenAnswer, service: UseCases) -> Question:
+@router.post("/{token}/answer")
+async def answer(token: str, body: GivenAnswer, service: UseCases, parent: Parent) -> Question:
     """Answer a question by its token, or the only one of a task or run by its id; who asked goes
-    on. A number chooses one of its choices."""
-    return await service.questions.answer(token, body.answer)
+    on. A number chooses one of its choices. An attempt answers what agents below it ask while
+    they work, and never what needs a person's consent."""
+    await service.work.require_own(parent, token.partition(":")[0], itself=False)
+    return await service.questions.answer(token, body.answer, is_agent=parent is not None)
