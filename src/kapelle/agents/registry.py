@@ -130,15 +130,10 @@ def _adapter(name: str, kind: str) -> Adapter:
         text = f"The agent {name!r} is of type {kind!r}, which does not exist; types are: {known}."
         raise AgentNotFound(text, hint=f"kapelle config set agents.{name}.type {_TEMPLATE}")
     try:
-        return _load(entry)
+        return cast(Adapter, entry.load())
     except Exception as error:
         text = f"The adapter {kind!r} ({entry.value}) cannot be loaded: {error}."
         raise AgentMisconfigured(text) from error
-
-
-@cache
-def _load(entry: EntryPoint) -> Adapter:
-    return cast(Adapter, entry.load())
 
 
 @cache

@@ -9,7 +9,7 @@ from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
-from kapelle.domain.task import Directory, Limit, Record, Task, TaskCursor, TaskFilter, Work
+from kapelle.domain.task import ListFilter, Record, Task, TaskFilter, Work
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -35,20 +35,13 @@ def rests(work: Task | Run) -> bool:
     return is_resting(work.status, work.waiting_for) and not delivers
 
 
-class RunFilter(Record):
+class RunFilter(ListFilter):
     """Which runs are listed, newest first; nested ones are inside others."""
 
     status: list[RunStatus] | None = None
     pattern: Name | None = None
-    project: Name | None = None
-    repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
-    parent_task_id: TaskCursor | None = None
     nested: bool = False
-    archived: bool = False
-    flagged: bool = False  # true leaves out those that are not
-    light: bool = False  # as rows: every long text is cut
-    limit: Limit = 50
     cursor: RunCursor | None = None
 
 

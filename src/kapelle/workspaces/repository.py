@@ -213,10 +213,8 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     if object_format not in {"sha1", "sha256"}:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
     filters = await _allowed_filters(place) if git.filters else ()
-    places = (
-        _own_ignore_file(values.get("core.excludesfile")),
-        checkout.common_dir / "info/exclude",
-    )
+    mine = _own_ignore_file(values.get("core.excludesfile"))
+    places = (mine, checkout.common_dir / "info/exclude")
     ignored = [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places]
     own = [f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()]
     return WorkTree(
@@ -235,12 +233,9 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **_own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
-    return {
-        f"GIT_{role}_{key.removeprefix('user.').upper()}": value
-        for key, value in found.items()
-        for role in ("AUTHOR", "COMMITTER")
-        if value.strip()
-    }
+    told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
+    roles = ("AUTHOR", "COMMITTER")
+    return {f"GIT_{role}_{key}": name for key, name in told.items() for role in roles}
 
 
 async def _allowed_filters(place: Place) -> tuple[str, ...]:

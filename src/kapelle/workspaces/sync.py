@@ -153,7 +153,11 @@ def worktree(
     workspaces = Workspaces(library_home(home), *AUTHOR)
     loop = _Loop()
     try:
-        _finish_merges(loop, workspaces)
+        # There is no daemon to do it: a program killed amid merge() is made good by the next one.
+        try:
+            loop.run(workspaces.finish_merges())
+        except KapelleError as error:
+            _log.warning("A merge that was interrupted is not finished: %s", error.message)
         owner, directory = f"work_{new_id('run').partition('_')[2]}", Path(repository).expanduser()
         workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
         tree = Worktree(loop, workspaces, owner, workspace)
@@ -186,11 +190,3 @@ async def create_or_dismiss(
         with suppress(KapelleError, OSError):
             await workspaces.discard(owner, empty_branch=True)
         raise
-
-
-def _finish_merges(loop: _Loop, workspaces: Workspaces) -> None:
-    """There is no daemon to do it: a program killed amid merge() is made good by the next one."""
-    try:
-        loop.run(workspaces.finish_merges())
-    except KapelleError as error:
-        _log.warning("A merge that was interrupted is not finished: %s", error.message)

@@ -53,14 +53,12 @@ _NO_MONEY = re.compile(
     r"spend limit|shared budget|out of (?:usage|extra usage)|include (?:extra )?usage"
     r"|requires usage credits|usage limit is set to \$0"
 )
+_LOST = r"No conversation found with session ID|--resume requires a valid session"
 _BY_MESSAGE = (
-    (
-        re.compile(r"No conversation found with session ID|--resume requires a valid session"),
-        FailureClass.SESSION_LOST,
-    ),
-    (re.compile(r"^(?:No auth type is selected|Missing API key)"), FailureClass.AUTHENTICATION),
-    (re.compile(r"^\[API Error: Context is too large"), FailureClass.CONTEXT_OVERFLOW),
-    (re.compile(r"^\[API Error: Connection error"), FailureClass.ENVIRONMENT),
+    (_LOST, FailureClass.SESSION_LOST),
+    (r"^(?:No auth type is selected|Missing API key)", FailureClass.AUTHENTICATION),
+    (r"^\[API Error: Context is too large", FailureClass.CONTEXT_OVERFLOW),
+    (r"^\[API Error: Connection error", FailureClass.ENVIRONMENT),
 )
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
@@ -160,8 +158,12 @@ class ClaudeAgent(Agent):
         if "sessionId" in event:
             return self._meter.from_transcript(event)
         is_result = event.get("type") == "result"
-        used = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
-        return used + parse_stream(event) + _command_error(event)
+        events = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
+        events += parse_stream(event)
+        if (outcome := event.text("local_command_outcome", "kind")) in _COMMAND_FAILURES:
+            text = "Claude Code took the prompt for a command of its own, which came to nothing"
+            events.append(error(f"{text}: {outcome}", type=_COMMAND))
+        return events
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -196,14 +198,6 @@ def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> l
 def _literal(text: str) -> str:
     """Text in which Claude finds no variable to replace: the $ of each is one's default value."""
     return text.replace("${", "${KAPELLE_NOT_SET:-$}{")
-
-
-def _command_error(event: Json) -> list[AgentEvent]:
-    outcome = event.text("local_command_outcome", "kind")
-    if outcome not in _COMMAND_FAILURES:
-        return []
-    text = f"Claude Code took the prompt for a command of its own, which came to nothing: {outcome}"
-    return [error(text, type=_COMMAND)]
 
 
 class Meter:
@@ -318,7 +312,11 @@ def _system(event: Json) -> list[AgentEvent]:
                     events.append(AgentEvent("notice", text, FailureClass.TOOL))
             return events
         case "api_retry":
-            return [_api_retry(event)]
+            code, kind = event.count("error_status"), event.text("error")
+            what = f"HTTP status {code}" if code else "The provider did not answer"
+            again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
+            text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
+            return [error(text, kind="notice", status=code, type=kind)]
         case "retry":
             return _retry(event.mapping("data"))
         case "permission_denied":
@@ -326,14 +324,6 @@ def _system(event: Json) -> list[AgentEvent]:
             text = f"{event.text('tool_name')} was denied: {why}"
             return [AgentEvent("notice", text, FailureClass.TOOL)]
     return []
-
-
-def _api_retry(event: Json) -> AgentEvent:
-    status, kind = event.count("error_status"), event.text("error")
-    what = f"HTTP status {status}" if status else "The provider did not answer"
-    again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
-    text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
-    return error(text, kind="notice", status=status, type=kind)
 
 
 def _retry(data: Json) -> list[AgentEvent]:
@@ -422,6 +412,6 @@ def _reason(event: Json) -> str:
 def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
     status = event.count("api_error_status") or (int(found[1]) if found else 0)
-    name = next((kind for pattern, kind in _BY_MESSAGE if pattern.search(text)), "")
+    name = next((kind for pattern, kind in _BY_MESSAGE if re.search(pattern, text)), "")
     name = FailureClass.LIMIT if subtype in _LIMITS else name
     return error(text, name, status=status, type=event.text("api_error_type"))

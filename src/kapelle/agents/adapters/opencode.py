@@ -238,14 +238,11 @@ def _step(part: Json) -> list[AgentEvent]:
     tokens = part.mapping("tokens")
     cache = tokens.mapping("cache")
     cached = cache.count("read")
-    used = usage(
-        tokens.count("input") + cached + cache.count("write"),
-        tokens.count("output") + tokens.count("reasoning"),
-        cached,
-        turns=1,
-        # It counts 0 for a model whose price it does not know.
-        **({"cost_usd": part["cost"]} if part.get("cost") else {}),
-    )
+    sent = tokens.count("input") + cached + cache.count("write")
+    received = tokens.count("output") + tokens.count("reasoning")
+    # It counts 0 for a model whose price it does not know.
+    cost = {"cost_usd": part["cost"]} if part.get("cost") else {}
+    used = usage(sent, received, cached, turns=1, **cost)
     reason = part.text("reason")
     if reason == "stop":
         return [used, AgentEvent("result")]

@@ -119,12 +119,11 @@ class Supervisor:
     def __init__(
         self,
         agent: Child,
+        request: Request,
         streams: tuple[Stream, ...],
         tree: Subtree,
         signals: Signals,
         *,
-        timeout_s: float | None,
-        grace_s: float,
         on_exec: Callable[[bytes], None],
         terminal: Terminal | None = None,
     ) -> None:
@@ -136,7 +135,7 @@ class Supervisor:
         self._streams = streams
         self._tree = tree
         self._signals = signals
-        self._grace_s = grace_s
+        self._grace_s, timeout_s = request.grace_s, request.timeout_s
         self._on_exec = on_exec
         self._terminal = terminal
         self._report: int | None = agent.report

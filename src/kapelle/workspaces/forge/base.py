@@ -179,10 +179,9 @@ def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
             return await call(self, *args)
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             # Its text may hold a token.
-            raise ForgeError(
-                f"{self.host} did not answer as a {self.kind} does ({type(error).__name__}).",
-                hint=f'See kind and url of [forge.hosts."{self.host}"] in config.toml.',
-            ) from None
+            text = f"{self.host} did not answer as a {self.kind} does ({type(error).__name__})."
+            hint = f'See kind and url of [forge.hosts."{self.host}"] in config.toml.'
+            raise ForgeError(text, hint=hint) from None
 
     return told
 
