@@ -411,7 +411,7 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
     least, most = option.limits.get("minItems", 0), option.limits.get("maxItems", math.inf)
     more = option.about["more"][0]
     example = f'Write `kapelle {command} "design it" {more} "implement it"`.'
-    if not prompts:
+    if not prompts and option.required:
         raise InvalidInput(f"There are no {option.key}.", hint=example)
     if len(prompts) < least:
         raise InvalidInput(

@@ -154,10 +154,10 @@ Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m o
 
 
 def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until tasks or runs have ended, and are delivered where that was asked for.
+    """Wait until tasks or runs have ended.
 
-    Exits with 0 when all are completed, 1 when one failed or was cancelled, 3 when one needs
-    input or is paused, 2 when the time is up.
+    And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
+    when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
     wait_for(task_ids, timeout, as_json)
 

@@ -52,7 +52,7 @@ class BatchSpec(PatternSpec):
     )
 
     items: list[ItemSpec] = Field(
-        min_length=1,
+        default=[],
         max_length=1_000,
         description="what is done; each is a prompt or an object",
         json_schema_extra=argument(
@@ -61,6 +61,10 @@ class BatchSpec(PatternSpec):
             more=("--item", "A further item; repeatable."),
         ),
     )
+    saved: Name | None = field(
+        None, "the saved list whose items are worked off, as it is at the start", "--list",
+        metavar="NAME",
+    )  # fmt: skip
     at_once: int = field(4, "how many items are under way at a time", ge=1, le=100)
     pattern: Name | None = field(
         None, "the pattern that does the items which name none; by default each is a task",
@@ -100,6 +104,8 @@ class BatchSpec(PatternSpec):
     @model_validator(mode="after")
     def _patterns_fit(self) -> "BatchSpec":
         """What a run of an item would be refused for is told before anything begins."""
+        if not self.items:
+            raise ValueError("there is no item: name prompts, a file or a saved list")
         for number, item in enumerate(self.items, 1):
             name = item.pattern or self.pattern
             if name == "batch":

@@ -54,6 +54,13 @@ class Batches:
         return found
 
 
+async def with_list(db: Database, pattern: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, with the items that the saved list which it names has now."""
+    if pattern != "batch" or not isinstance(name := spec.get("saved"), str):
+        return spec
+    return {**spec, "items": _view(await db.glance(_note, name)).items}
+
+
 def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         found = _ITEMS.validate_python(items)

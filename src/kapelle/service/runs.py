@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.run import Run, RunFilter, Step
+from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text, WaitSeconds
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
 from kapelle.engine.parts import Parts
@@ -20,8 +20,9 @@ from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import Belonging, require_directory
+from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import deliveries, events, runs, steps, tasks
+from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -64,13 +65,13 @@ class Runs:
         self, body: StartBody, parent: str | None, idempotency_key: str | None = None
     ) -> Run:
         """Start a run; it is stored when this returns."""
-        parts = self._parts
+        parts, asked = self._parts, await with_list(self._db, body.pattern, body.spec)
         if parent is None:
-            run_id = await start(parts, body.pattern, body.spec, idempotency_key)
+            run_id = await start(parts, body.pattern, asked, idempotency_key)
             return await self.get(run_id)
         # What an attempt asks for is a child of the attempt's task.
         place = (await self._db.read(tasks.row, parent))["directory"]
-        valid = await validated(parts, body.pattern, {"directory": place, **body.spec})
+        valid = await validated(parts, body.pattern, {"directory": place, **asked})
         spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
         whose, key = Belonging(parent_task_id=parent), own_key(parent, idempotency_key)
         run_id = await start(parts, body.pattern, spec, key, whose, room_for(parts, parent))
@@ -166,9 +167,7 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        run = self._shown(connection, [runs.get(connection, run_id)])[0]
-        rests = is_resting(run.status, run.waiting_for)
-        return rests and not deliveries.is_under_way(connection, runs.row(connection, run_id))
+        return rests(self._shown(connection, [runs.get(connection, run_id)])[0])
 
     def _shown(self, connection: Connection, found: list[Run]) -> list[Run]:
         """Runs with what they are at."""

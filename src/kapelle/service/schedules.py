@@ -30,6 +30,7 @@ from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets import SpecSecrets
+from kapelle.service.batches import with_list
 from kapelle.service.runs import CancelRun, Runs
 from kapelle.service.tasks import CancelTask, Tasks
 from kapelle.store import events, schedules
@@ -62,6 +63,7 @@ class ScheduledWork:
             checked = _task(spec)
             await examine(self._parts, checked)
         else:
+            spec = await with_list(self._parts.db, kind, spec)
             checked, _ = await run_start.examine(self._parts, kind, spec)
         settings = self._parts.settings(checked.directory)
         return Examined(
@@ -75,6 +77,7 @@ class ScheduledWork:
         belonging = Belonging(schedule_id=schedule_id)
         if kind == TASK:
             return (await submit(self._parts, _task(spec), key, belonging)).id
+        spec = await with_list(self._parts.db, kind, spec)
         return await run_start.start(self._parts, kind, spec, key, belonging)
 
     async def cancel(self, subject: str, reason: str) -> None:

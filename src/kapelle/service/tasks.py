@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import Conflict, Forbidden, KapelleError
+from kapelle.domain.run import rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
@@ -32,7 +33,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, submit
 from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import children, deliveries, events, tasks
+from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 
 
@@ -289,8 +290,8 @@ def _ended(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    rests = is_resting(task["status"], task["waiting_for"])
-    return rests and not deliveries.is_under_way(connection, task)
+    # Most are not near their end: the whole task is looked at when it is.
+    return is_resting(task["status"], task["waiting_for"]) and rests(tasks.get(connection, task_id))
 
 
 def _row(connection: Connection, text: str) -> Any:

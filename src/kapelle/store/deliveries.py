@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
-from kapelle.domain.states import is_delivering
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
 from kapelle.store.query import Row, in_parts
@@ -64,13 +63,6 @@ def find(connection: sa.Connection, owner: str) -> Row | None:
 
 def update(connection: sa.Connection, owner: str, /, **values: Any) -> None:
     connection.execute(deliveries.update().where(deliveries.c.owner == owner), values)
-
-
-def is_under_way(connection: sa.Connection, work: Row) -> bool:
-    """Whether the row of a task or run is of work that completed and is still to be merged or made
-    a pull request, as was asked for."""
-    row = find(connection, work["id"]) if work["status"] == "completed" else None
-    return row is not None and is_delivering("completed", work["workspace_commit"], row)
 
 
 def of(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
