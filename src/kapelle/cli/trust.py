@@ -69,22 +69,19 @@ def untrust(directory: Place = None) -> Report:
 
 def ask(refusal: NotTrusted) -> bool:
     """Show what a repository would execute and ask whether it may; False without a terminal."""
-    from kapelle.settings.trust import VARIABLE, is_trusted_by
+    from kapelle.settings.trust import VARIABLE
 
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    if not can_ask and VARIABLE not in os.environ:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if VARIABLE in os.environ:
+            say(f"The daemon was started without {VARIABLE}, so it does not count: kapelle stop")
         return False
     # The last word of what to type is the place.
     client, [*_, place] = Connection(), shlex.split(refusal.hint or "")
     [found] = client.get("/trust", {"directory": place})
-    # The daemon may have been started without the variable, and this person says so now.
-    if not is_trusted_by(os.environ, Path(found["directory"])):
-        if not can_ask:
-            return False
-        say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
-        _explain(found)
-        if not typer.confirm("Do you trust it?", default=False, err=True):
-            return False
+    say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
+    _explain(found)
+    if not typer.confirm("Do you trust it?", default=False, err=True):
+        return False
     _grant(client, found)
     return True
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text, WaitSeconds
+from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
 from kapelle.service.work import wait
@@ -60,10 +61,14 @@ class Questions:
         """All that tasks and runs ask of people, the oldest first."""
         return QuestionList(questions=await self._db.read(questions.unanswered))
 
-    async def answer(self, token: str, body: GivenAnswer) -> Question:
+    async def answer(self, token: str, body: GivenAnswer, parent: str | None) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id; who asked
-        goes on. A number chooses one of its choices."""
-        return await self._db.write(answer, token, body.answer)
+        goes on. A number chooses one of its choices. An attempt answers what agents below it ask
+        while they work, and never what needs a person's consent."""
+        whose = token.partition(":")[0]
+        if parent is not None and not await self._db.read(is_own, parent, whose, itself=False):
+            raise not_own(whose)
+        return await self._db.write(answer, token, body.answer, is_agent=parent is not None)
 
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:

@@ -238,7 +238,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/questions", attempt_too, Questions.ask, status=201),
         Row("GET", "/questions", owner_only, Questions.unanswered),
         Row("GET", "/questions/{token}", attempt_too, Questions.wait),
-        Row("POST", "/questions/{token}/answer", owner_only, Questions.answer),
+        Row("POST", "/questions/{token}/answer", attempt_too, Questions.answer),
     ),
     "locks": (
         Row("POST", "/locks", attempt_too, LockService.take),
