@@ -40,7 +40,7 @@ browser: setup
 # What fails among the others is tried once more, alone: a test that passes then is unsteady and to be mended.
 test: setup browser
 	$(BIN)/pytest $(PARALLEL) --durations=30 $(ARGS) || { echo "UNSTEADY, unless it fails again:"; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none -x -p no:xdist $(ARGS); }
+		$(BIN)/pytest --last-failed --last-failed-no-failures none -x -n 0 $(ARGS); }
 
 # The real agents, at pinned versions, against a scripted model; one that cannot be had is skipped.
 test-agents: setup
@@ -81,7 +81,7 @@ bench: setup
 # Everything that takes long: the storms, and all that `make test` tries a sample of.
 chaos: setup
 	$(BIN)/python -m tests.chaos
-	$(BIN)/pytest $(PARALLEL) --exhaustive tests/chaos tests/unit/engine $(ARGS)
+	$(BIN)/pytest $(PARALLEL) --exhaustive -m sampled $(ARGS)
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup

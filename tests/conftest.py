@@ -42,11 +42,31 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"sample: --sample={config.option.sample} repeats it, --exhaustive leaves nothing out"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.option.exhaustive:
-        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    groups: dict[tuple[Path, int, str], list[pytest.Item]] = {}
+    left_out: set[pytest.Item] = set()
+    for item in items:
+        if mark := item.get_closest_marker("sample"):
+            groups.setdefault((item.path, *mark.args), []).append(item)
+        if item.get_closest_marker("exhaustive"):
+            left_out.add(item)
+        if mark or item in left_out or "exhaustive" in getattr(item, "fixturenames", ()):
+            item.add_marker("sampled")
+    # Those that take long begin first, so that at the end no worker waits for another.
+    items.sort(key=_patience, reverse=True)
+    if config.option.exhaustive:
+        return
+    for (path, number, of), group in groups.items():
+        chance = random.Random(f"{config.option.sample} {path.name} {of}")
+        left_out |= {*group} - {*chance.sample(group, min(number, len(group)))}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _patience(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0
 
 
 def _commit() -> str:

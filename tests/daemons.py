@@ -163,9 +163,16 @@ def _read(found: dict[int, bytes], number: int, file: IO[bytes]) -> None:
 
 def _entry_points() -> dict[str, Callable[[], object]]:
     """The functions that the forked processes execute; to import them is what makes them quick."""
+    from kapelle.api import app
     from kapelle.cli.main import main as command
     from kapelle.daemon import main as daemon
 
+    # What a daemon makes of its routes at its first request is most of its start.
+    made = app.routes()
+    nowhere = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    for route in made.routes:
+        route.matches(nowhere)
+    app.routes = lambda: made
     return {"daemon": daemon, "command": command}
 
 

@@ -29,35 +29,13 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
-from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, file_identity, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
-from kapelle.service.agents import Agents
-from kapelle.service.batches import Batches
-from kapelle.service.daemon import Daemon, Stopping
-from kapelle.service.events import Events
-from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge, Templates
-from kapelle.service.locks import LockService
-from kapelle.service.notes import Notes
-from kapelle.service.notify import Notify
-from kapelle.service.output import Output
-from kapelle.service.projects import Projects
-from kapelle.service.questions import Questions
-from kapelle.service.report import Reports
-from kapelle.service.runs import Runs
-from kapelle.service.schedules import ScheduledWork, Schedules
-from kapelle.service.search import Search
-from kapelle.service.sessions import Sessions
-from kapelle.service.tasks import Tasks
-from kapelle.service.terminals import Terminals
-from kapelle.service.trust import Trust
-from kapelle.service.usage import Usages
-from kapelle.service.work import Work
+from kapelle.service.daemon import Stopping
 from kapelle.settings import Settings, load
 from kapelle.store import attempts, backup, events, projects, runs
 from kapelle.store.database import Database, sqlite_url
@@ -236,37 +214,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
     parts.projects = await db.read(projects.current)
-    search = Search(parts)
     merges = Merges(parts)
-    task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
-    work = ScheduledWork(parts, task_service, run_service)
-    scheduler = Scheduler(db, work, parts.secrets)
-    usage = Usages(parts)
-    service = Service(
-        tasks=task_service,
-        runs=run_service,
-        questions=Questions(parts),
-        work=Work(parts, merges, task_service, run_service),
-        schedules=Schedules(db, scheduler, work, parts.secrets),
-        output=Output(parts),
-        events=Events(db, parts.activities),
-        daemon=Daemon(parts, queue, stopping),
-        sessions=Sessions(file=home.sessions),
-        agents=Agents(parts),
-        usage=usage,
-        reports=Reports(parts, task_service, run_service, usage),
-        trust=Trust(parts),
-        knowledge=Knowledge(parts),
-        templates=Templates(parts),
-        search=search,
-        notify=Notify(parts),
-        projects=Projects(parts, search),
-        integrations=Integrations(parts),
-        notes=Notes(db, parts.without_secrets),
-        batches=Batches(db),
-        locks=LockService(parts),
-        terminals=Terminals(parts),
-    )
+    service = Service(parts, queue, merges, stopping)
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
@@ -284,7 +233,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         service.knowledge.run(), service.search.run(), service.notify.run(),
         Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
-    scheduling = asyncio.create_task(scheduler.run())
+    scheduling = asyncio.create_task(service.scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
     gc.freeze()
     gc.enable()
@@ -294,8 +243,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     queue.paused = True
     scheduling.cancel()
     if stopping.agents:
-        await run_service.pause_all("paused with the daemon")
-        await task_service.stop_all("stopped with the daemon")
+        await service.runs.pause_all("paused with the daemon")
+        await service.tasks.stop_all("stopped with the daemon")
     for door in doors:
         door.close()
     await asyncio.wait(serving, timeout=3)

@@ -73,10 +73,8 @@ class Home:
             return cls(Path(named).expanduser().absolute())
         import platformdirs
 
-        return cls(
-            platformdirs.user_state_path("kapelle"),
-            platformdirs.user_config_path("kapelle"),
-        )
+        state, config = platformdirs.user_state_path, platformdirs.user_config_path
+        return cls(state("kapelle"), config("kapelle"))
 
     @property
     def config(self) -> Path:

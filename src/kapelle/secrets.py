@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -74,10 +75,8 @@ class Vault:
         except Exception:  # a keyring's own errors are of any class
             if not is_there:
                 return False
-        raise KapelleError(
-            f"The key of {agent} is in the system's keyring, which cannot be used now.",
-            hint="Unlock the keyring and try again.",
-        )
+        text = f"The key of {agent} is in the system's keyring, which cannot be used now."
+        raise KapelleError(text, hint="Unlock the keyring and try again.")
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""
@@ -99,10 +98,9 @@ class Vault:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise KapelleError(
-                f"{self._home.credentials} cannot be read: {error}.",
-                hint="Correct it, or delete it and store the keys again.",
-            ) from error
+            text = f"{self._home.credentials} cannot be read: {error}."
+            hint = "Correct it, or delete it and store the keys again."
+            raise KapelleError(text, hint=hint) from error
         if not isinstance(found, dict):
             return {}
         return {str(agent): key and str(key) for agent, key in found.items()}
@@ -191,10 +189,8 @@ class SpecSecrets:
             return {key: value for key, value in spec.items() if key not in _FIELDS}
         values = self._read(owner)
         if values is None:
-            raise InvalidInput(
-                "The values of its variables are not there any more.",
-                hint="Create the schedule anew.",
-            )
+            text = "The values of its variables are not there any more."
+            raise InvalidInput(text, hint="Create the schedule anew.")
         return {**spec, **values}
 
     def keep_shell(self, shell: Shell | None) -> str | None:
@@ -232,11 +228,10 @@ class SpecSecrets:
         """Those of these kinds that have values here, except such as are just being stored."""
         limit = time.time() - REQUEST_AGE_S
         found = []
-        for kind in kinds:
-            for path in self._directory.glob(f"{kind}_*.json"):
-                with contextlib.suppress(FileNotFoundError):  # its owner was faster
-                    if path.stat().st_mtime < limit:
-                        found.append(path.stem)
+        for path in chain.from_iterable(self._directory.glob(f"{kind}_*.json") for kind in kinds):
+            with contextlib.suppress(FileNotFoundError):  # its owner was faster
+                if path.stat().st_mtime < limit:
+                    found.append(path.stem)
         return found
 
     def _path(self, owner: str) -> Path:

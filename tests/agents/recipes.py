@@ -89,6 +89,8 @@ def opencode(own: Path, url: str) -> Recipe:
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            # Where a plugin is given, it would wait for packages that it fetches beside it.
+            "npm_config_offline": "true",
         },
     )
 

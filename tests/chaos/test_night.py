@@ -29,5 +29,5 @@ def test_the_report_is_true_however_often_the_daemon_dies(
     attempts = {entry["title"]: entry["attempts"] for entry in report["entries"]}
     assert attempts == {
         "GOOD work": 1, "GOOD words": 1, "BAD idea": 1, "ASKS something": 1,
-        "3 items: LIMITED by its provider": 4,
+        "Be there early and late": 8,
     }  # fmt: skip

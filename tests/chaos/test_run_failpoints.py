@@ -48,7 +48,18 @@ def test_every_failpoint_of_a_run_is_met() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        _OF_EVERY_KIND,
+        *(
+            # The storm kills at random moments of all of them.
+            pytest.param(name, marks=pytest.mark.sample(3, "pieces"))
+            for name in PIECES
+            if name != _OF_EVERY_KIND
+        ),
+    ],
+)
 def test_a_run_survives_a_death_at_every_step(
     name: str,
     kapelle: Instance,

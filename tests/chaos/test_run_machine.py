@@ -162,7 +162,7 @@ def test_runs_are_what_a_simple_model_says(
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=50 if exhaustive else 5,
+            max_examples=50 if exhaustive else 3,
             stateful_step_count=20 if exhaustive else 10,
             deadline=None,
             derandomize=True,

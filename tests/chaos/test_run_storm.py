@@ -12,7 +12,7 @@ from tests.chaos.run_storm import RunStorm, RunStormSize
 def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
     undisturbed: dict[str, Any], tmp_path: Path, exhaustive: bool
 ) -> None:
-    copies, kills = (2, 30) if exhaustive else (1, 10)
+    copies, kills = (2, 30) if exhaustive else (1, 6)
     report = RunStorm(tmp_path, RunStormSize(copies, kills)).run(undisturbed)
     assert report.problems == {}
     assert report.runs == len(undisturbed) * copies

@@ -11,7 +11,7 @@ from tests.chaos.storm import Storm, StormSize
 def test_nothing_is_lost_or_repeated_when_daemons_and_shims_are_killed(
     tmp_path: Path, exhaustive: bool
 ) -> None:
-    tasks, kills = (40, 12) if exhaustive else (24, 8)
+    tasks, kills = (40, 12) if exhaustive else (16, 6)
     size = StormSize(tasks, at_once=8, daemon_kills=kills, shim_kills=4)
     report = Storm(tmp_path, size).run()
     assert report.problems == {}

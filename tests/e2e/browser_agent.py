@@ -1,9 +1,11 @@
-"""Stands in for claude: looks at the application with the MCP server that it is given."""
+"""Stands in for claude: looks at the application with the MCP server that it is given, and
+implements, mends and verifies a feature of it."""
 
 import asyncio
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from mcp import ClientSession, StdioServerParameters
@@ -41,6 +43,17 @@ def say(**event: Any) -> None:
 
 
 say(type="system", subtype="init", model="stub")
-with open(sys.argv[sys.argv.index("--mcp-config") + 1], encoding="utf-8") as file:
-    told = asyncio.run(look(sys.stdin.read(), json.load(file)))
+prompt, told = sys.stdin.read(), "It greets now."
+if "Mend it" in prompt:
+    # What was seen in the browser is what it is told.
+    assert "Goodbye" in prompt, prompt
+    Path("index.html").write_text("<!doctype html><h1>Hello there</h1>\n", encoding="utf-8")
+elif "Implement this" in prompt:
+    Path("index.html").write_text("<!doctype html><h1>Goodbye</h1>\n", encoding="utf-8")
+else:
+    with open(sys.argv[sys.argv.index("--mcp-config") + 1], encoding="utf-8") as file:
+        told = asyncio.run(look(prompt, json.load(file)))
+    if "Verify this" in prompt:
+        step = {"step": 1, "passed": "Hello there" in told, "evidence": f"it shows {told}"}
+        told = json.dumps({"steps": [step]})
 say(type="result", subtype="success", is_error=False, result=told, num_turns=1)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,7 @@ def open_door(directory: Path) -> Iterator[Door]:
         instance.destroy()
 
 
+@cache
 def every_route(task_id: str = "task_0") -> list[tuple[str, str]]:
     """Every method and path that the router knows, with a task's id filled in."""
     app = routes()

@@ -1,5 +1,6 @@
 """Nobody comes in without a token, by another name, or from another web site."""
 
+import random
 import socket
 import stat
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-def test_no_route_answers_without_the_right_token(door: Door, method: str, path: str) -> None:
+def test_no_route_answers_without_the_right_token(
+    door: Door, method: str, path: str, exhaustive: bool, sampling: random.Random
+) -> None:
     forged = attempt_token("another secret", "attempt_1")
     wrong = [
         "",
@@ -34,7 +37,8 @@ def test_no_route_answers_without_the_right_token(door: Door, method: str, path:
         "Bearer kapelle-attempt..",
         "Bearer \xff",
     ]
-    for headers in [[], *([("Authorization", value)] for value in wrong)]:
+    tried = wrong if exhaustive or path == "/api/v1/tasks" else sampling.sample(wrong, 1)
+    for headers in [[], *([("Authorization", value)] for value in tried)]:
         answer = door.ask(method, path, headers)
         assert (answer.status, answer.code) == (401, "unauthorized"), headers
         assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -178,6 +182,8 @@ def test_every_answer_has_the_security_headers_and_none_allows_other_sites(door:
     for method, path in [*every_route(), ("GET", "/nothing"), ("OPTIONS", "/api/v1/tasks")]:
         if path.endswith("/events"):
             path += "?follow=false"
+        if path.endswith("/watch"):
+            path += "?timeout_s=0"
         for headers in ([door.bearer], [], [("Origin", "http://evil.com")]):
             if path.endswith("/daemon/stop") and headers == [door.bearer]:
                 continue

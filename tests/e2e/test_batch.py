@@ -155,6 +155,15 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     run = rest(kapelle, run_id)
     assert (run["status"], run["title"]) == ("completed", "night"), run["reason"]
     assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
+    # A schedule has what the list holds when it starts.
+    plan = ("--cron", "0 3 1 1 *", "batch", "--list", "night", "-a", "rehearsal")
+    made = kapelle.cli("schedule", "create", *plan, cwd=repository)
+    assert made.returncode == 0, made.stderr
+    kapelle.call("PUT", "/batches/night", {"text": "- Do one\n- Do two\n- Do two more\n"})
+    begun = kapelle.post(f"/schedules/{made.stdout.strip()}/run")
+    run = rest(kapelle, begun["subject"])
+    assert [item["title"] for item in run["result"]["items"]] == ["Do one", "Do two", "Do two more"]
+    assert "there is no item" in kapelle.cli("batch", "-a", "rehearsal", cwd=repository).stderr
     with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
         kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.ensembles import on_branch, rest, start, tasks_of
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
@@ -29,7 +30,9 @@ def package() -> str:
     return _PACKAGE
 
 
-def _sample(kapelle: Instance, path: Path, package: str, serve: str = _SERVE) -> Path:
+def _sample(
+    kapelle: Instance, path: Path, package: str, serve: str = _SERVE, feature: str = "[]"
+) -> Path:
     stub = kapelle.home.root / "claude"
     agent = Path(__file__).with_name("browser_agent.py")
     stub.write_text(f'#!/bin/sh\nexec {sys.executable} {agent} "$@"\n', encoding="utf-8")
@@ -37,11 +40,12 @@ def _sample(kapelle: Instance, path: Path, package: str, serve: str = _SERVE) ->
     args = ["--headless", "--isolated", "--no-usage-statistics", "--chromeArg=--no-sandbox"]
     args.append(f"--executablePath={shutil.which('chromium')}")
     kapelle.home.config.write_text(
-        f"[browser]\npackage = {json.dumps(package)}\nargs = {json.dumps(args)}\n"
+        f"[browser]\nenabled = true\npackage = {json.dumps(package)}\nargs = {json.dumps(args)}\n"
         f"serve = {json.dumps(serve)}\n[agents.claude]\nprogram = {json.dumps(str(stub))}\n",
         encoding="utf-8",
     )
-    return make_repository(path, {"index.html": "<!doctype html><h1>Hello there</h1>\n"})
+    page = "<!doctype html><h1>Hello there</h1>\n"
+    return make_repository(path, {"index.html": page, "features.json": feature})
 
 
 def test_what_a_browser_shows_is_kept_as_evidence(
@@ -64,6 +68,28 @@ def test_what_a_browser_shows_is_kept_as_evidence(
     for process in kapelle.processes():
         with suppress(psutil.Error):
             assert "http.server" not in process.cmdline()
+
+
+def test_a_feature_whose_page_is_wrong_is_mended_by_what_a_browser_shows(
+    kapelle: Instance, tmp_path: Path, package: str
+) -> None:
+    feature = {"id": 1, "name": "Greeting", "steps": ["the page says Hello there"]}
+    repository = _sample(kapelle, tmp_path / "web", package, feature=json.dumps([feature]))
+    run = rest(kapelle, start(kapelle, "tracks", repository, agent="claude"), 240)
+    assert run["status"] == "completed", run["reason"]
+    [made] = run["result"]["features"]
+    assert (made["status"], made["verifications"]) == ("passed", 2)
+    assert "Hello there" in (on_branch(repository, run, "index.html") or "")
+    looked = [one for one in tasks_of(kapelle, run["id"]) if one["title"].startswith("Verify")]
+    said = [json.loads(one["result"])["steps"][0] for one in looked]
+    assert [one["passed"] for one in said] == [False, True]
+    assert "Goodbye" in said[0]["evidence"]
+    shots = []
+    for task in looked:
+        [shot] = kapelle.get(f"/tasks/{task['id']}/files")
+        shots.append(kapelle.request("GET", f"/tasks/{task['id']}/files/{shot['name']}")[1])
+    assert shots[0] != shots[1]
+    assert all(shot.startswith(b"\x89PNG") for shot in shots)
 
 
 def test_an_application_that_does_not_start_is_told(kapelle: Instance, tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
     cron["spec"] |= {"agent": "rehearsal"}  # type: ignore[operator]
     schedule = kapelle.post("/schedules", {**cron, "cron": "0 0 1 1 *"})["id"]
     question = voice.call("POST", "/questions?timeout_s=0", {"text": "Which?"})
+    asking = voice.create()["id"]
+    kapelle.wait_for_status(asking, "running")
+    asker = Speaker.attempt(kapelle, asking, repository)
+    below = asker.call("POST", "/questions?timeout_s=0", {"text": "Which?"})["token"]
     owner = Speaker(kapelle, kapelle.home.token.read_text(encoding="ascii"), repository)
     targets = {
         "owner": (owner, foreign, foreign_run),
@@ -110,7 +114,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         for caller in CALLERS:
             speaker, task_id, of_run = targets[caller]
             ids = {"task_id": task_id, "run_id": of_run, "schedule_id": schedule, "name": "claude"}
-            ids["token"] = "none" if caller in {"child", "foreign"} else question["token"]
+            ids["token"] = {"child": below, "foreign": "none"}.get(caller, question["token"])
             named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(tool.name, {})
             if caller in {"child", "foreign"} and not named and "{" not in tool.path:
                 cells.append("")
@@ -128,6 +132,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
             assert asked[0].status < 500, asked[1]
             cells.append("yes" if allowed else "no")
         rows.append((tool.name, *cells))
+    assert kapelle.get(f"/questions/{below}")["answer"] == "x"
     for name, *cells in rows:
         # Only an agent at work has something to ask.
         assert cells[0] == ("no" if name in OF_AGENTS else "yes"), name
@@ -361,6 +366,8 @@ def test_an_attempt_does_not_decide_for_people(kapelle: Instance, repository: Pa
     told = voice.refused("forbidden", "POST", f"/tasks/{asks}/resume", {"message": "yes"})
     assert told == f"{asks} asks a person something, and only a person may answer."
     voice.refused("forbidden", "POST", f"/tasks/{asks}/retry")
+    # What ends an attempt may be a request for permission.
+    voice.refused("forbidden", "POST", f"/questions/{asks}/answer", {"answer": "allow"})
     kapelle.post(f"/tasks/{asks}/cancel", {"reason": "enough"})
     for action in ("retry", "resume"):
         told = voice.refused("forbidden", "POST", f"/tasks/{asks}/{action}")

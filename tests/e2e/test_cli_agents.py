@@ -288,3 +288,6 @@ def test_the_doctor_wants_the_default_agent_to_work(kapelle: Instance) -> None:
     assert "npm install -g @openai/codex" in finding["hint"]
     kapelle.cli("config", "set", "default_agent", "rehearsal", check=True)
     assert findings(kapelle, "default agent")[0]["state"] == "ok"
+    unknown = kapelle.cli("config", "set", "default_agent", "nosuch")
+    assert "There is no agent 'nosuch'" in unknown.stderr
+    assert kapelle.cli("config", "get", "default_agent").stdout == "rehearsal\n"

@@ -137,7 +137,7 @@ async def test_an_attempts_token_is_no_owners(kapelle: Instance, repository: Pat
             ("schedule_list", {}),
         ):
             assert "may" in await refusal(client, tool, **arguments)
-        assert not shown & {"daemon_get", "schedule_create", "agent_check", "question_answer"}
+        assert not shown & {"daemon_get", "schedule_create", "agent_check", "question_list"}
     kapelle.post(f"/tasks/{task}/cancel")
 
 

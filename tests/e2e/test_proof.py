@@ -66,10 +66,16 @@ def test_a_check_that_looks_at_the_work_is_proved_and_one_that_does_not_is_named
 def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: Path) -> None:
     repository, ledger = make_repository(tmp_path / "repository"), tmp_path / "ledger"
     check = f"echo x >> {ledger}; {_SEES}"
+    told = []
     for prove, made in ((None, 3), (None, 4), ("never", 5), ("always", 8)):
         task = end_of(kapelle, repository, {"command": check, "prove": prove})
+        told.append((task["id"], task["checks"][0]["proof"] or ""))
         assert task["checks"][0]["proved"] is (None if prove == "never" else True)
         assert len(ledger.read_text(encoding="ascii").split()) == made
+    # What was seen before is told as that.
+    assert [f"Remembered from {told[0][0]}, " in proof for _, proof in told] == [
+        False, True, False, False,
+    ]  # fmt: skip
     task = end_of(kapelle, make_repository(tmp_path / "other"), check)
     assert len(ledger.read_text(encoding="ascii").split()) == 11
 

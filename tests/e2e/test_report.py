@@ -11,14 +11,14 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
 ) -> None:
     report, since = night(kapelle, repository)
     text = report["markdown"]
-    assert "5 asked for: 2 done (1 verified, 1 not), 2 failed, 1 need you, 1 merged." in text
+    assert "5 asked for: 3 done (2 verified, 1 not), 1 failed, 1 need you, 2 merged." in text
     asked, failed, done = (text.split(f"## {heading}\n")[1] for heading in
                            ("Needs you", "Failed", "Done"))  # fmt: skip
     assert "It asks: Which database?" in asked.split("##")[0]
     assert "kapelle answer task_" in asked.split("##")[0]
     assert "the model has no idea" in failed.split("##")[0]
     assert "kapelle retry task_" in failed.split("##")[0]
-    assert "batch, by schedule, 4 attempts, $0.75" in failed.split("##")[0]
+    assert "workflow, by schedule, 8 attempts, merged into main, $0.88" in done
     assert "Verified by `grep good good.txt` on " in done
     assert "merged into main" in done
     assert "Not verified." in done

@@ -146,6 +146,16 @@ def test_all_of_it_runs_once_it_is_trusted(kapelle: Instance, tmp_path: Path) ->
     assert place.traces() == ["check", "pattern", "playbook", "program", "setup"]
 
 
+def test_a_variable_of_one_command_is_not_kept(place: Place) -> None:
+    wary = place.kapelle
+    wary.env["KAPELLE_TRUST"] = "all"
+    refused = wary.cli("run", "x", "-a", "rehearsal", cwd=place.clone)
+    assert refused.returncode == 2
+    assert "started without KAPELLE_TRUST" in refused.stderr
+    assert wary.get("/trust") == []
+    assert place.traces() == []
+
+
 def test_a_playbook_that_only_a_worktree_has_is_not_followed(
     wary: Instance, tmp_path: Path
 ) -> None:

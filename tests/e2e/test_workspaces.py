@@ -2,10 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import play
+from tests.e2e.ensembles import (
+    YES,
+    answer,
+    files_on_branch,
+    on_branch,
+    play,
+    rest,
+    rule,
+    start,
+    with_playbook,
+)
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 
@@ -247,21 +258,38 @@ def test_a_patch_survives_any_encoding(kapelle: Instance, repository: Path) -> N
     assert b"+caf\xe9\n" in patch
 
 
-def test_who_only_reports_reaches_nothing(kapelle: Instance, repository: Path) -> None:
-    """It edits, deletes, commits, pushes, moves and makes branches; only its answer is left."""
-    (repository / "kept").write_text("as it was\n", encoding="utf-8")
+# Edits, deletes, commits, makes and moves and removes branches, and cannot push.
+VANDAL = {
+    "run": "set -e; echo mine > README.md; rm kept; echo new > more; git add -A; "
+    "git -c user.name=v -c user.email=v@v commit -qm mine; git branch made; git tag forged; "
+    "git update-ref refs/heads/main HEAD; git update-ref -d refs/heads/other; "
+    "for one in $(git for-each-ref --format='%(refname)' refs/heads/kapelle refs/kapelle); "
+    "do git update-ref -d $one; done; "
+    "! git push -q origin HEAD:refs/heads/pushed; echo left > uncommitted"
+}
+
+
+def _prepared(repository: Path, **files: str) -> tuple[str, str]:
+    """The repository with what the vandal would spoil: what is to be the same afterwards."""
+    for name, text in {"kept": "as it was\n", **files}.items():
+        (repository / name).write_text(text, encoding="utf-8")
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "before")
     git(repository, "branch", "other", "HEAD~1")
     git(repository, "remote", "add", "origin", str(repository))
-    before = git(repository, "for-each-ref"), git(repository, "status", "--porcelain")
-    vandal = (
-        "set -e; echo mine > README.md; rm kept; echo new > more; git add -A; "
-        "git -c user.name=v -c user.email=v@v commit -qm mine; git branch made; git tag forged; "
-        "git update-ref refs/heads/main HEAD; git update-ref -d refs/heads/other; "
-        "! git push -q origin HEAD:refs/heads/pushed; echo left > uncommitted"
-    )
-    prompt = play({"run": vandal}, {"result": "all is well"})
+    return _state(repository)
+
+
+def _state(repository: Path) -> tuple[str, str]:
+    refs = git(repository, "for-each-ref").splitlines()
+    ours = [one for one in refs if "kapelle/" not in one and "heads/feature/" not in one]
+    return "\n".join(ours), git(repository, "status", "--porcelain")
+
+
+def test_who_only_reports_reaches_nothing(kapelle: Instance, repository: Path) -> None:
+    """It edits, deletes, commits, pushes, moves and makes branches; only its answer is left."""
+    before = _prepared(repository)
+    prompt = play(VANDAL, {"result": "all is well"})
     ended = kapelle.wait(kapelle.submit(prompt, repository, read_only=True))
     assert (ended["status"], ended["result"]) == ("completed", "all is well"), ended["reason"]
     assert ended["workspace"]["commit"] is None
@@ -270,9 +298,55 @@ def test_who_only_reports_reaches_nothing(kapelle: Instance, repository: Path) -
     worktree = Path(ended["workspace"]["path"])
     assert (worktree / "kept").read_text(encoding="utf-8") == "as it was\n"
     assert not any(path.name.startswith("task.") for path in worktree.parent.iterdir())
-    git(repository, "update-ref", "-d", f"refs/heads/{ended['workspace']['branch']}")
-    after = git(repository, "for-each-ref"), git(repository, "status", "--porcelain")
-    assert after == before
+    assert _state(repository) == before
+
+
+JUDGED: dict[str, dict[str, Any]] = {
+    "loop": {"prompt": "WORK", "eval_mode": "agent"},
+    "best-of": {"prompt": "WORK", "count": 2},
+    "team": {"goal": "All"},
+    "orchestrate": {"goal": "All", "judge": "rehearsal"},
+    "debate": {
+        "prompt": "This?", "sides": ["rehearsal", "rehearsal"], "action": "WORK", "verify": True,
+    },
+    "tracks": {},
+    "workflow": {"task": "All"},
+}  # fmt: skip
+
+
+def test_who_judges_in_a_pattern_reaches_nothing(kapelle: Instance, repository: Path) -> None:
+    """All of them at once in one repository, each with a planner, reviewer or judge that spoils
+    whatever it can."""
+    work = {"id": "a", "title": "part a", "task": "WORK"}
+    feature = {"id": 1, "name": "It", "steps": ["it is there"], "status": "open"}
+    before = _prepared(repository, **{"features.json": json.dumps([feature])})
+    yes = {**YES, "done": True, "reached": True, "reason": "seen", "reasoning": "seen", "winner": 1}
+    agrees = {"verdict": "agree", "position": "This", "reasons": ["seen"]}
+    step = {"step": 1, "passed": True, "evidence": "seen"}
+    reports = {
+        "You review work": {"summary": "I looked.", "done": [1]},
+        "You judge|You review|Several agents did": yes,
+        "You plan the work": {"subgoals": [work]},
+        r"You conduct coding agents[\s\S]*turn 1 of": {"parts": [work]},
+        "You conduct coding agents": {"done": True},
+        "You are side": agrees,
+        "the other side has acted": {"holds": True},
+        "Verify this": {"steps": [step]},
+    }
+    plan = "## Plan\n- [ ] it is there, check: `test -f work.txt`\n## Contract\n- Be brief.\n"
+    book = [rule(match, VANDAL, answer(said)) for match, said in reports.items()]
+    book += [rule("You prepare work", VANDAL, {"result": plan})]
+    book += [rule(".", {"run": "echo done >> work.txt"}, {"result": "made"})]
+    with_playbook(kapelle, "\n".join(book))
+    started = {name: start(kapelle, name, repository, **spec) for name, spec in JUDGED.items()}
+    for name, run_id in started.items():
+        run = rest(kapelle, run_id, 240)
+        assert run["status"] == "completed", (name, run["reason"])
+        files = files_on_branch(repository, run)
+        assert {"work.txt", "kept"} <= files, name
+        assert not files & {"more", "uncommitted"}, name
+        assert on_branch(repository, run, "README.md") != "mine\n", name
+    assert _state(repository) == before
 
 
 def test_in_place_nobody_can_be_trusted_to_only_report(kapelle: Instance, tmp_path: Path) -> None:

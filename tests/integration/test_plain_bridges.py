@@ -64,7 +64,11 @@ def anthropic(server: Server, workspace: Path) -> Asking:
     return Asking(AnthropicAgent("judge", settings), workspace, "ANTHROPIC_API_KEY")
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+# To import the SDK takes two seconds of each.
+SOME = pytest.mark.sample(5, "anthropic")
+
+
+@pytest.fixture(params=["openai", pytest.param("anthropic", marks=SOME)])
 def either(request: pytest.FixtureRequest) -> Asking:
     asking: Asking = request.getfixturevalue(request.param)
     return asking

@@ -355,8 +355,9 @@ def test_even_a_trusted_repository_does_not_say_where_programs_are_led(
 ) -> None:
     command = f'[{table.removesuffix(".env")}]\ncommand = ["x"]\n' if "mcp" in table else ""
     shared(repository, f'{command}[{table}]\n{name} = "x"\n')
-    with pytest.raises(InvalidInput, match=f"{table}.{name} cannot be set here"):
-        load(home, repository, {"KAPELLE_TRUST": "all"})
+    for environ in ({}, {"KAPELLE_TRUST": "all"}):
+        with pytest.raises(InvalidInput, match=f"{table}.{name} cannot be set here"):
+            load(home, repository, environ)
 
 
 def test_other_variables_are_a_trusted_repositorys_own(home: Home, repository: Path) -> None:

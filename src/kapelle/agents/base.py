@@ -29,6 +29,7 @@ LONGEST_ARGUMENT = 100_000
 # Where the daemon is, for a hook, and the hook.
 _DAEMON = "daemon.json"
 _HOOK = Path(__file__).parent / "bridges" / "hook.py"
+_MESSAGE = _HOOK.with_name("message.py")
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -112,14 +113,29 @@ class AgentRequest:
         """Where a file of Command.files will be."""
         return self.prompt_file.parent / name
 
-    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
-        """The hook before tools that write, as agents are configured with; none where nobody else
-        is. It is refused by its exit code where it cannot even begin."""
+    def guard(self, form: str) -> str | None:
+        """The command that asks, before a tool writes, who holds the file; None where nobody else
+        is. It refuses by its exit code where it cannot even begin."""
         if self.daemon is None:
+            return None
+        script = shlex.join([sys.executable, "-I", "-S", str(_HOOK)])
+        # The same text for every attempt: codex trusts a hook by its digest.
+        return f'{script} "$KAPELLE_RUN_DIR/{_DAEMON}" {form} || exit 2'
+
+    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
+        """The guard as a hook before tools that write, as agents are configured with."""
+        command = {"type": "command", "command": self.guard(form)}
+        return {event: [{"matcher": tools, "hooks": [command]}]} if self.daemon else {}
+
+    def said_hooks(self) -> dict[str, Any]:
+        """The hooks that tell it what people say meanwhile: after each tool, and before its end.
+        Until somebody has said something there is no folder, and they cost next to nothing."""
+        if self.said is None or self.interactive:
             return {}
-        words = [sys.executable, "-I", "-S", str(_HOOK), str(self.beside(_DAEMON)), form]
-        command = {"type": "command", "command": f"{shlex.join(words)} || exit 2"}
-        return {event: [{"matcher": tools, "hooks": [command]}]}
+        folder = shlex.quote(str(self.said))
+        script = f"{shlex.join([sys.executable, '-I', '-S', str(_MESSAGE)])} {folder}"
+        command = {"type": "command", "command": f"test ! -d {folder} || {script}"}
+        return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property
     def daemon_file(self) -> dict[str, str]:
@@ -131,21 +147,20 @@ class AgentRequest:
         remote: Mapping[str, object],
         url_key: str = "url",
         literal: Callable[[str], str] = str,
-    ) -> str:
-        """The MCP servers as most programs take them in a file, with fields of the program's own.
-
-        literal writes a text so that the program replaces no variable in it.
-        """
+        secret: Callable[[str], str] | None = None,
+    ) -> dict[str, object]:
+        """The MCP servers as most programs take them in a file, with fields of the program's own;
+        literal writes a text so that the program replaces no variable in it, secret the values."""
         servers: dict[str, object] = {}
         for name, server in self.mcp_servers.items():
+            given = server.headers if server.url else server.env
+            values = {key: (secret or literal)(value) for key, value in given.items()}
             if server.url:
-                headers = {key: literal(value) for key, value in server.headers.items()}
-                servers[name] = {url_key: literal(server.url), "headers": headers, **remote}
+                servers[name] = {url_key: literal(server.url), "headers": values, **remote}
             else:
                 command, *args = map(literal, server.command)
-                env = {key: literal(value) for key, value in server.env.items()}
-                servers[name] = {"command": command, "args": args, "env": env, **local}
-        return json.dumps({"mcpServers": servers})
+                servers[name] = {"command": command, "args": args, "env": values, **local}
+        return {"mcpServers": servers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +277,8 @@ class Agent:
             return Verdict(True, result=summary.result, claimed="success")
         if exit.kind != "exited" or summary.claimed == "success":
             return Verdict(False, self.exit_sentence(exit, tail), summary.result, summary.claimed)
-        if summary.question is not None:
-            reason = f"It asks: {summary.question}"
-            return Verdict(False, reason, claimed=summary.claimed, question=summary.question)
+        if (asked := summary.question) is not None:
+            return Verdict(False, f"It asks: {asked}", claimed=summary.claimed, question=asked)
         if summary.claimed == "failure":
             said = summary.error.text if summary.error else summary.result
             return Verdict(False, said or self.exit_sentence(exit, tail), summary.result, "failure")
@@ -289,19 +303,15 @@ class Agent:
     @staticmethod
     def exit_sentence(exit: Exit, tail: str) -> str:
         """The end of a process that did not succeed, with its last words."""
-        match exit.kind:
-            case "exited":
-                sentence = f"The agent exited with code {exit.code}"
-            case "signaled":
-                known = {number.value: number.name for number in signal.Signals}
-                name = known.get(exit.signal or 0, f"signal {exit.signal}")
-                sentence = f"The agent was killed by {name}"
-            case "not_started":
-                sentence = "The agent could not be started"
-            case "lost":
-                sentence = "Nobody saw how the agent ended"
-            case "tampered":
-                sentence = "Somebody else than its supervisor wrote how the agent ended"
+        signals = {number.value: number.name for number in signal.Signals}
+        name = signals.get(exit.signal or 0, f"signal {exit.signal}")
+        sentence = {
+            "exited": f"The agent exited with code {exit.code}",
+            "signaled": f"The agent was killed by {name}",
+            "not_started": "The agent could not be started",
+            "lost": "Nobody saw how the agent ended",
+            "tampered": "Somebody else than its supervisor wrote how the agent ended",
+        }[exit.kind]
         words = _words(tail)
         return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
 
@@ -322,10 +332,8 @@ class Agent:
         """The error that a program is missing; hint is what to do instead of giving its path."""
         key = f"agents.{self.name}.command"
         by_path = f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'"""
-        return AgentMisconfigured(
-            f"The agent {self.name} needs {program!r}, which is not an executable on PATH.",
-            hint=hint or by_path,
-        )
+        text = f"The agent {self.name} needs {program!r}, which is not an executable on PATH."
+        return AgentMisconfigured(text, hint=hint or by_path)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         """The variables of every call: an address, a stored key, then what the settings say."""
@@ -363,19 +371,16 @@ class Agent:
         """The model to ask for; raises AgentMisconfigured when none is named."""
         if request.chosen_model:
             return request.chosen_model
-        place = "a base_url, but no model to ask for there"
-        raise AgentMisconfigured(
-            f"The agent {self.name} has {place if request.settings.base_url else 'no model'}.",
-            hint=f"kapelle agents config set {self.name} model NAME",
-        )
+        by_url = request.settings.base_url
+        what = "a base_url, but no model to ask for there" if by_url else "no model"
+        hint = f"kapelle agents config set {self.name} model NAME"
+        raise AgentMisconfigured(f"The agent {self.name} has {what}.", hint=hint)
 
     def refuse_prompt(self, request: AgentRequest) -> None:
         """For a program that takes none before it has begun."""
         if request.prompt.strip():
-            raise AgentMisconfigured(
-                f"{self.name} takes no prompt when it starts in a terminal.",
-                hint="Leave the prompt out, and type it there.",
-            )
+            text = f"{self.name} takes no prompt when it starts in a terminal."
+            raise AgentMisconfigured(text, hint="Leave the prompt out, and type it there.")
 
     @staticmethod
     def fits(text: str) -> bool:
@@ -387,11 +392,9 @@ class Agent:
         size = len(text.encode("utf-8", "replace"))
         if self.fits(text):
             return text
-        raise AgentMisconfigured(
-            f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
-            f" more than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-            hint=hint,
-        )
+        text = f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
+        text = f"{text} more than {LONGEST_ARGUMENT:,} do not fit on a command line."
+        raise AgentMisconfigured(text, hint=hint)
 
 
 def _words(tail: str) -> list[str]:

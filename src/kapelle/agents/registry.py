@@ -91,17 +91,12 @@ def type_of(name: str, settings: Settings) -> str:
 
 def _not_found(name: str, settings: Settings) -> AgentNotFound:
     names = _names(settings)
-    near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
-    if near:
-        return AgentNotFound(
-            f"There is no agent {name!r}; did you mean {near[0]}?",
-            hint="`kapelle agents` lists them.",
-        )
+    if near := difflib.get_close_matches(name.lower(), names, 1, 0.6):
+        text = f"There is no agent {name!r}; did you mean {near[0]}?"
+        return AgentNotFound(text, hint="`kapelle agents` lists them.")
+    text = f"There is no agent {name!r}; known are: {', '.join(names)}."
     own = f"""kapelle config set agents.{name}.command '["{name}", "{{prompt}}"]'"""
-    return AgentNotFound(
-        f"There is no agent {name!r}; known are: {', '.join(names)}.",
-        hint=f"Any other program becomes one by its command: {own}",
-    )
+    return AgentNotFound(text, hint=f"Any other program becomes one by its command: {own}")
 
 
 def _info(name: str, settings: Settings) -> AgentInfo:
@@ -132,21 +127,13 @@ def _adapter(name: str, kind: str) -> Adapter:
     entry = _adapters().get(kind)
     if entry is None:
         known = ", ".join(sorted(_adapters()))
-        raise AgentNotFound(
-            f"The agent {name!r} is of type {kind!r}, which does not exist; types are: {known}.",
-            hint=f"kapelle config set agents.{name}.type {_TEMPLATE}",
-        )
+        text = f"The agent {name!r} is of type {kind!r}, which does not exist; types are: {known}."
+        raise AgentNotFound(text, hint=f"kapelle config set agents.{name}.type {_TEMPLATE}")
     try:
-        return _load(entry)
+        return cast(Adapter, entry.load())
     except Exception as error:
-        raise AgentMisconfigured(
-            f"The adapter {kind!r} ({entry.value}) cannot be loaded: {error}."
-        ) from error
-
-
-@cache
-def _load(entry: EntryPoint) -> Adapter:
-    return cast(Adapter, entry.load())
+        text = f"The adapter {kind!r} ({entry.value}) cannot be loaded: {error}."
+        raise AgentMisconfigured(text) from error
 
 
 @cache
@@ -164,17 +151,12 @@ def _names(settings: Settings) -> list[str]:
 
 
 def _how_to_start(settings: Settings) -> str:
-    found = [info.name for info in available(settings) if info.installed]
-    found = [name for name in found if name != REHEARSAL]
-    if found:
-        return (
-            f"Installed: {', '.join(found)}. To choose one: kapelle init,"
-            f" or: kapelle config set default_agent {found[0]}"
-        )
-    return (
-        "No coding agent is installed here. Install one, such as claude, codex or gemini, then:"
-        " kapelle init, or: kapelle config set default_agent claude"
-    )
+    infos = available(settings)
+    found = [info.name for info in infos if info.installed and info.name != REHEARSAL]
+    none = "No coding agent is installed here. Install one, such as claude, codex or gemini, then"
+    how = f"Installed: {', '.join(found)}. To choose one" if found else none
+    name = found[0] if found else "claude"
+    return f"{how}: kapelle init, or: kapelle config set default_agent {name}"
 
 
 # What moves the cursor, colours, or names the window, and what a line was before it was redrawn.
@@ -213,19 +195,12 @@ def _in_terminal(agent: Agent) -> Agent:
     """The same agent in a terminal; InvalidInput if it has no form for that."""
     can = agent.capabilities
     if not can.terminal:
-        raise InvalidInput(
-            f"The agent {agent.name} cannot be used in a terminal.",
-            hint="Leave --interactive out; `kapelle agents` names those that can.",
-        )
+        hint = "Leave --interactive out; `kapelle agents` names those that can."
+        raise InvalidInput(f"The agent {agent.name} cannot be used in a terminal.", hint=hint)
     kind = type(agent)
     made: Agent = type(kind.__name__, (_InTerminal, kind), {})(agent.name, agent.settings)
     # Nothing in its output says what it uses, nor which conversation it was.
     made.reads_whole_output = False
-    made.capabilities = Capabilities(
-        model=can.model,
-        system_prompt=can.system_prompt,
-        mcp=can.mcp,
-        terminal=True,
-        read_only=can.read_only,
-    )
+    kept = {name: getattr(can, name) for name in ("model", "system_prompt", "mcp", "read_only")}
+    made.capabilities = Capabilities(terminal=True, **kept)
     return made

@@ -5,31 +5,13 @@ from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle import __version__
 from kapelle.api import errors
 from kapelle.api.errors import ErrorView
 from kapelle.api.page import WithPage
-from kapelle.api.routes import (
-    agents,
-    batches,
-    daemon,
-    integrations,
-    knowledge,
-    locks,
-    notes,
-    output,
-    projects,
-    questions,
-    runs,
-    schedules,
-    sessions,
-    tasks,
-    terminals,
-    trust,
-)
+from kapelle.api.routes import daemon, output, routers, sessions, terminals
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
 from kapelle.service import Service
 
@@ -55,18 +37,11 @@ def routes() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda r: f"{r.tags[0] if r.tags else 'api'}_{r.name}",
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
-    for router in (
-        tasks.router, output.router, tasks.changes_router, runs.router, tasks.run_changes_router,
-        runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
-        agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
-        tasks.work_router, knowledge.router, knowledge.search_router, knowledge.templates_router,
-        projects.router, terminals.router,
-        notes.router, integrations.router, questions.router, locks.router, tasks.attempt_router,
-        batches.router, agents.report_router,
-    ):  # fmt: skip
+    own = (output.router, daemon.events_router, daemon.router, sessions.router, terminals.router)
+    for router in (*routers(), *own):
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
 
@@ -106,7 +81,3 @@ class _WithMcp:
         from kapelle.api.mcp import Mcp
 
         return Mcp(self._app)
-
-
-def _operation_id(route: APIRoute) -> str:
-    return f"{route.tags[0] if route.tags else 'api'}_{route.name}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kapelle.cli.format import between, local, until
-from kapelle.domain.states import is_resting
+from kapelle.domain.states import is_delivering, is_resting
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 _WAITS = {
@@ -19,6 +19,12 @@ Run = dict[str, Any]
 def settled(task: Task) -> bool:
     """Whether nothing more will happen by itself to a task or a run."""
     return is_resting(task["status"], task["waiting_for"])
+
+
+def finished(task: Task) -> bool:
+    """Whether it has settled, and its work is where it was to be delivered to."""
+    commit = (task.get("workspace") or {}).get("commit")
+    return settled(task) and not is_delivering(task["status"], commit, task.get("delivery"))
 
 
 def exit_code(task: Task) -> int:

@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kapelle.client.address import Address
-from kapelle.client.client import Client
-from kapelle.client.coordination import Learnings, Locks, Notes
+from kapelle.client.client import Client, Learnings, Locks, Notes
 from kapelle.client.http import Cancellation, cancellation
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks
 
@@ -127,6 +126,8 @@ class AsyncTasks(_Wrapper):
     archive = _method(Tasks.archive)
     depend = _method(Tasks.depend)
     diff = _method(Tasks.diff)
+    pull_request = _method(Tasks.pull_request)
+    deliver = _method(Tasks.deliver)
     patch = _method(Tasks.patch)
     merge = _method(Tasks.merge)
     preview_merge = _method(Tasks.preview_merge)
@@ -153,6 +154,8 @@ class AsyncRuns(_Wrapper):
     answer = _method(Runs.answer)
     archive = _method(Runs.archive)
     diff = _method(Runs.diff)
+    pull_request = _method(Runs.pull_request)
+    deliver = _method(Runs.deliver)
     patch = _method(Runs.patch)
     merge = _method(Runs.merge)
     preview_merge = _method(Runs.preview_merge)

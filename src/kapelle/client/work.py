@@ -13,14 +13,14 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import Connection, Query
+from kapelle.client.http import TIMEOUT_S, TRIES, Connection, Query
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
-from kapelle.domain.run import Run, Step
+from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergePreview, MergeView, SayView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, SayView
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
@@ -47,14 +47,36 @@ class TranscriptLine:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-class Collection(Generic[Item]):
+class Resources:
+    """What a daemon has, asked for and read as what it is."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _get(
+        self, kind: type[T], path: str, query: Query | None = None, timeout: float = TIMEOUT_S
+    ) -> T:
+        return read(kind, self._connection.get(path, query, timeout), path)
+
+    def _post(self, kind: type[T], path: str, body: Any = None, timeout: float = TIMEOUT_S) -> T:
+        return read(kind, self._connection.post(path, body, timeout), path)
+
+    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
+        """Every item of a list; a page is asked for when the one before it is used up."""
+        cursor: str | None = None
+        while True:
+            page = self._connection.get(path, {**query, "cursor": cursor})
+            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+
+class Collection(Resources, Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
     _noun: ClassVar[str]
     _kind: type[Item]
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def get(self, id: str) -> Item:
         """The item as it is now."""
@@ -74,22 +96,13 @@ class Collection(Generic[Item]):
     def _change(self, id: str, action: str, **body: str | float | None) -> Item:
         return self._read(self._connection.post(self._path(id, action), body))
 
-    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(path, {**query, "cursor": cursor})
-            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
-
 
 class Work(Collection[Piece]):
     """What tasks and runs have in common."""
 
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
-        """The item when it has ended or needs a person, or as it is when the time is up.
+        """The item when it has ended and is delivered, if that was asked for, or needs a person; or
+        as it is when the time is up.
 
         It goes on waiting when the daemon is restarted.
         """
@@ -99,9 +112,7 @@ class Work(Collection[Piece]):
             poll_s = round(min(left, LONG_POLL_S), 3)
             query = {"timeout_s": poll_s}
             found = self._read(self._connection.get(self._path(id, "wait"), query, poll_s + 30))
-            if is_resting(found.status, found.waiting_for) or (
-                deadline is not None and time.monotonic() >= deadline
-            ):
+            if rests(found) or (deadline is not None and time.monotonic() >= deadline):
                 return found
 
     def archive(self, id: str) -> Piece:
@@ -110,8 +121,17 @@ class Work(Collection[Piece]):
 
     def diff(self, id: str) -> DiffView:
         """What changed in its worktree since it began."""
-        path = self._path(id, "diff")
-        return read(DiffView, self._connection.get(path), path)
+        return self._get(DiffView, self._path(id, "diff"))
+
+    def pull_request(self, id: str) -> PullRequestView:
+        """Its pull request with what people said to it, as its forge tells it now."""
+        return self._get(PullRequestView, self._path(id, "pr"))
+
+    def deliver(self, id: str, *, draft: bool = False, force: bool = False) -> PullRequestView:
+        """Push its work and open its pull request, or update it; force pushes also a secret."""
+        path = self._path(id, "pr")
+        told = self._connection.post(path, {"draft": draft, "force": force}, tries=TRIES)
+        return read(PullRequestView, told, path)
 
     def patch(self, id: str) -> bytes:
         """The diff alone, byte for byte, as `git apply` takes it."""
@@ -135,8 +155,7 @@ class Work(Collection[Piece]):
 
     def preview_merge(self, id: str, into: str | None = None) -> MergePreview:
         """How a merge would go, without merging."""
-        path = self._path(id, "merge")
-        return read(MergePreview, self._connection.get(path, {"into": into}), path)
+        return self._get(MergePreview, self._path(id, "merge"), {"into": into})
 
 
 class Tasks(Work[Task]):
@@ -185,16 +204,17 @@ class Tasks(Work[Task]):
         budget_usd: float | None = None,
         max_turns: int | None = None,
         merge: bool = False,
+        comments: bool = False,
     ) -> Task:
         """A new attempt that carries what the last one left, with a message for the agent; merge
-        has it resolve what conflicts between its branch and the base."""
-        limits = {"budget_usd": budget_usd, "max_turns": max_turns}
-        return self._change(id, "resume", message=message, merge=merge, **limits)
+        has it resolve what conflicts between its branch and the base, comments tells it those on
+        its pull request that are new."""
+        more = {"budget_usd": budget_usd, "max_turns": max_turns, "comments": comments}
+        return self._change(id, "resume", message=message, merge=merge, **more)
 
     def say(self, id: str, message: str) -> SayView:
         """Tell a running agent something, now or at its next attempt."""
-        path = self._path(id, "say")
-        return read(SayView, self._connection.post(path, {"message": message}), path)
+        return self._post(SayView, self._path(id, "say"), {"message": message})
 
     def requeue(self, id: str) -> Task:
         """From the start, as if newly submitted; a running attempt is ended first."""
@@ -308,8 +328,7 @@ class Runs(Work[Run]):
 
     def steps(self, id: str) -> builtins.list[Step]:
         """What the run did and does, in order."""
-        path = self._path(id, "steps")
-        return read(builtins.list[Step], self._connection.get(path), path)
+        return self._get(builtins.list[Step], self._path(id, "steps"))
 
     def pause(self, id: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
@@ -384,8 +403,7 @@ class Schedules(Collection[Schedule]):
 
     def run(self, id: str) -> Firing:
         """Start at once what it starts, besides its slots."""
-        path = self._path(id, "run")
-        return read(Firing, self._connection.post(path), path)
+        return self._post(Firing, self._path(id, "run"))
 
 
 def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:

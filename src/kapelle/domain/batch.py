@@ -125,7 +125,10 @@ def as_markdown(items: Iterable[Item]) -> str:
 
 def as_csv(items: Iterable[Item]) -> str:
     """The list for spreadsheets, with a column for whatever an item says."""
-    told = [{"prompt": item["prompt"], **_joined(item)} for item in items]
+    told = [
+        {"prompt": item["prompt"], **{name: "\n".join(value) for name, value in _cells(item)}}
+        for item in items
+    ]
     names = [name for name in _COLUMNS if any(name in row for row in told)]
     written = io.StringIO()
     writer = csv.DictWriter(written, names, lineterminator="\n")
@@ -134,19 +137,14 @@ def as_csv(items: Iterable[Item]) -> str:
     return written.getvalue()
 
 
-def _joined(item: Item) -> dict[str, str]:
-    return {name: "\n".join(value) for name, value in _cells(item)}
-
-
 def _cells(item: Item) -> Iterable[tuple[str, list[str]]]:
     for name, field in _FIELDS.items():
         if (value := item.get(field)) in (None, [], {}):
             continue
         if field == "checks":
-            yield name, [one if isinstance(one, str) else _check(one) for one in value]
+            told = [
+                one if isinstance(one, str) else one.get("command") or one["kind"] for one in value
+            ]
+            yield name, list(map(str, told))
         else:
             yield name, [json.dumps(value) if field == "options" else str(value)]
-
-
-def _check(check: Item) -> str:
-    return str(check.get("command") or check.get("kind"))

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.specs import Directory, Name, Spec, Text
+from kapelle.domain.specs import Directory, Name, Spec, Text, WaitSeconds
 from kapelle.domain.task import Record
 
 WHOLE = "**"
@@ -75,7 +75,7 @@ class LockSpec(Spec):
     directory: Place = None
     reason: Name | None = None
     ttl_s: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 600
-    timeout_s: Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)] = 25
+    timeout_s: WaitSeconds = 25
 
 
 class LockRelease(Spec):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kapelle.domain.specs import Name, Spec, Text
+from kapelle.domain.specs import Name, Spec, Text, WaitSeconds
 from kapelle.domain.task import Limit, Record
 
 MAX_VALUE = 100_000
@@ -52,7 +52,7 @@ class NoteWatch(Spec):
     after: Annotated[
         Version, Field(description="Only what has a higher version: what changed since.")
     ] = 0
-    timeout_s: Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)] = 25
+    timeout_s: WaitSeconds = 25
 
 
 class Note(Record):

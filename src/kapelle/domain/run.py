@@ -8,8 +8,8 @@ from pydantic import StringConstraints
 from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
-from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, RunCursor, TaskCursor, TaskFilter, Work
+from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
+from kapelle.domain.task import ListFilter, Record, RunCursor, Task, TaskFilter, Work
 
 
 class Run(Work):
@@ -26,20 +26,20 @@ class Run(Work):
     spent: Spent
 
 
-class RunFilter(Record):
+def rests(work: Task | Run) -> bool:
+    """Whether nothing more happens to it by itself, its delivery included."""
+    delivery = vars(work.delivery) if work.delivery else None
+    delivers = is_delivering(work.status, work.workspace.commit, delivery)
+    return is_resting(work.status, work.waiting_for) and not delivers
+
+
+class RunFilter(ListFilter):
     """Which runs are listed, newest first; nested ones are inside others."""
 
     status: list[RunStatus] | None = None
     pattern: Name | None = None
-    project: Name | None = None
-    repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
-    parent_task_id: TaskCursor | None = None
     nested: bool = False
-    archived: bool = False
-    flagged: bool = False  # true leaves out those that are not
-    light: bool = False  # as rows: every long text is cut
-    limit: Limit = 50
     cursor: RunCursor | None = None
 
 

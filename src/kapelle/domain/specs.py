@@ -93,6 +93,8 @@ def _absolute(value: str) -> str:
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+# How long a request may wait for something before it is answered as things are.
+WaitSeconds = Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)]
 
 
 # What becomes of completed work: it stays on its branch, is merged, or becomes a pull request.

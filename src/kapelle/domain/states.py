@@ -1,7 +1,8 @@
 """The states of tasks, attempts and runs, with the tables of allowed transitions."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
 
@@ -55,6 +56,16 @@ def is_resting(status: str, waiting_for: str | None) -> bool:
     if status == TaskStatus.WAITING:
         return waiting_for != "rate_limit"
     return status in {*RUN_FINAL, RunStatus.PAUSED} or waiting_for in {"input", "trust"}
+
+
+def is_delivering(status: str, commit: str | None, delivery: Mapping[Any, Any] | None) -> bool:
+    """Whether completed work is still to be merged or made a pull request, as was asked for, and
+    nothing is known that keeps it from that."""
+    if status != TaskStatus.COMPLETED or delivery is None or delivery["mode"] == "branch":
+        return False
+    return not delivery["reason"] and (
+        delivery["status"] == "pending" or delivery["commit"] != commit
+    )
 
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {

@@ -249,20 +249,25 @@ class Task(Work):
     result: str | None
 
 
-class TaskFilter(Record):
-    """Which tasks are listed, newest first; cursor is the last id of the page before."""
+class ListFilter(Record):
+    """Which of tasks or runs are listed."""
 
-    status: list[TaskStatus] | None = None
-    tag: Name | None = None
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
     parent_task_id: TaskCursor | None = None
-    run_id: RunCursor | None = None
-    nested: bool = True  # false leaves out those of runs
     archived: bool = False
     flagged: bool = False  # true leaves out those that are not
     light: bool = False  # as rows: every long text is cut
     limit: Limit = 50
+
+
+class TaskFilter(ListFilter):
+    """Which tasks are listed, newest first; cursor is the last id of the page before."""
+
+    status: list[TaskStatus] | None = None
+    tag: Name | None = None
+    run_id: RunCursor | None = None
+    nested: bool = True  # false leaves out those of runs
     cursor: TaskCursor | None = None
 
 

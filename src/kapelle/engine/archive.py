@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError, NotFound
@@ -19,7 +20,7 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive
-from kapelle.home import Home, disk_use
+from kapelle.home import disk_use
 from kapelle.runner import pack
 from kapelle.settings.models import Upkeep
 from kapelle.store import attempts, events, processes, runs, schedules, tasks
@@ -126,11 +127,8 @@ class Due:
 
     @classmethod
     def by(cls, settings: Upkeep, now: datetime) -> "Due":
-        def before(days: int) -> datetime | None:
-            return now - timedelta(days=days) if days else None
-
-        others = before(settings.archive_days)
-        return cls(others, others, before(settings.archive_failed_days))
+        days = (settings.archive_days, settings.archive_days, settings.archive_failed_days)
+        return cls(*(now - timedelta(days=some) if some else None for some in days))
 
 
 async def archive_old(
@@ -192,18 +190,13 @@ async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_
     async def pack_one(owner: str) -> None:
         of_run = home.runs / owner / "steps"
         place = of_run if owner.startswith("run_") else home.attempts / owner
-        await asyncio.to_thread(pack.pack, place, await _process_dirs(parts, owner))
+        beside = {name: one.directory for name, one in (await parts.processes(owner)).items()}
+        await asyncio.to_thread(pack.pack, place, beside)
 
     for noun in (attempts, runs):
         # More than are packed at a time, for some may have to be passed over.
         found = await parts.db.read(noun.ended_of, sorted(loose), limit, most + len(setbacks))
         await setbacks.each(found, pack_one)
-
-
-async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
-    """The directories of the processes that an owner has begun, be they there or not, by name."""
-    rows = await parts.db.read(processes.of_owner, owner)
-    return {name: parts.process(row).directory for name, row in rows.items()}
 
 
 async def pack_objects(parts: Parts) -> None:
@@ -218,16 +211,16 @@ async def pack_objects(parts: Parts) -> None:
 
 async def delete_outputs(parts: Parts) -> None:
     """Delete the packed output of attempts that ended too long ago."""
-    days = parts.settings().upkeep.output_days
+    days, home = parts.settings().upkeep.output_days, parts.home
+
+    def delete(before: float) -> None:
+        for place, packs in ((home.attempts, "*"), (home.runs, "*/steps*")):
+            for path in place.glob(packs + pack.SUFFIX):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
     if days:
-        await asyncio.to_thread(_delete_older, parts.home, time.time() - days * 86_400)
-
-
-def _delete_older(home: Home, before: float) -> None:
-    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps*")):
-        for path in place.glob(packs + pack.SUFFIX):
-            if path.stat().st_mtime < before:
-                path.unlink()
+        await asyncio.to_thread(delete, time.time() - days * 86_400)
 
 
 _EVENTS_AT_A_TIME = 10_000
@@ -243,47 +236,48 @@ async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
     found = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
     await setbacks.each(found, lambda task_id: forget_task(parts, task_id, limit))
     found = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, lambda run_id: _forget_run(parts, run_id))
+    await setbacks.each(found, partial(_forget_run, parts))
     await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
     await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
 
 
 async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
     """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
-    task = await parts.db.write(_put_away, task_id, limit)
+
+    def put_away(connection: Connection) -> Task | None:
+        """Archive it if it is still over, so that nobody can take it up again."""
+        task = tasks.get(connection, task_id)
+        is_over = task.status in FINAL and task.ended_at is not None and task.ended_at < limit
+        return archive(connection, tasks.get, task_id) if is_over else None
+
+    task = await parts.db.write(put_away)
     if task is None:
         return
-    if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
-        await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
         await asyncio.to_thread(shutil.rmtree, parts.home.files / attempt.id, True)
         await forget_processes(parts, attempt.id)
-    parts.secrets.forget(task_id)
+    await _discard(parts, task)
     await parts.db.write(tasks.delete_archived, task_id)
 
 
-def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | None:
-    """Archive a task that is still over, so that nobody can take it up again."""
-    task = tasks.get(connection, task_id)
-    if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
-        return None
-    return archive(connection, tasks.get, task_id)
+async def _discard(parts: Parts, work: Task | Run) -> None:
+    """Remove the worktree and the secrets of a task or run."""
+    if work.workspace.kind is WorkspaceKind.WORKTREE and work.workspace.owner is None:
+        await parts.workspaces.discard(work.id)
+    parts.secrets.forget(work.id)
 
 
 async def forget_processes(parts: Parts, owner: str) -> None:
     """Delete the processes beside the agent's, and their output."""
-    for directory in (await _process_dirs(parts, owner)).values():
-        await asyncio.to_thread(shutil.rmtree, directory, True)
+    for process in (await parts.processes(owner)).values():
+        await asyncio.to_thread(shutil.rmtree, process.directory, True)
     await parts.db.write(processes.delete, owner)
 
 
 async def _forget_run(parts: Parts, run_id: str) -> None:
     """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
-    run = await parts.db.read(runs.get, run_id)
-    if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
-        await parts.workspaces.discard(run_id)
+    await _discard(parts, await parts.db.read(runs.get, run_id))
     await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
     await forget_processes(parts, run_id)
-    parts.secrets.forget(run_id)
     await parts.db.write(runs.delete, run_id)

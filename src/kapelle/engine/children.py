@@ -103,23 +103,16 @@ def not_own(text: str) -> Forbidden:
     )
 
 
-def _placed(parent: Row, spec: Any) -> Any:
-    """A specification with every directory, also those of its steps, as it is without links."""
+def _placed(parent: Row, spec: Any, field: str = "") -> Any:
+    """A specification with every directory, also those of its steps, as it is without links;
+    raises Forbidden if one is in another repository than the parent's."""
     if isinstance(spec, list):
         return [_placed(parent, one) for one in spec]
-    if not isinstance(spec, dict):
+    if isinstance(spec, dict):
+        return {name: _placed(parent, value, name) for name, value in spec.items()}
+    if field != "directory" or not isinstance(spec, str):
         return spec
-    return {
-        name: _here(parent, value)
-        if name == "directory" and isinstance(value, str)
-        else _placed(parent, value)
-        for name, value in spec.items()
-    }
-
-
-def _here(parent: Row, directory: str) -> str:
-    """Where a directory is; raises Forbidden if that is another repository than the parent's."""
-    place = os.path.realpath(directory)
+    place = os.path.realpath(spec)
     inside = Path(place).is_relative_to(os.path.realpath(parent["workspace_path"]))
     if not inside and repository_of(place) != parent["repository"]:
         raise Forbidden(

@@ -105,7 +105,7 @@ async def _run(parts: Parts, place: Path, script: str, timeout_s: float) -> Fini
 
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
     """The script that runs its arguments in the container of a worktree; None without one."""
-    wanted = worktree is not None and settings.workspace.docker.wanted
+    wanted = settings.workspace.docker.wanted
     return _written(home, settings, worktree) if wanted and worktree else None
 
 
@@ -123,7 +123,8 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
         ),
         **(_service(docker) if docker.service else _image(docker)),
     }  # fmt: skip
-    bodies = _SERVICE if docker.service else _OF_IMAGE
+    enter, begin = (_IN_SERVICE, _BEGIN_SERVICE) if docker.service else (_IN_IMAGE, _BEGIN_IMAGE)
+    bodies = {SCRIPT: _EXEC.replace("{enter}", enter), "begin": begin, "remove": _REMOVE}
     texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
     for file, text in {"worktree": top, **texts}.items():
         path = place / file
@@ -133,14 +134,6 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
             fresh.chmod(0o700)
             fresh.replace(path)
     return place / SCRIPT
-
-
-_OF_IMAGE = {SCRIPT: _EXEC.replace("{enter}", _IN_IMAGE), "begin": _BEGIN_IMAGE, "remove": _REMOVE}
-_SERVICE = {
-    SCRIPT: _EXEC.replace("{enter}", _IN_SERVICE),
-    "begin": _BEGIN_SERVICE,
-    "remove": _REMOVE,
-}
 
 
 def _image(docker: Docker) -> dict[str, str]:
@@ -166,16 +159,15 @@ def _service(docker: Docker) -> dict[str, str]:
 
 async def remove_containers(parts: Parts) -> None:
     """Remove the containers whose worktrees are gone; one that cannot be is tried again later."""
-    for place in await asyncio.to_thread(_orphans, parts.home):
+
+    def orphans() -> list[Path]:
+        found = [*parts.home.containers.glob("*/remove")]
+        return [
+            one.parent for one in found if not Path((one.parent / "worktree").read_text()).is_dir()
+        ]
+
+    for place in await asyncio.to_thread(orphans):
         if (await _run(parts, place, "remove", _REMOVE_S)).code:
             _log.warning("the container %s could not be removed yet", place.name)
         else:
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-
-
-def _orphans(home: Home) -> list[Path]:
-    """The directories of containers whose worktree is not there any more."""
-    if not home.containers.is_dir():
-        return []
-    found = [path for path in home.containers.iterdir() if (path / "remove").is_file()]
-    return [path for path in found if not Path((path / "worktree").read_text()).is_dir()]

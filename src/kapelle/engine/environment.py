@@ -29,8 +29,6 @@ PATH VIRTUAL_ENV PYTHONPATH PYTHONHOME CONDA_PREFIX UV_PROJECT_ENVIRONMENT NODE_
 GOWORK CARGO_TARGET_DIR CLASSPATH GEM_HOME GEM_PATH RUBYLIB BUNDLE_GEMFILE BUNDLE_PATH PERL5LIB
 LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
 """.split()  # noqa: SIM905 - names read better as words
-# What a shell that is not bash says of bash's own words.
-_BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found")
 
 
 @dataclass(frozen=True)
@@ -182,22 +180,6 @@ def left_out(omitted: Sequence[str]) -> str:
         f"Not used in the worktree, because it lies in your checkout: {', '.join(omitted)}. "
         "Let workspace.setup make it there (`kapelle init` proposes how)."
     )
-
-
-def with_hints(output: str, command: str, origin: Origin, variables: Variables) -> str:
-    """The output of a failed command, and below it what it may have missed in its environment."""
-    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", f"{command}\n{output}"))
-    missing = [name for name in (origin.shell.dropped if origin.shell else ()) if name in words]
-    found = [left_out(variables.omitted)] if variables.omitted else []
-    found += [f"In the worktree, {entry}." for entry in variables.mapped]
-    if missing:
-        found.append(
-            f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
-            f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
-        )
-    if _BASH.search(output):
-        found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
-    return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
 
 
 def place(process_dir: Path, files: Mapping[str, str]) -> None:

@@ -1,11 +1,16 @@
 """How agents and shell commands are launched as processes of attempts and runs."""
 
+import asyncio
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent, AgentRequest
+from kapelle.domain.specs import CheckSpec
+from kapelle.domain.task import CheckResult
 from kapelle.engine.container import begin_container, script_of
 from kapelle.engine.environment import (
     Origin,
@@ -13,82 +18,109 @@ from kapelle.engine.environment import (
     agent_command,
     agent_environment,
     in_worktree,
+    left_out,
     passed,
 )
+from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.parts import Parts
-from kapelle.runner.process_dir import Launch, Process
+from kapelle.runner.output import both_streams
+from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
 
-
-def launch_agent(
-    parts: Parts,
-    settings: Settings,
-    agent: Agent,
-    request: AgentRequest,
-    owner: str,
-    *,
-    process: Process,
-    env: Mapping[str, str],
-    timeout_s: float | None,
-    label: str,
-    origin: Origin,
-    terminal: tuple[int, int] | None = None,
-) -> Launch:
-    """An agent in the directory of its prompt file, where all that it needs is written first."""
-    base = agent_environment(parts.environ, settings, agent, origin)
-    command = agent_command(agent, replace(request, environ=base | dict(env)))
-    variables = in_worktree(base | command.env | dict(env), origin).values
-    if script := script_of(parts.home, settings, origin.worktree):
-        variables["PATH"] = os.pathsep.join([str(script.parent), variables.get("PATH", os.defpath)])
-    secrets = server_secrets(request.mcp_servers.values())
-    return Launch(
-        process_dir=process.directory,
-        secret=process.secret,
-        argv=command.argv,
-        cwd=request.workspace,
-        env=variables,
-        stdin=command.stdin,
-        timeout_s=timeout_s,
-        grace_s=settings.tasks.grace_s,
-        redact=parts.redactions(owner, variables, *secrets),
-        label=label,
-        terminal=terminal,
-    )
+# What a shell that is not bash says of bash's own words.
+_BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found")
 
 
-def command_variables(
-    parts: Parts, settings: Settings, env: Mapping[str, str], origin: Origin
-) -> Variables:
-    """What a shell command beside the agents sees."""
-    base = passed(parts.environ, settings.environment.pass_, origin.shell)
-    return in_worktree(base | settings.environment.set | dict(env), origin)
+@dataclass(frozen=True)
+class Place:
+    """Where processes of an attempt, a run or a merge, their owner, work, and what they see."""
 
+    parts: Parts
+    settings: Settings
+    owner: str
+    cwd: Path
+    env: Mapping[str, str]
+    origin: Origin
 
-async def launch_command(
-    parts: Parts,
-    settings: Settings,
-    command: str,
-    owner: str,
-    *,
-    process: Process,
-    cwd: Path,
-    env: Mapping[str, str],
-    timeout_s: float,
-    label: str,
-    origin: Origin,
-) -> Launch:
-    """A shell command beside the agents: a check, a score, or a workspace's set-up."""
-    variables = command_variables(parts, settings, env, origin).values
-    script = await begin_container(parts, settings, origin.worktree)
-    return Launch(
-        process_dir=process.directory,
-        secret=process.secret,
-        argv=[*([str(script)] if script else []), "/bin/sh", "-c", command],
-        cwd=cwd,
-        env=variables,
-        timeout_s=timeout_s,
-        grace_s=settings.tasks.grace_s,
-        redact=parts.redactions(owner, variables),
-        label=label,
-    )
+    def in_copy(self, copy: Path) -> "Place":
+        """The same in a copy of the worktree: what leads into that leads into the copy."""
+        worktree = self.origin.worktree
+        assert worktree is not None
+        checkouts = (*self.origin.checkouts, worktree)
+        origin = replace(self.origin, checkouts=checkouts, worktree=copy)
+        return replace(self, cwd=copy / self.cwd.relative_to(worktree), origin=origin)
+
+    @property
+    def variables(self) -> Variables:
+        """What a shell command beside the agents sees."""
+        base = passed(self.parts.environ, self.settings.environment.pass_, self.origin.shell)
+        return in_worktree(base | self.settings.environment.set | dict(self.env), self.origin)
+
+    async def command(self, process: Process, command: str, timeout_s: float, label: str) -> Launch:
+        """A shell command beside the agents: a check, a score, or a workspace's set-up."""
+        script = await begin_container(self.parts, self.settings, self.origin.worktree)
+        argv = [*([str(script)] if script else []), "/bin/sh", "-c", command]
+        how = {"timeout_s": timeout_s, "label": label}
+        return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
+
+    async def judged(self, check: CheckSpec, process: Process, ended: Ended) -> CheckResult:
+        """What a command says that is a check, made here."""
+        output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
+        if not ended.succeeded:
+            output = await asyncio.to_thread(self.with_hints, output, check.command or "")
+        return check_result(check, ended, output).model_copy(update={"directory": str(self.cwd)})
+
+    def with_hints(self, output: str, command: str) -> str:
+        """The output of a failed command, and below it what it may have missed here."""
+        shell, variables = self.origin.shell, self.variables
+        words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", f"{command}\n{output}"))
+        missing = [name for name in (shell.dropped if shell else ()) if name in words]
+        found = [left_out(variables.omitted)] if variables.omitted else []
+        found += [f"In the worktree, {entry}." for entry in variables.mapped]
+        if missing:
+            found.append(
+                f"Set in your shell and not passed on: {', '.join(missing)}. Add --env "
+                f"{missing[0]}, or `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
+            )
+        if _BASH.search(output):
+            found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
+        return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
+
+    def agent(
+        self,
+        process: Process,
+        agent: Agent,
+        request: AgentRequest,
+        timeout_s: float | None,
+        label: str,
+        terminal: tuple[int, int] | None = None,
+    ) -> Launch:
+        """An agent in the directory of its prompt file, where all that it needs is written
+        first."""
+        parts, settings, env = self.parts, self.settings, dict(self.env)
+        base = agent_environment(parts.environ, settings, agent, self.origin)
+        command = agent_command(agent, replace(request, environ=base | env))
+        variables = in_worktree(base | command.env | env, self.origin).values
+        if script := script_of(parts.home, settings, self.origin.worktree):
+            path = variables.get("PATH", os.defpath)
+            variables["PATH"] = os.pathsep.join([str(script.parent), path])
+        secrets = server_secrets(request.mcp_servers.values())
+        how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
+        return self._launch(
+            process, command.argv, variables, *secrets,
+            cwd=request.workspace, stdin=command.stdin, **how,
+        )  # fmt: skip
+
+    def _launch(
+        self,
+        process: Process,
+        argv: list[str],
+        variables: dict[str, str],
+        *secrets: Mapping[str, str],
+        **how: Any,
+    ) -> Launch:
+        redact = self.parts.known_secrets([self.owner], variables, *secrets)
+        grace_s = self.settings.tasks.grace_s
+        how |= {"env": variables, "grace_s": grace_s, "redact": redact}
+        return Launch(process.directory, argv, secret=process.secret, **how)

@@ -7,10 +7,11 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, Tampered
+from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
@@ -20,14 +21,11 @@ from kapelle.domain.text import cut
 from kapelle.domain.views import MergeView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
-from kapelle.engine.launch import launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
-from kapelle.engine.parts import Parts, tampered
+from kapelle.engine.launch import Place
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.actions import record_change, tell
 from kapelle.engine.tasks.attempt import recall, task_diff
-from kapelle.runner.output import both_streams
-from kapelle.runner.process_dir import Launch
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
@@ -57,9 +55,6 @@ class _Going:
     phase: str = "it waits for its turn"
     task: asyncio.Task[MergeView] = field(init=False)
 
-    def tell(self, phase: str) -> None:
-        self.phase = phase
-
 
 class Merges:
     """The merges of a daemon; those into the same branch of a repository come one after another,
@@ -71,14 +66,9 @@ class Merges:
         self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def merge(
-        self,
-        work: Task | Run,
-        wanted: MergeSpec,
-        timeout_s: float | None = None,
-        *,
-        by_person: bool,
+        self, work: Task | Run, wanted: MergeSpec, wait_s: float | None = None, *, by_person: bool
     ) -> MergeView:
-        """Merge the branch of what has completed, or with force of what is there; after timeout_s
+        """Merge the branch of what has completed, or with force of what is there; after wait_s
         it goes on by itself, and whoever asks for the same again waits for it again."""
         going = self._going.get(work.id)
         if going is None:
@@ -87,7 +77,7 @@ class Merges:
             going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
             raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
-        await asyncio.wait({going.task}, timeout=timeout_s)
+        await asyncio.wait({going.task}, timeout=wait_s)
         if not going.task.done():
             base = wanted.into or work.workspace.base
             return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
@@ -121,16 +111,12 @@ class Merges:
         parts, noun = self._parts, type(work).__name__
         commit = await deliverable(parts, work, "merge", force=wanted.force, secrets=wanted.force)
         title = work.title if wanted.style == "squash" else f"Merge {work.title}"
-        checks = Verification(parts, work, going.tell)
+        checks = Verification(parts, work, partial(setattr, going, "phase"))
+        verify = checks.verify if wanted.verify and not wanted.force else None
         merged = await parts.workspaces.merge(
-            work.id,
-            target,
-            f"{wanted.message or title}\n\n{noun}: {work.id}",
-            expected=commit,
-            style=wanted.style,
-            by_person=going.by_person,
-            verify=checks.verify if wanted.verify and not wanted.force else None,
-        )
+            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
+            style=wanted.style, by_person=going.by_person, verify=verify,
+        )  # fmt: skip
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await parts.db.write(record_change, work, "merged", **facts)
@@ -367,35 +353,26 @@ class Verification:
         self._shell = parts.secrets.shell(row["shell"])
         return [spec for spec in specs if spec.kind is CheckKind.COMMAND]
 
-    async def _make(self, owner: str, name: str, check: CheckSpec, place: Workspace) -> CheckResult:
+    async def _make(self, owner: str, name: str, check: CheckSpec, aside: Workspace) -> CheckResult:
         parts, work = self.parts, self.work
         process = parts.process(await parts.db.write(processes.begin, owner, name))
         directory, settings = Path(work.directory), parts.work_settings(work.directory)
-        cwd = working_directory(place, directory)
-        launch = await launch_command(
-            parts, settings, check.command or "", owner,
-            process=process, cwd=cwd, timeout_s=check.timeout_s,
-            env={**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id},
-            label=f"{check.label} of the merge of {work.id}",
-            origin=Origin.of(self._shell, directory, Path(place.path), settings.workspace),
-        )  # fmt: skip
-        ended = await parts.execute(owner, name, launch, lambda _: None)
-        if ended.exit.kind == "tampered":
-            raise Tampered(tampered(check.label, ended))
-        output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
-        result = check_result(check, ended, output)
-        return result.model_copy(update={"commit": place.commit, "directory": str(cwd)})
+        origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
+        env = {**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id}
+        place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
+        label = f"{check.label} of the merge of {work.id}"
+        launch = await place.command(process, check.command or "", check.timeout_s, label)
+        ended = await parts.execute(owner, check.label, launch, lambda _: None)
+        result = await place.judged(check, process, ended)
+        return result.model_copy(update={"commit": aside.commit})
 
     async def _refusal(self, found: Candidate, result: CheckResult) -> ChecksFailed:
         """The evidence for a person, once it is in the history."""
         work, noun = self.work, _noun(self.work).lower()
         shown = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
-        about = (work.id,) if isinstance(work, Task) else ()
-        await self.parts.db.write(
-            events.append, f"{noun}.merge_refused", *about,
-            run_id=work.id if isinstance(work, Run) else None, base=found.base,
-            commit=found.new, name=result.name, exit_code=result.exit_code, output=shown,
-        )  # fmt: skip
+        facts = {"name": result.name, "exit_code": result.exit_code, "output": shown}
+        where = {"base": found.base, "commit": found.new}
+        await self.parts.db.write(tell, work.id, "merge_refused", **where, **facts)
         again = f"`kapelle resume {work.id} --merge` has its agent mend that; " * (noun == "task")
         return ChecksFailed(
             f"{work.id} was not merged: `{result.name}` fails on what {found.base} would be, "
@@ -419,12 +396,8 @@ def _noun(work: Task | Run) -> str:
 
 async def clear_aside(parts: Parts, owner: str) -> None:
     """End and forget what was begun in a worktree that is thrown away, and remove that."""
-    for row in (await parts.db.read(processes.of_owner, owner)).values():
-        process = parts.process(row)
-        parts.runner.stop(process.directory, "this merge is over")
-        # What was begun is waited for; with the order to stop nothing begins any more.
-        launch = Launch(process.directory, ["true"], parts.home.root, {}, secret=process.secret)
-        await parts.runner.execute(launch)
+    for process in (await parts.processes(owner)).values():
+        await parts.end_process(process, "this merge is over")
     await forget_processes(parts, owner)
     await parts.workspaces.discard(owner)
 

@@ -77,14 +77,9 @@ def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
     known = [part for part in parts if part is not None]
     if len(known) < 2:
         return known[0] if known else None
-    costs = [part.cost_usd for part in known]
-    return Usage(
-        input_tokens=sum(part.input_tokens for part in known),
-        output_tokens=sum(part.output_tokens for part in known),
-        cached_tokens=sum(part.cached_tokens for part in known),
-        turns=sum(part.turns for part in known),
-        cost_usd=None if None in costs else sum(cost or 0 for cost in costs),
-    )
+    counts = [part.model_dump() for part in known]
+    columns = {name: [count[name] for count in counts] for name in Usage.model_fields}
+    return Usage(**{name: None if None in some else sum(some) for name, some in columns.items()})
 
 
 def remember_side_log(process_dir: Path, pattern: str | None, session_id: str | None) -> None:

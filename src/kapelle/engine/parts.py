@@ -1,11 +1,10 @@
 """What an attempt needs around it: the parts of the daemon, wired once."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from kapelle.settings import Settings
 from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
 from kapelle.settings.trust import Executable, executable, require, standing
-from kapelle.store import events, runs, tasks
+from kapelle.store import processes, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces, repository_of
@@ -37,6 +36,7 @@ TAMPERED = "process.tampered"
 CHECK_STARTED = "check.started"
 
 StopRequest = Callable[[Connection], str | None]
+Tell = Callable[..., Awaitable[object]]
 
 
 @dataclass
@@ -115,9 +115,6 @@ class Parts:
         """A process beside the agents', as it was stored when it was begun."""
         return Process(self.home.processes / row["directory"], bytes.fromhex(row["secret"]))
 
-    def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
-        return self.known_secrets([attempt_id], *environments)
-
     async def without_secrets(self, task_id: str, attempt_id: str, told: Any) -> Any:
         """What an agent tells, with the secrets that it could see taken out."""
         known = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
@@ -170,37 +167,40 @@ class Parts:
                 del self.checking[performer]
 
     async def execute(
-        self, performer: str, name: str, launch: Launch, stop_request: StopRequest
+        self, performer: str, name: str, launch: Launch, stop: StopRequest, tell: Tell | None = None
     ) -> Ended:
-        """Run a process of an attempt or run; a request to stop, whenever it came, reaches it."""
+        """Run a process of an attempt or run; a request to stop, whenever it came, reaches it.
+
+        Tampered, which is told before, if somebody else than its supervisor says how it ended.
+        """
         running = self.live.setdefault(performer, {})
         running[launch.process_dir] = name
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
-            stop = await self.db.glance(stop_request)
-            if stop is not None:
-                self.runner.stop(launch.process_dir, stop)
-            return await self.runner.execute(launch)
+            if (reason := await self.db.glance(stop)) is not None:
+                self.runner.stop(launch.process_dir, reason)
+            ended = await self.runner.execute(launch)
         finally:
             running.pop(launch.process_dir, None)
-
-    async def execute_step(self, run_id: str, name: str, launch: Launch) -> Ended:
-        """Run a process of a run itself, such as a check; Tampered if its end was forged."""
-        stop = partial(runs.end_requested, run_id=run_id)
-        ended = await self.execute(run_id, name, launch, stop)
         if ended.exit.kind == "tampered":
-            await self.db.write(
-                events.append, TAMPERED, run_id=run_id, name=name, detail=ended.detail
-            )
-            raise Tampered(tampered(name, ended))
+            if tell is not None:
+                await tell(name=name, detail=ended.detail)
+            raise Tampered(f"tampered: {ended.detail} of {name}")
         return ended
+
+    async def processes(self, owner: str) -> dict[str, Process]:
+        """The processes beside an agent that an attempt or run has begun, by their names."""
+        rows = await self.db.read(processes.of_owner, owner)
+        return {name: self.process(row) for name, row in rows.items()}
+
+    async def end_process(self, process: Process, reason: str) -> None:
+        """End a process, and wait until it has."""
+        self.runner.stop(process.directory, reason)
+        # What was begun is waited for; with the order to stop nothing begins any more.
+        launch = Launch(process.directory, ["true"], self.home.root, {}, secret=process.secret)
+        await self.runner.execute(launch)
 
     def stop(self, performer: str, reason: str) -> None:
         """End the processes of an attempt or run; the request must be stored before."""
         for process_dir in list(self.live.get(performer, ())):
             self.runner.stop(process_dir, reason)
-
-
-def tampered(name: str, ended: Ended) -> str:
-    """What is said of a process whose end was forged."""
-    return f"tampered: {ended.detail} of {name}"

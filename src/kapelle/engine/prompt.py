@@ -27,29 +27,18 @@ class Earlier:
 
 
 def compose(
-    prompt: str,
-    context: dict[str, str],
-    earlier: list[Earlier],
-    message: str | None,
-    diagnosis: str | None = None,
-    memory: Sequence[Learning] = (),
-    guidelines: str | None = None,
-) -> str:
+    prompt: str, context: dict[str, str], earlier: list[Earlier], message: str | None,
+    diagnosis: str | None = None, memory: Sequence[Learning] = (), guidelines: str | None = None,
+) -> str:  # fmt: skip
     """The task's prompt first, then one section for each piece of context."""
-    parts = [prompt]
-    if guidelines:
-        parts.append(f"## Guidelines\n{guidelines}")
-    if context:
-        lines = [f"- {key}: {value}" for key, value in context.items()]
-        parts.append("\n".join(["## Context", *lines]))
-    if memory:
-        parts.append(f"{_MEMORY}\n{fenced(chr(10).join(map(remembered, memory)))}")
-    parts += [section(piece) for piece in earlier]
-    if diagnosis:
-        parts.append(f"## Why the attempt before this one failed\n{diagnosis}")
-    if message:
-        parts.append(f"## Message\n{message}")
-    return "\n\n".join(parts) if len(parts) > 1 else prompt
+    lines = "\n".join(f"- {key}: {value}" for key, value in context.items())
+    learnt = fenced("\n".join(map(remembered, memory))) if memory else ""
+    sections = [
+        ("## Guidelines", guidelines), ("## Context", lines), (_MEMORY, learnt),
+        *(section(piece).split("\n", 1) for piece in earlier),
+        ("## Why the attempt before this one failed", diagnosis), ("## Message", message),
+    ]  # fmt: skip
+    return "\n\n".join([prompt, *(f"{head}\n{text}" for head, text in sections if text)])
 
 
 def fenced(text: str) -> str:

@@ -9,17 +9,18 @@ import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
 from kapelle.domain.specs import CheckKind, CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.engine.environment import Origin
+from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, processes
+from kapelle.store import attempts
 
 # What judges the work, and what is neither program nor data of it: to break these proves nothing
 # about the rest.
@@ -45,14 +46,15 @@ _ADVICE = (
 class Subject:
     """What a check was made on: a worktree of the owner, where and by whom it is executed."""
 
-    parts: Parts
-    performer: str
+    place: Place
     owner: str
     workspace: Workspace
-    directory: Path
     repository: str
-    origin: Origin
-    execute: Callable[[str, Path, Origin, float], Awaitable[Ended]]
+    execute: Callable[[str, Place, float], Awaitable[Ended]]
+
+    @property
+    def parts(self) -> Parts:
+        return self.place.parts
 
     async def prove(
         self, name: str, check: CheckSpec, result: CheckResult, default: Prove
@@ -66,7 +68,7 @@ class Subject:
         was_blind = known is not None and known["proved"] is False
         if policy == "once" and known is not None and not was_blind:
             return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
-        shown = self.parts.making(self.performer, f"proof of {check.label}", check.command or "")
+        shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
         with shown:
             found = await self._find(name, check, result)
         if found is None and known is not None and was_blind:
@@ -77,7 +79,8 @@ class Subject:
         proved, proof, lasting = found
         # One that was seen to look at other work is not forgotten for this.
         if lasting or (proved is False and known is None):
-            await self.parts.db.write(attempts.remember_proof, key, proved, proof)
+            seen = f"{proof} Remembered from {self.owner}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+            await self.parts.db.write(attempts.remember_proof, key, proved, seen)
         result = result.model_copy(update={"proved": proved, "proof": proof})
         if policy == "required" and proved is not True:
             output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()
@@ -159,15 +162,11 @@ class Subject:
         self, name: str, changed: list[str], base: str | None, timeout_s: float
     ) -> Ended:
         """Make it in a copy; one that was begun before a crash has its copy."""
-        place = self.parts.workspaces.copy_of(self.owner)
-        if name not in await self.parts.db.read(processes.of_owner, self.performer):
+        if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(self.owner, changed, base)
         failpoint("proof_before_execute")
-        # What leads into the worktree is the copy's here, as what leads into the checkout.
-        checkouts = (*self.origin.checkouts, self._worktree)
-        origin = replace(self.origin, checkouts=checkouts, worktree=place)
-        directory = place / self.directory.relative_to(self._worktree)
-        return await self.execute(name, directory, origin, timeout_s)
+        place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
+        return await self.execute(name, place, timeout_s)
 
 
 def decisive(files: list[str], command: str) -> list[str]:

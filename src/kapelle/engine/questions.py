@@ -48,12 +48,21 @@ def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question
 
 
 def answer(
-    connection: Connection, whose: str, text: str, status: QuestionStatus = "answered"
+    connection: Connection,
+    whose: str,
+    text: str,
+    status: QuestionStatus = "answered",
+    *,
+    is_agent: bool = False,
 ) -> Question:
-    """Answer the question of a token, or the only one of a task or run, which then goes on."""
+    """Answer the question of a token, or the only one of a task or run, which then goes on; an
+    agent answers only what another one asks while it works."""
     if not text.strip():
         raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
     question = _named(connection, whose)
+    asking = attempts.live(connection, question.task_id) if question.task_id else None
+    if is_agent and not (asking and questions.is_of(connection, question.token, asking["id"])):
+        raise Forbidden("An attempt's token does not allow this: only a person may.")
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
         raise Conflict(f"This question of {question.work_id} was {was} already.")

@@ -60,9 +60,7 @@ class Upkeep:
         if number < _FIRST_ROUNDS or number % _EVERY_ROUNDS == 0:
             await _guarded("stopping attempts", stop_unknown_attempts, parts)
             await _guarded("stopping checks", stop_unknown_steps, parts)
-            await _guarded(
-                "looking for unknown worktrees", put_away_unknown_worktrees, parts, setbacks
-            )
+            await _guarded("finding worktrees", put_away_unknown_worktrees, parts, setbacks)
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
         await _guarded("removing containers", remove_containers, parts)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
@@ -78,19 +76,15 @@ class Upkeep:
     async def _archive(self, number: int) -> None:
         """Put merged worktrees and old work away; where room is scarce, all that is merged."""
         parts, now = self._parts, datetime.now(UTC)
-        due, scarce = archive.Due.by(parts.settings().upkeep, now), is_scarce(parts)
+        due = archive.Due.by(parts.settings().upkeep, now)
+        # So little disk is free that soon no attempt will start.
+        floor = parts.settings().limits.min_free_disk_mb * 1_000_000
+        scarce = shutil.disk_usage(parts.home.root).free < 2 * floor
         if not scarce and number % _EVERY_ROUNDS:
             return
         await archive.put_away_merged(parts, self._setbacks)
-        await archive.archive_old(
-            parts, self._setbacks, replace(due, merged=now) if scarce else due
-        )
-
-
-def is_scarce(parts: Parts) -> bool:
-    """Whether so little disk is free that soon no attempt will start."""
-    floor = parts.settings().limits.min_free_disk_mb * 1_000_000
-    return shutil.disk_usage(parts.home.root).free < 2 * floor
+        due = replace(due, merged=now) if scarce else due
+        await archive.archive_old(parts, self._setbacks, due)
 
 
 async def _guarded(name: str, duty: Callable[..., Awaitable[object]], *args: object) -> None:
@@ -153,10 +147,8 @@ async def stop_unknown_attempts(parts: Parts) -> None:
 
 async def stop_unknown_steps(parts: Parts) -> None:
     """End the checks of runs that are not under way."""
-    ended = {
-        parts.process(row).directory: row["owner"]
-        for row in await parts.db.read(processes.of_ended_runs)
-    }
+    rows = await parts.db.read(processes.of_ended_runs)
+    ended = {parts.process(row).directory: row["owner"] for row in rows}
     for process_dir in await asyncio.to_thread(_unfinished, ended):
         _log.warning("%s is not under way: a check of it is ended", ended[process_dir])
         parts.runner.stop(process_dir, "this run is not under way")
@@ -213,12 +205,9 @@ async def drop_unused_secrets(parts: Parts) -> None:
 async def forget_shells(parts: Parts) -> None:
     """Delete the environments in which nothing was asked for of late that is still there."""
     if old := await asyncio.to_thread(parts.secrets.old_shells):
-        for digest in {*old} - await parts.db.read(_shells_in_use, old):
+        used = await parts.db.read(tasks.shells_in_use, old)
+        for digest in {*old} - used - await parts.db.read(runs.shells_in_use, old):
             parts.secrets.forget(f"shell_{digest}")
-
-
-def _shells_in_use(connection: Connection, digests: list[str]) -> set[str]:
-    return tasks.shells_in_use(connection, digests) | runs.shells_in_use(connection, digests)
 
 
 def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetime | None]:

@@ -27,7 +27,7 @@ from kapelle.library.budget import Account
 from kapelle.library.execution import cost_of, execute, process_directory, respond
 from kapelle.library.interaction import Caller, Suspended
 from kapelle.library.outcome import RunState
-from kapelle.patterns.context import Fact, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
@@ -127,26 +127,19 @@ class LocalContext(GitContext):
     ) -> T:
         return await perform()
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        workspace: Place = "run",
-        keep_session: bool = False,
-        max_attempts: int = 1,
-        afresh: bool = False,
-        disposable: bool = False,
-        patient: bool = True,
-        **fields: Unpack[TaskArgs],
-    ) -> TaskResult:
+    async def task(self, prompt: str, **fields: Unpack[TaskArgs]) -> TaskResult:
         """As everywhere, but model, tools, session and priority are the agent's own affair."""
+        workspace, disposable = fields.get("workspace", "run"), fields.get("disposable")
         before = fields.get("continue_from")
         earlier = self._tasks[before] if before else None
         text = compose(
             prompt, fields.get("context", {}), [earlier.earlier()] if earlier else [], None
         )
         role = fields.get("agent") or _WORKER
-        agent = self._agent(role)
+        if role not in self._parts.agents:
+            known = ", ".join(self._parts.agents)
+            raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
+        agent = self._parts.agents[role]
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         if disposable and digest in self._before:
             said = self._before.pop(digest)
@@ -155,15 +148,16 @@ class LocalContext(GitContext):
         checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
         self._account.require_call()
         title = fields.get("title") or prompt.strip()[:80]
-        task = await self._begin(title, workspace, earlier)
+        only_reports = fields.get("read_only", False)
+        task = await self._begin(title, workspace, earlier, only_reports=only_reports)
         limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
         system = fields.get("system_prompt") or self.spec.system_prompt
         request = Request(text, system, task.cwd, role, title, limit_s)
-        thrown_away = disposable and workspace == "own"
+        thrown_away = bool(disposable and workspace == "own")
         self._has_worked |= not thrown_away
         facts = {"task_id": task.id, "title": title, "role": role}
         self.report("task.started", **facts, agent=agent.name)
-        for _ in range(max_attempts):
+        for _ in range(fields.get("max_attempts", 1)):
             result = await self._attempt(task, agent, request, checks, keep=not thrown_away)
             if result.ok:
                 break
@@ -177,13 +171,9 @@ class LocalContext(GitContext):
                 self._answered[digest] = result.text
         return result
 
-    def _agent(self, role: str) -> Agent:
-        if role not in self._parts.agents:
-            known = ", ".join(self._parts.agents)
-            raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
-        return self._parts.agents[role]
-
-    async def _begin(self, title: str, place: Place, earlier: _Task | None) -> _Task:
+    async def _begin(
+        self, title: str, place: Place, earlier: _Task | None, *, only_reports: bool
+    ) -> _Task:
         """Make the workspace of a task."""
         task_id = new_id("task")
         if not self._is_git:
@@ -195,6 +185,9 @@ class LocalContext(GitContext):
         base = earlier.branch if earlier else self._run.branch
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
+        if only_reports:
+            copied = await self._workspaces.copy(task_id, alone=True)
+            made = made.model_copy(update={"path": str(copied)})
         task = self._in_worktree(task_id, title, made)
         if earlier is not None and not earlier.took_in:
             # What goes on from an unfinished task is measured together with it.
@@ -249,7 +242,7 @@ class LocalContext(GitContext):
         )
 
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         subject, commit = self._subject(task), None
         if subject.result is not None:
@@ -285,12 +278,7 @@ class LocalContext(GitContext):
         return result
 
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         ended, output, printed = await self._command(
             command, self._subject(task), env or {}, timeout_s

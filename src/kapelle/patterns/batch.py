@@ -2,35 +2,25 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kapelle.domain.errors import KapelleError, LimitReached, sentence
-from kapelle.domain.options import KEY, argument, command
-from kapelle.domain.specs import (
-    CheckSpec,
-    Directory,
-    Name,
-    Priority,
-    Seconds,
-    Spec,
-    Turns,
-    field,
-)
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import CheckSpec, Directory, Name, Priority, Seconds, Turns, field
 from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern, shipped
 from kapelle.patterns.results import Failed, RunResult, TaskResult
-from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.spec import PartSpec, PatternSpec, Role, RunChecks
 
 # What an item says of its task, or of its run.
 _OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
 _OF_RUN = ("agent", "model", "directory", "priority")
 
 
-class ItemSpec(Spec):
+class ItemSpec(PartSpec):
     """One piece of work of a batch; as a plain string, its prompt."""
 
-    prompt: Prompt = Field(description="what is to be done")
     title: Name | None = field(None, "what it is called; by default the first line of its prompt")
     agent: Name | None = field(None, "who does it; by default the run's agent")
     model: Name | None = field(None, "its model")
@@ -43,18 +33,6 @@ class ItemSpec(Spec):
         None, "done by a run of this pattern, debate for example, instead of by a task"
     )
     options: dict[str, Any] = field({}, "what that pattern is asked for besides")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return {"prompt": value} if isinstance(value, str) else value
-
-    @field_validator("prompt")
-    @classmethod
-    def _prompt_says_something(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("the prompt is empty")
-        return value
 
     @property
     def label(self) -> str:
@@ -74,7 +52,7 @@ class BatchSpec(PatternSpec):
     )
 
     items: list[ItemSpec] = Field(
-        min_length=1,
+        default=[],
         max_length=1_000,
         description="what is done; each is a prompt or an object",
         json_schema_extra=argument(
@@ -83,6 +61,10 @@ class BatchSpec(PatternSpec):
             more=("--item", "A further item; repeatable."),
         ),
     )
+    saved: Name | None = field(
+        None, "the saved list whose items are worked off, as it is at the start", "--list",
+        metavar="NAME",
+    )  # fmt: skip
     at_once: int = field(4, "how many items are under way at a time", ge=1, le=100)
     pattern: Name | None = field(
         None, "the pattern that does the items which name none; by default each is a task",
@@ -122,6 +104,8 @@ class BatchSpec(PatternSpec):
     @model_validator(mode="after")
     def _patterns_fit(self) -> "BatchSpec":
         """What a run of an item would be refused for is told before anything begins."""
+        if not self.items:
+            raise ValueError("there is no item: name prompts, a file or a saved list")
         for number, item in enumerate(self.items, 1):
             name = item.pattern or self.pattern
             if name == "batch":
@@ -139,12 +123,9 @@ class BatchSpec(PatternSpec):
         given |= {"title": item.label, **self.options, **item.options}
         found = shipped(item.pattern or self.pattern or "")
         fields = found.spec.model_fields if found else {}
-        for name, about in fields.items():
-            extra: Any = about.json_schema_extra
-            if isinstance(extra, dict) and "argument" in extra.get(KEY, {}):
-                is_list = "list" in str(about.annotation)
-                return {name: [item.prompt] if is_list else item.prompt, **given}
-        return {"prompt": item.prompt, **given}
+        name = (found and found.spec.argument()) or "prompt"
+        is_list = name in fields and "list" in str(fields[name].annotation)
+        return {name: [item.prompt] if is_list else item.prompt, **given}
 
 
 class ItemOutcome(BaseModel):

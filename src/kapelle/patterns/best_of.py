@@ -17,6 +17,7 @@ from kapelle.patterns.spec import (
     Role,
     ScoreCommand,
     ScoreTimeout,
+    refuse,
 )
 
 
@@ -52,10 +53,6 @@ class BestOfSpec(PatternSpec):
     judge_model: ModelName = field(None, "the judge's model")
 
     @property
-    def subject(self) -> str:
-        return self.prompt
-
-    @property
     def needs_git(self) -> bool:
         return True
 
@@ -73,22 +70,18 @@ class BestOfSpec(PatternSpec):
 
     @model_validator(mode="after")
     def _is_complete(self) -> "BestOfSpec":
-        if len(self.candidates) > 1 and self.count is not None:
-            raise ValueError(
-                "`count` is for tries of one candidate, and these are several candidates"
-            )
-        if len(self.candidates) == 1 and self.count is None:
-            raise ValueError(
-                "one candidate alone is no choice: name more with `candidates`, or add `count`"
-            )
-        if (self.eval is None) != (self.direction is None):
-            raise ValueError(
-                "`eval` prints a number and `direction` says which is better: give both or neither"
-            )
-        if self.eval is not None and self.judge is not None:
-            raise ValueError(
-                "either the number of `eval` decides or `judge` does: leave one of them out"
-            )
+        many, counted = len(self.candidates), self.count is not None
+        scored, directed = self.eval is not None, self.direction is not None
+        refuse({
+            "`count` is for tries of one candidate, and these are several candidates":
+                many > 1 and counted,
+            "one candidate alone is no choice: name more with `candidates`, or add `count`":
+                many == 1 and not counted,
+            "`eval` prints a number and `direction` says which is better: give both or neither":
+                scored != directed,
+            "either the number of `eval` decides or `judge` does: leave one of them out":
+                scored and self.judge is not None,
+        })  # fmt: skip
         return self
 
 

@@ -24,6 +24,7 @@ from kapelle.patterns.results import (
 from kapelle.patterns.spec import PatternSpec
 
 Place = Literal["run", "own"]
+Env = dict[str, str] | None  # variables besides the others
 
 
 class Who(TypedDict, total=False):
@@ -37,8 +38,19 @@ class Who(TypedDict, total=False):
     read_only: bool  # whether it only reports: what it changes is thrown away
 
 
-class TaskArgs(Who, total=False):
-    """The fields of a TaskSpec that ctx.task takes; what is left out comes from the run's spec."""
+class Manner(TypedDict, total=False):
+    """How ctx.task has something done."""
+
+    workspace: Place
+    keep_session: bool
+    max_attempts: int
+    afresh: bool
+    disposable: bool
+    patient: bool
+
+
+class TaskArgs(Who, Manner, total=False):
+    """How, and the fields of a TaskSpec; of those what is left out comes from the run's spec."""
 
     title: str | None
     directory: str | None
@@ -106,35 +118,28 @@ class Context(ABC):
         self.kept = _ModelState(state) if isinstance(state, BaseModel) else state
         return state
 
-    def prompt(self, role: str, built_in: str, **parts: str) -> str:
+    def prompt(self, role: str, built_in: str, **parts: str | list[str]) -> str:
         """What a role is told: the repository's own text, or else the built-in one; each part
-        stands where the text names it in braces, otherwise behind it under a heading."""
+        stands where the text names it in braces, otherwise behind it under a heading; a list has
+        a line for each of its texts."""
         text = self.prompts.get(role, built_in)
-        behind = [name for name in parts if parts[name] and f"{{{name}}}" not in text]
-        text = re.sub(r"\{(\w+)\}", lambda named: parts.get(named[1], named[0]), text).strip()
-        headed = (f"## {name.replace('_', ' ').capitalize()}\n{parts[name]}" for name in behind)
+        told = {name: part if isinstance(part, str) else "\n".join(f"- {one}" for one in part)
+                for name, part in parts.items()}  # fmt: skip
+        behind = [name for name in told if told[name] and f"{{{name}}}" not in text]
+        text = re.sub(r"\{(\w+)\}", lambda named: told.get(named[1], named[0]), text).strip()
+        headed = (f"## {name.replace('_', ' ').capitalize()}\n{told[name]}" for name in behind)
         return "\n\n".join([text, *headed])
 
     @abstractmethod
-    async def task(
-        self,
-        prompt: str,
-        *,
-        workspace: Place = "run",
-        keep_session: bool = False,
-        max_attempts: int = 1,
-        afresh: bool = False,
-        disposable: bool = False,
-        patient: bool = True,
-        **fields: Unpack[TaskArgs],
-    ) -> TaskResult:
+    async def task(self, prompt: str, **asked: Unpack[TaskArgs]) -> TaskResult:
         """Have an agent do something and wait for the end.
 
-        workspace "run" is the run's own worktree, in which one task works after another; "own"
-        is a worktree for this task alone, made from where the run's branch is now, or the branch of
-        the task that it goes on from unless it is to begin afresh all the same; a disposable
-        one is removed at the end, and what was changed there goes to the archive. One that is not
-        patient is cancelled rather than wait for the end of a rate limit.
+        workspace "run", by default, is the run's own worktree, in which one task works after
+        another; "own" is a worktree for this task alone, made from where the run's branch is now,
+        or the branch of the task that it goes on from unless it is to begin afresh all the same; a
+        disposable one is removed at the end, and what was changed there goes to the archive. One
+        that is not patient, as it is by default, is cancelled rather than wait for the end of a
+        rate limit. It is tried once unless max_attempts says otherwise.
         """
 
     @abstractmethod
@@ -145,18 +150,13 @@ class Context(ABC):
 
     @abstractmethod
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         """Commands that decide about the work, in the run's workspace or in a task's own."""
 
     @abstractmethod
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         """The number in the last line that a command prints."""
 
@@ -267,7 +267,9 @@ class Context(ABC):
 
     async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
         """An agent's answer as an object of this model or JSON schema; one that cannot be read is
-        asked for once more, then Failed is raised."""
+        asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
+        it changes, commits or deletes reaches anything."""
+        who.setdefault("read_only", self.is_git)
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):

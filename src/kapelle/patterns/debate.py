@@ -62,10 +62,6 @@ class DebateSpec(PatternSpec):
     minutes: AgentName = field(None, "an agent that takes no side, and writes the minutes")
 
     @property
-    def subject(self) -> str:
-        return self.prompt
-
-    @property
     def never_blocks(self) -> bool:
         return True
 
@@ -155,9 +151,7 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
         await _show(ctx, spec, number, held, "minutes" if spec.minutes else "debate")
         if spec.minutes:
             asked = ctx.prompt("minutes", PROMPTS["minutes"], matter=spec.prompt, debate=held.told)
-            held.minutes = await ctx.query(
-                asked, Minutes, title="Minutes", agent=spec.minutes, read_only=ctx.is_git
-            )
+            held.minutes = await ctx.query(asked, Minutes, title="Minutes", agent=spec.minutes)
         if spec.action is not None:
             await _show(ctx, spec, number, held, "act")
             await _act(ctx, spec, held, result)
@@ -172,9 +166,7 @@ async def _state(ctx: Context, spec: DebateSpec, side: Side, before: str, held: 
     )  # fmt: skip
     who = spec.both[side]
     title = f"Side {side} (round {len(held.rounds) + 1})"
-    return await ctx.query(
-        prompt, Stance, title=title, agent=who.agent, model=who.model, read_only=ctx.is_git
-    )
+    return await ctx.query(prompt, Stance, title=title, agent=who.agent, model=who.model)
 
 
 async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResult) -> None:
@@ -195,9 +187,8 @@ async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResul
         asked = ctx.prompt("verify", PROMPTS["verify"], **told, what_was_said=work.text,
                            what_was_changed=await ctx.changes(patch=True))  # fmt: skip
         found = await ctx.query(
-            asked, Verification, title="Verification", agent=other.agent, model=other.model,
-            read_only=ctx.is_git,
-        )  # fmt: skip
+            asked, Verification, title="Verification", agent=other.agent, model=other.model
+        )
         held.verifications.append(found)
         if found.holds:
             return

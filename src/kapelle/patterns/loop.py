@@ -22,6 +22,7 @@ from kapelle.patterns.spec import (
     RunChecks,
     ScoreCommand,
     ScoreTimeout,
+    refuse,
 )
 
 _OUTPUT = 12_000
@@ -139,35 +140,22 @@ class LoopSpec(PatternSpec):
 
     @model_validator(mode="after")
     def _is_complete(self) -> "LoopSpec":
-        if (self.prompt is None) == (not self.steps):
-            raise ValueError("a loop has either a prompt or steps")
-        if self.eval_mode == "agent":
-            if self.eval is not None or self.until:
-                raise ValueError(
-                    "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell "
-                    "the judge what counts with `eval_prompt`"
-                )
-        elif self.eval_prompt or self.judge or self.eval_schema:
-            raise ValueError("`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent")
-        if self.optimises:
-            if self.until:
-                raise ValueError(
-                    "`until` passes or not, so there is no number to better: give `eval` instead"
-                )
-            if self.eval is None and self.eval_mode == "shell":
-                raise ValueError(
-                    "there is no number to make better: add `eval`, a command that prints it"
-                )
-        else:
-            if self.eval is not None or self.target is not None:
-                raise ValueError(
-                    "`eval` and `target` need to know which way the number is to go: "
-                    "add `direction`"
-                )
-            if not self.until and self.eval_mode == "shell":
-                raise ValueError(
-                    "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`"
-                )
+        judged, scored, better = self.eval_mode == "agent", self.eval is not None, self.optimises
+        refuse({
+            "a loop has either a prompt or steps": (self.prompt is None) == (not self.steps),
+            "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "
+            "judge what counts with `eval_prompt`": judged and (scored or self.until),
+            "`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent":
+                not judged and (self.eval_prompt or self.judge or self.eval_schema),
+            "`until` passes or not, so there is no number to better: give `eval` instead":
+                better and self.until,
+            "there is no number to make better: add `eval`, a command that prints it":
+                better and not scored and not judged,
+            "`eval` and `target` need to know which way the number is to go: add `direction`":
+                not better and (scored or self.target is not None),
+            "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`":
+                not better and not self.until and not judged,
+        })  # fmt: skip
         return self
 
 

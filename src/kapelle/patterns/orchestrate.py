@@ -1,6 +1,6 @@
 """A goal: an agent conducts others, changes its plan as they go, and ends with evidence only."""
 
-import asyncio
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +13,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
 from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import Plan, Questions, Subgoal
+from kapelle.patterns.team_roles import Plan, Questions, Subgoal, pursue
 
 _SAID, _LOG, _MOST_PARTS = 800, 3_000, 100
 _PROBLEM = "What was wrong with your last answer, which changed nothing"
@@ -59,10 +59,6 @@ class OrchestrateSpec(PatternSpec):
     max_depth: int = field(3, "levels of conductors, this one included", ge=1, le=10)
     patience: int = field(3, "end after so many iterations without progress", ge=1, le=200)
     ask: bool = field(False, "let the conductor ask a person what only a person can decide")
-
-    @property
-    def subject(self) -> str:
-        return self.goal
 
     @property
     def never_blocks(self) -> bool:
@@ -183,33 +179,22 @@ async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) 
     """Do what is open, all at once as far as it may be; how many parts were merged."""
     going = [part for part in result.plan if part.status == "open"]
     known = {part.id: part for part in result.plan}
-    ended = {part.id: asyncio.Event() for part in going}
-    # In place there are no copies of the files, so that only one may work at a time.
-    places = spec.max_workers if ctx.is_git else 1
 
-    async def pursue(part: PlannedPart) -> None:
-        try:
-            for other in part.depends_on:
-                if other in ended:
-                    await ended[other].wait()
-            undone = [other for other in part.depends_on if known[other].status != "merged"]
-            if undone:
-                part.status, part.reason = "blocked", f"waits for {', '.join(undone)}"
-                return
-            async with ctx.lock("work", places):
-                await _do(ctx, spec, part, result)
-        finally:
-            ended[part.id].set()
+    def may_begin(part: PlannedPart) -> bool:
+        undone = [other for other in part.depends_on if known[other].status != "merged"]
+        if undone:
+            part.status, part.reason = "blocked", f"waits for {', '.join(undone)}"
+        return not undone
 
     await _show(ctx, result, "work")
-    await ctx.gather(*(pursue(part) for part in going))
+    await pursue(ctx, going, spec.max_workers, may_begin, partial(_do, ctx, spec, result))
     if going:
         result.commit = await ctx.commit(f"Iteration {result.iterations}")
     return sum(part.status == "merged" for part in going)
 
 
 async def _do(
-    ctx: Context, spec: OrchestrateSpec, part: PlannedPart, result: OrchestrateResult
+    ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult, part: PlannedPart
 ) -> None:
     again = f"\n\n## It was tried before and failed: {part.reason}\n{part.log}" if part.work else ""
     try:
@@ -308,19 +293,19 @@ async def _state(
     limits += ["no conductor below you"] if spec.max_depth == 1 else []
     limits += [f"{value:g} {name} left" for name, value in left if value is not None]
     checks = [f"{one.name}:\n{one.output[-_LOG:]}" for one in result.checks if not one.passed]
-    sections = {
-        "The goal": spec.goal,
-        "What decides": ", ".join(check.label for check in spec.until) or "a judge, who looks",
-        "The plan": "\n".join(map(_told, result.plan)) or "There is none yet: make one.",
-        "What the last verification found": "\n".join(checks)
-        or (result.verdict.reason if result.verdict else ""),
-        "What was changed so far": await ctx.changes() if result.plan else "",
-        "Limits": "; ".join(limits),
-        **told,
-    }
-    asking = "" if spec.ask else "\n\nNobody can be asked: leave questions empty."
-    lines = (f"## {name}\n{text}" for name, text in sections.items() if text)
-    return f"{ctx.prompt('conduct', _CONDUCT)}{asking}\n\n" + "\n\n".join(lines)
+    verdict = result.verdict.reason if result.verdict else ""
+    prompt = ctx.prompt(
+        "conduct",
+        _CONDUCT,
+        questions="" if spec.ask else "Nobody can be asked: leave questions empty.",
+        the_goal=spec.goal,
+        what_decides=", ".join(check.label for check in spec.until) or "a judge, who looks",
+        the_plan="\n".join(map(_told, result.plan)) or "There is none yet: make one.",
+        what_the_last_verification_found="\n".join(checks) or verdict,
+        what_was_changed_so_far=await ctx.changes() if result.plan else "",
+        limits="; ".join(limits),
+    )
+    return prompt + "".join(f"\n\n## {name}\n{text}" for name, text in told.items() if text)
 
 
 def _told(part: PlannedPart) -> str:

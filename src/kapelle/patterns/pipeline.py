@@ -1,8 +1,8 @@
 """Steps one after another: each goes on where the one before it ended, and is told of it."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import (
@@ -12,14 +12,13 @@ from kapelle.domain.specs import (
     Name,
     Priority,
     Seconds,
-    Spec,
     Text,
     field,
 )
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import PatternSpec, Prompt, Role
+from kapelle.patterns.spec import PartSpec, PatternSpec, Role
 
 # What a step says of its task.
 _OF_STEP = (
@@ -28,10 +27,9 @@ _OF_STEP = (
 )  # fmt: skip
 
 
-class StepSpec(Spec):
+class StepSpec(PartSpec):
     """One step of a pipeline; as a plain string, its prompt."""
 
-    prompt: Prompt = Field(description="what is to be done")
     name: Name | None = field(
         None, "what the step is called; by default the first line of its prompt"
     )
@@ -47,18 +45,6 @@ class StepSpec(Spec):
     checks: list[CheckSpec] = field([], "what must pass for the step to be done", max_length=100)
     timeout_s: Seconds | None = field(None, "the longest that one attempt of this step may take")
     max_attempts: int = field(1, "how often it is tried when it fails", ge=1, le=100)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return {"prompt": value} if isinstance(value, str) else value
-
-    @field_validator("prompt")
-    @classmethod
-    def _prompt_says_something(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("the prompt is empty")
-        return value
 
     @property
     def label(self) -> str:

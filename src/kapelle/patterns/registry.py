@@ -66,24 +66,18 @@ def pattern(
 ) -> Callable[[F], F]:
     """Make an async function of a Context and a spec a pattern of this name; prompts are those
     that it gives to ctx.prompt, by their roles."""
-    if not is_name(name):
+    if not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
         raise ValueError(f"{name!r} is no name for a pattern: use letters, digits and dashes")
     if not issubclass(spec, PatternSpec):
         raise TypeError(f"the spec of the pattern {name} must be a subclass of PatternSpec")
 
     def mark(function: F) -> F:
-        is_async: bool = inspect.iscoroutinefunction(function)
-        if not is_async:
+        if not inspect.iscoroutinefunction(function):
             raise TypeError(f"the pattern {name} must be an async function")
         setattr(function, _MARK, (name, spec, prompts or {}))
         return function
 
     return mark
-
-
-def is_name(text: str) -> bool:
-    """Whether a pattern may be called so."""
-    return text.replace("-", "").replace("_", "").isalnum() and len(text) <= 64
 
 
 def built_in() -> list[Pattern]:

@@ -58,21 +58,15 @@ class TaskResult(WorkResult):
     def of(cls, task: Task) -> "TaskResult":
         costs = [attempt.usage.cost_usd for attempt in task.attempts if attempt.usage]
         known = [cost for cost in costs if cost is not None]
+        same = {"id", "status", "reason", "verified", "directory", "title"}
         return cls(
-            id=task.id,
-            status=task.status,
-            reason=task.reason,
+            **{name: getattr(task, name) for name in same},
+            **{name: getattr(task.workspace, name) for name in ("branch", "base_commit", "commit")},
             text=task.result or "",
-            verified=task.verified,
-            branch=task.workspace.branch,
-            base_commit=task.workspace.base_commit,
-            commit=task.workspace.commit,
             failed_checks=[check for check in task.checks if not check.passed],
             cost_usd=sum(known) if known else None,
             agent=task.attempts[-1].agent if task.attempts else task.agent,
             failure=task.attempts[-1].failure if task.attempts else None,
-            directory=task.directory,
-            title=task.title,
         )
 
 

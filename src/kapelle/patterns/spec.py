@@ -1,16 +1,18 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from kapelle.domain.options import option
+from kapelle.domain.options import KEY, option
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
     CheckKind,
     CheckSpec,
     Name,
     Seconds,
+    Spec,
     Text,
     WorkSpec,
     field,
@@ -50,12 +52,36 @@ Direction = Annotated[
 ]
 
 
+def refuse(problems: Mapping[str, object]) -> None:
+    """Raise ValueError with the first of these sentences that is true."""
+    for sentence in (text for text, is_so in problems.items() if is_so):
+        raise ValueError(sentence)
+
+
 class Role(NamedTuple):
     """An agent, None for the default one, and what it is to be given."""
 
     agent: str | None
     model: str | None
     system_prompt: str | None
+
+
+class PartSpec(Spec):
+    """One of several pieces of work; as a plain string, its prompt."""
+
+    prompt: Prompt = Field(description="what is to be done")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"prompt": value} if isinstance(value, str) else value
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty")
+        return value
 
 
 class PatternSpec(WorkSpec):
@@ -73,6 +99,20 @@ class PatternSpec(WorkSpec):
     max_agent_calls: int | None = field(
         None, "how many attempts of agents it may make, in runs inside it too", ge=1, le=1_000_000
     )
+
+    @property
+    def subject(self) -> str:
+        """What it is about: by default what its command takes as an argument."""
+        value = getattr(self, self.argument() or "", None)
+        return value if isinstance(value, str) else ""
+
+    @classmethod
+    def argument(cls) -> str | None:
+        """The field that is its command's argument."""
+        extras = {name: about.json_schema_extra for name, about in cls.model_fields.items()}
+        found = (name for name, extra in extras.items() if isinstance(extra, dict)
+                 and "argument" in cast("dict[str, Any]", extra.get(KEY, {})))  # fmt: skip
+        return next(found, None)
 
     @property
     def never_blocks(self) -> bool:

@@ -1,30 +1,23 @@
 """A goal: planned, worked on by several at once, verified and reviewed, again until done."""
 
-import asyncio
+from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
-from kapelle.patterns import team_roles
+from kapelle.patterns import team_roles as roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import (
-    Intake,
-    Iteration,
-    Outcome,
-    Plan,
-    Review,
-    Subgoal,
-    TeamResult,
-)
+from kapelle.patterns.team_roles import Iteration, Outcome, Subgoal, TeamResult
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
 _AS_STATED = "The goal is reached as it is stated."
+_ANSWER_ALONE = "Your answer is all that is wanted: change no files."
 
 
 class TeamSpec(PatternSpec):
@@ -85,10 +78,6 @@ class TeamSpec(PatternSpec):
     confirm: bool = field(False, "have a person confirm the criteria that the planner proposes")
 
     @property
-    def subject(self) -> str:
-        return self.goal
-
-    @property
     def never_blocks(self) -> bool:
         return not (self.ask or self.confirm)
 
@@ -112,225 +101,241 @@ class TeamSpec(PatternSpec):
         ]
 
 
-@pattern("team", spec=TeamSpec, prompts=team_roles.PROMPTS)
+@pattern("team", spec=TeamSpec, prompts=roles.PROMPTS)
 async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     """Reach a goal: plan it, have several work at once, verify, review, and go on until done."""
     result = ctx.keep(TeamResult(reason="", success_criteria=spec.success_criteria))
     result.commit = await ctx.commit("Before the team")
-    answers = await _intake(ctx, spec, result)
+    members = _Team(ctx, spec, result, {})
+    await members.agree()
     for number in range(1, spec.max_iterations + 1):
         iteration = Iteration(number=number)
         result.iterations.append(iteration)
         try:
-            await _plan(ctx, spec, result, answers)
+            await members.plan()
         except Failed as failure:
             iteration.problem = failure.reason
             await ctx.progress(iteration=number, phase="failed", lack=failure.reason)
             continue
-        await _work(ctx, spec, result)
-        await _verify(ctx, spec, iteration)
+        await members.work()
+        await members.verify()
         if iteration.verified:
-            await _review(ctx, spec, result.success_criteria, iteration)
+            await members.review()
         await ctx.progress(iteration=number, **iteration.facts)
         if iteration.is_done:
             result.reason = f"the goal is reached after iteration {number}"
             result.goal_complete, result.stopped_by = True, "goal"
             return result
         if iteration.review and number < spec.max_iterations:
-            answers |= await _answers(ctx, spec, iteration.review.questions, "")
+            members.answers |= await members.asked(iteration.review.questions, "")
     result.stopped_by = "max_iterations"
     rounds = counted(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {result.iterations[-1].lack}")
 
 
-async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str, str]:
-    """Agree on what success means, and ask what only a person can know: questions and answers."""
-    if result.success_criteria and not spec.ask:
-        return {}
-    await ctx.progress(phase="intake")
-    asked = team_roles.intake(ctx, spec)
-    planner = Who(agent=spec.planner, model=spec.planner_model)
-    try:
-        found = await ctx.query(asked, Intake, title="Intake", **planner)
-    except Failed as failure:
-        # The goal itself says enough to begin with.
-        await ctx.progress(phase="intake", lack=failure.reason)
-        found = Intake(success_criteria=[])
-    if result.success_criteria:
-        return await _answers(ctx, spec, found.questions)
-    result.success_criteria = found.success_criteria or [_AS_STATED]
-    listed = "".join(f"\n- {text}" for text in result.success_criteria)
-    proposal = f"It is reached when{listed}\n{_CONFIRM}" if spec.confirm else ""
-    answers = await _answers(ctx, spec, found.questions, proposal=proposal)
-    said = answers.pop(proposal, "")
-    own = [part.strip() for part in said.replace("\n", ";").split(";") if part.strip()]
-    if own and said.strip().lower() not in {"y", "yes", "ok"}:
-        result.success_criteria = own
-    return answers
+@dataclass
+class _Team:
+    """What its members do in one iteration after another; the result is kept up to date by each."""
 
+    ctx: Context
+    spec: TeamSpec
+    result: TeamResult
+    answers: dict[str, str]  # of people, by their questions
 
-async def _answers(
-    ctx: Context,
-    spec: TeamSpec,
-    questions: list[str],
-    default: str | None = None,
-    proposal: str = "",
-) -> dict[str, str]:
-    """What a person says to a proposal and to questions, if any may be asked."""
-    asked: dict[str, str | None] = {proposal: "yes"} if proposal else {}
-    asked |= dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
-    answers = await ctx.gather(*(ctx.ask(text, known) for text, known in asked.items()))
-    return {text: said for text, said in zip(asked, answers, strict=True) if said.strip()}
+    @property
+    def now(self) -> Iteration:
+        return self.result.iterations[-1]
 
+    @property
+    def planner(self) -> Who:
+        return Who(agent=self.spec.planner, model=self.spec.planner_model)
 
-async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[str, str]) -> None:
-    """The subgoals of the last iteration; raises Failed if there is no usable plan."""
-    *before, iteration = result.iterations
-    await ctx.progress(iteration=iteration.number, phase="plan", lack=None)
-    asked = prompt = team_roles.plan(ctx, spec, result.success_criteria, answers, before)
-    planner = Who(agent=spec.planner, model=spec.planner_model)
-    for title in ("Plan", "Plan (again)"):
-        plan = await ctx.query(asked, Plan, title=title, **planner)
-        ordered, problem = plan.in_order()
-        if problem is None:
-            break
-        asked = f"{prompt}\n\n## Your plan before this one could not be used\n{problem}"
-    else:
-        raise Failed(f"the plan is unusable: {problem}")
-    most = spec.max_subgoals
-    iteration.subgoals = ordered[:most]
-    reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
-    iteration.outcomes = [
-        Outcome(id=subgoal.id, title=subgoal.title, status="blocked", reason=reason)
-        for subgoal in ordered[most:]
-    ]
-    kept = {subgoal.id for subgoal in iteration.subgoals}
-    for subgoal in iteration.subgoals:
-        subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
+    def told(self, role: str, **parts: str | list[str]) -> str:
+        return self.ctx.prompt(role, roles.PROMPTS[role], the_goal=self.spec.goal, **parts)
 
-
-async def _work(ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
-    iteration = result.iterations[-1]
-    number = iteration.number
-    subgoals = [{"id": subgoal.id, "title": subgoal.title} for subgoal in iteration.subgoals]
-    await ctx.progress(iteration=number, phase="work", subgoals=subgoals)
-    workers = _Workers(ctx, spec, result)
-    await ctx.gather(*(workers.pursue(subgoal) for subgoal in iteration.subgoals))
-    iteration.commit = result.commit = await ctx.commit(f"Iteration {number}")
-    result.final_output = iteration.said or result.final_output
-
-
-async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
-    if not spec.final_checks:
-        return
-    await ctx.progress(iteration=iteration.number, phase="verify")
-    iteration.checks = (await ctx.check(*spec.final_checks)).checks
-    if iteration.commit is not None:
-        # What a check leaves behind does not join the work.
-        await ctx.revert(iteration.commit)
-
-
-async def _review(ctx: Context, spec: TeamSpec, criteria: list[str], iteration: Iteration) -> None:
-    await ctx.progress(iteration=iteration.number, phase="review")
-    asked = team_roles.review(ctx, spec, criteria, iteration, await ctx.changes())
-    reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
-    try:
-        iteration.review = await ctx.query(asked, Review, title="Review", **reviewer)
-    except Failed as failure:
-        iteration.problem = failure.reason
-
-
-class _Workers:
-    """Do the subgoals of the last iteration at the same time, each merged when it is done, and keep
-    the result up to date with each."""
-
-    def __init__(self, ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
-        self._ctx = ctx
-        self._spec = spec
-        self._result = result
-        self._iteration = result.iterations[-1]
-        self._ended = {subgoal.id: asyncio.Event() for subgoal in self._iteration.subgoals}
-        # In place there are no copies of the files, so that only one may work at a time.
-        self._places = spec.max_workers if ctx.is_git else 1
-
-    async def pursue(self, subgoal: Subgoal) -> None:
-        """Do a subgoal as soon as those that it depends on are merged."""
-        outcome = Outcome(
-            id=subgoal.id, title=subgoal.title, status="failed", text_only=subgoal.text_only
+    @property
+    def _questions(self) -> str:
+        if not self.spec.ask:
+            return "Nobody can be asked: leave the questions empty and decide what is sensible."
+        return (
+            f"List at most {self.spec.max_questions} questions that only the person who gave the "
+            "goal can answer and without which the work could go wrong; none is best."
         )
+
+    async def agree(self) -> None:
+        """Agree on what success means, and ask what only a person can know."""
+        spec, result = self.spec, self.result
+        if result.success_criteria and not spec.ask:
+            return
+        await self.ctx.progress(phase="intake")
+        prompt = self.told("intake", questions=self._questions, criteria=spec.success_criteria)
         try:
-            for other in subgoal.depends_on:
-                await self._ended[other].wait()
-            before = [item for item in self._iteration.outcomes if item.id in subgoal.depends_on]
-            undone = [item.title for item in before if item.status != "merged"]
-            if undone or len(before) < len(set(subgoal.depends_on)):
-                outcome.status = "blocked"
-                outcome.reason = f"it depends on what was not done: {', '.join(undone)}"
-            else:
-                async with self._ctx.lock("work", self._places):
-                    await self._do(subgoal, before, outcome)
-            self._add(outcome)
-        finally:
-            self._ended[subgoal.id].set()
+            found = await self.ctx.query(prompt, roles.Intake, title="Intake", **self.planner)
+        except Failed as failure:
+            # The goal itself says enough to begin with.
+            await self.ctx.progress(phase="intake", lack=failure.reason)
+            found = roles.Intake(success_criteria=[])
+        if result.success_criteria:
+            self.answers = await self.asked(found.questions)
+            return
+        result.success_criteria = found.success_criteria or [_AS_STATED]
+        listed = "".join(f"\n- {text}" for text in result.success_criteria)
+        proposal = f"It is reached when{listed}\n{_CONFIRM}" if spec.confirm else ""
+        self.answers = await self.asked(found.questions, proposal=proposal)
+        said = self.answers.pop(proposal, "")
+        own = [part.strip() for part in said.replace("\n", ";").split(";") if part.strip()]
+        if own and said.strip().lower() not in {"y", "yes", "ok"}:
+            result.success_criteria = own
 
-    def _add(self, outcome: Outcome) -> None:
-        """Outcomes are in the order of the plan, what it left out last."""
-        places = {subgoal.id: place for place, subgoal in enumerate(self._iteration.subgoals)}
-        self._iteration.outcomes.append(outcome)
-        self._iteration.outcomes.sort(key=lambda item: places.get(item.id, len(places)))
+    async def asked(
+        self, questions: list[str], default: str | None = None, proposal: str = ""
+    ) -> dict[str, str]:
+        """What a person says to a proposal and to questions, if any may be asked."""
+        ctx, spec = self.ctx, self.spec
+        open_: dict[str, str | None] = {proposal: "yes"} if proposal else {}
+        open_ |= dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
+        answers = await ctx.gather(*(ctx.ask(text, known) for text, known in open_.items()))
+        return {text: said for text, said in zip(open_, answers, strict=True) if said.strip()}
 
-    async def _do(self, subgoal: Subgoal, before: list[Outcome], outcome: Outcome) -> None:
-        asked = prompt = team_roles.work(self._ctx, self._spec, subgoal, before)
-        for _ in range(1 + self._spec.max_task_retries):
+    async def plan(self) -> None:
+        """The subgoals of the iteration; raises Failed if there is no usable plan."""
+        now, most = self.now, self.spec.max_subgoals
+        await self.ctx.progress(iteration=now.number, phase="plan", lack=None)
+        asked = prompt = self.told(
+            "plan",
+            max_subgoals=str(most),
+            it_is_reached_when=self.result.success_criteria,
+            what_was_asked_and_answered=[f"{q} {a}" for q, a in self.answers.items()],
+            what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
+        )
+        for title in ("Plan", "Plan (again)"):
+            plan = await self.ctx.query(asked, roles.Plan, title=title, **self.planner)
+            ordered, problem = plan.in_order()
+            if problem is None:
+                break
+            asked = f"{prompt}\n\n## Your plan before this one could not be used\n{problem}"
+        else:
+            raise Failed(f"the plan is unusable: {problem}")
+        now.subgoals = ordered[:most]
+        reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
+        now.outcomes = [Outcome.of(one, "blocked", reason) for one in ordered[most:]]
+        kept = {subgoal.id for subgoal in now.subgoals}
+        for subgoal in now.subgoals:
+            subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
+
+    async def work(self) -> None:
+        """Do the subgoals at the same time, each merged when it is done."""
+        now, ctx, result = self.now, self.ctx, self.result
+        subgoals = [subgoal.model_dump(include={"id", "title"}) for subgoal in now.subgoals]
+        await ctx.progress(iteration=now.number, phase="work", subgoals=subgoals)
+        await roles.pursue(ctx, now.subgoals, self.spec.max_workers, self._may_begin, self._do)
+        now.commit = result.commit = await ctx.commit(f"Iteration {now.number}")
+        result.final_output = now.said or result.final_output
+
+    async def verify(self) -> None:
+        if not self.spec.final_checks:
+            return
+        await self.ctx.progress(iteration=self.now.number, phase="verify")
+        self.now.checks = (await self.ctx.check(*self.spec.final_checks)).checks
+        if self.now.commit is not None:
+            # What a check leaves behind does not join the work.
+            await self.ctx.revert(self.now.commit)
+
+    async def review(self) -> None:
+        now, spec = self.now, self.spec
+        await self.ctx.progress(iteration=now.number, phase="review")
+        changes = await self.ctx.changes()
+        prompt = self.told(
+            "review",
+            questions=self._questions,
+            evidence=roles.EVIDENCE if spec.playwright else "",
+            it_is_reached_when=self.result.success_criteria,
+            what_was_verified=[f"`{check.name}` passed" for check in now.checks],
+            what_the_workers_say=[outcome.told for outcome in now.outcomes],
+            what_was_changed=roles.fenced(changes) if changes else "",
+        )
+        reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
+        try:
+            now.review = await self.ctx.query(prompt, roles.Review, title="Review", **reviewer)
+        except Failed as failure:
+            now.problem = failure.reason
+
+    def _before(self, subgoal: Subgoal) -> list[Outcome]:
+        return [outcome for outcome in self.now.outcomes if outcome.id in subgoal.depends_on]
+
+    def _may_begin(self, subgoal: Subgoal) -> bool:
+        """Whether all that a subgoal depends on is merged; otherwise it is blocked."""
+        before = self._before(subgoal)
+        undone = [outcome.title for outcome in before if outcome.status != "merged"]
+        if not undone and len(before) == len(set(subgoal.depends_on)):
+            return True
+        reason = f"it depends on what was not done: {', '.join(undone)}"
+        self.now.add(Outcome.of(subgoal, "blocked", reason))
+        return False
+
+    async def _do(self, subgoal: Subgoal) -> None:
+        outcome = Outcome.of(subgoal, "failed")
+        parts = self.told(
+            "work",
+            what_is_wanted=_ANSWER_ALONE if subgoal.text_only else "",
+            in_a_browser=roles.IN_A_BROWSER if self.spec.playwright else "",
+            what_was_done_before_and_is_in_your_files=[
+                f"{other.title}: {other.excerpt(500) or 'done'}" for other in self._before(subgoal)
+            ],
+        )
+        asked = prompt = f"{subgoal.task}\n\n{parts}"
+        for _ in range(1 + self.spec.max_task_retries):
             task = await self._ask(asked, subgoal)
             outcome.tasks.append(task.id)
             outcome.said, outcome.reason = task.text, task.reason
             if task.ok:
                 await self._merge(subgoal, task, outcome)
-                return
-            asked = team_roles.again(prompt, task, in_place=not self._ctx.is_git)
+                break
+            asked = roles.again(prompt, task, in_place=not self.ctx.is_git)
+        self.now.add(outcome)
 
     async def _ask(
         self, prompt: str, subgoal: Subgoal, earlier: TaskResult | None = None
     ) -> TaskResult:
         # Whoever says it is done and has changed nothing is not done.
-        return await self._ctx.task(
+        return await self.ctx.task(
             prompt,
             title=f"{subgoal.title} (conflict)" if earlier else subgoal.title,
-            agent=self._spec.worker,
-            model=self._spec.worker_model,
+            agent=self.spec.worker,
+            model=self.spec.worker_model,
             workspace="own",
-            checks=["diff_not_empty"] if self._ctx.is_git and not subgoal.text_only else [],
+            checks=["diff_not_empty"] if self.ctx.is_git and not subgoal.text_only else [],
             continue_from=earlier.id if earlier else None,
         )
 
     async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> None:
-        if self._ctx.is_git and (task.changed or not subgoal.text_only):
-            async with self._ctx.lock("merge"):
-                merged = await self._ctx.merge(task)
+        if self.ctx.is_git and (task.changed or not subgoal.text_only):
+            async with self.ctx.lock("merge"):
+                merged = await self.ctx.merge(task)
                 if merged.conflict:
                     outcome.status = "conflict"
                     resolved = await self._resolve(subgoal, task, outcome)
                     if resolved is None:
                         return
-                    merged = await self._ctx.merge(resolved)
+                    merged = await self.ctx.merge(resolved)
             if not merged.ok:
                 outcome.status = "conflict" if merged.conflict else "failed"
                 outcome.reason = merged.problem
                 return
-            self._result.commit = merged.commit
+            self.result.commit = merged.commit
         outcome.status, outcome.reason = "merged", None
 
     async def _resolve(
         self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
     ) -> TaskResult | None:
         """Have both sides brought together; None, with the reason, if that did not come about."""
-        conflicts = await self._ctx.take_in(task)
-        asked = team_roles.resolve(self._ctx, subgoal, conflicts)
+        conflicts = await self.ctx.take_in(task)
+        files = {"files_from_the_top_of_the_repository": conflicts}
+        asked = self.told("resolve", **files, what_your_work_was=subgoal.task)
         resolved = await self._ask(asked, subgoal, task)
         outcome.tasks.append(resolved.id)
-        left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []
-        await self._ctx.put_away(task)
+        left = await self.ctx.conflicted(resolved, conflicts) if resolved.ok else []
+        await self.ctx.put_away(task)
         if resolved.ok and not left:
             return resolved
         why = f"conflict markers are left in {', '.join(left)}" if left else resolved.reason

@@ -1,7 +1,8 @@
 """What the roles of a team are told, and what they answer."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -10,9 +11,8 @@ from kapelle.domain.text import first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import TaskResult
 
-if TYPE_CHECKING:
-    from kapelle.patterns.team import TeamSpec
-
+_TAIL, _ANSWER = 4_000, 20_000
+Status = Literal["merged", "failed", "blocked", "conflict"]
 
 Questions = Annotated[
     list[str], Field(description="what only a person can decide; better none", max_length=20)
@@ -42,6 +42,9 @@ class Subgoal(BaseModel):
         if not isinstance(value, str):
             return value
         return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
+
+
+S = TypeVar("S", bound=Subgoal)
 
 
 class Plan(BaseModel):
@@ -78,13 +81,13 @@ class Review(BaseModel):
     questions: Questions = []
 
     @property
-    def approves(self) -> bool:
-        return self.quality and self.consistency and self.goal_aligned and self.goal_complete
-
-    @property
     def objections(self) -> list[str]:
         names = ("quality", "consistency", "goal_aligned", "goal_complete")
         return [name.replace("_", " ") for name in names if not getattr(self, name)]
+
+    @property
+    def approves(self) -> bool:
+        return not self.objections
 
 
 class Outcome(BaseModel):
@@ -92,11 +95,22 @@ class Outcome(BaseModel):
 
     id: str
     title: str
-    status: Literal["merged", "failed", "blocked", "conflict"]
+    status: Status
     reason: str | None = None
     tasks: list[str] = []
     said: str = ""
     text_only: bool = False
+
+    @classmethod
+    def of(cls, subgoal: Subgoal, status: Status, reason: str | None = None) -> "Outcome":
+        known = subgoal.model_dump(include={"id", "title", "text_only"})
+        return cls(**known, status=status, reason=reason)
+
+    @property
+    def told(self) -> str:
+        said = f" It said: {self.excerpt(300)}" if self.said else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.title}: {self.status}{reason}.{said}"
 
     def excerpt(self, length: int) -> str:
         """The end of what the worker said; where that is all it was to do, all of it."""
@@ -111,6 +125,12 @@ class Iteration(BaseModel):
     review: Review | None = None
     problem: str | None = None
     commit: str | None = None
+
+    def add(self, outcome: Outcome) -> None:
+        """Outcomes are in the order of the plan, what it left out last."""
+        places = {subgoal.id: place for place, subgoal in enumerate(self.subgoals)}
+        self.outcomes.append(outcome)
+        self.outcomes.sort(key=lambda item: places.get(item.id, len(places)))
 
     @property
     def verified(self) -> bool:
@@ -173,18 +193,14 @@ class TeamResult(BaseModel):
     final_output: str = ""  # what the workers of the last iteration that brought anything said
 
 
-_TAIL = 4_000
-_ANSWER = 20_000
-_IN_A_BROWSER = (
+IN_A_BROWSER = (
     "If your part is seen in a browser, write or extend Playwright tests for it, rather in the "
     "files that are there, and run them with `npx playwright test` before you are done."
 )
-_NO_EVIDENCE = (
+EVIDENCE = (
     "Without evidence of Playwright tests that pass for what is seen in a browser, the goal is not "
     "complete: say so in the feedback."
 )
-
-
 PROMPTS = {
     "intake": """\
 You prepare the work of a team of coding agents in this directory. Say by which criteria one will \
@@ -208,53 +224,14 @@ was said; change nothing. Say no where you doubt.""",
 }
 
 
-def _told(ctx: Context, role: str, **parts: str) -> str:
-    return ctx.prompt(role, PROMPTS[role], **parts)
-
-
-def intake(ctx: Context, spec: "TeamSpec") -> str:
-    return _text(
-        f"{_told(ctx, 'intake')}\n{_asks(spec)}",
-        f"## The goal\n{spec.goal}",
-        _bullets("What is known of the criteria", spec.success_criteria),
-    )
-
-
-def plan(
-    ctx: Context,
-    spec: "TeamSpec",
-    criteria: list[str],
-    answers: dict[str, str],
-    before: list[Iteration],
-) -> str:
-    return _text(
-        _told(ctx, "plan", max_subgoals=str(spec.max_subgoals)),
-        f"## The goal\n{spec.goal}",
-        _bullets("It is reached when", criteria),
-        _bullets("What was asked and answered", [f"{q} {a}" for q, a in answers.items()]),
-        _so_far(before) if before else "",
-        "Plan only what is still missing." if before else "",
-    )
-
-
-def work(ctx: Context, spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
-    before = [f"{other.title}: {other.excerpt(500) or 'done'}" for other in done]
-    return _text(
-        subgoal.task,
-        "Your answer is all that is wanted: change no files." if subgoal.text_only else "",
-        f"## What this is part of\n{spec.goal}\n\n{_told(ctx, 'work')}",
-        _IN_A_BROWSER if spec.playwright else "",
-        _bullets("What was done before, and is in your files", before),
-    )
-
-
 def again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
+    """What a worker is told whose try before was not accepted."""
     begin = (
         "Part of its changes may be in your files: look at them first, keep what is right, go on"
         if in_place
         else "Its changes are not in your files: begin anew"
     )
-    output = [f"`{check.name}`:\n{_fenced(check.output)}" for check in task.failed_checks]
+    output = [f"`{check.name}`:\n{fenced(check.output)}" for check in task.failed_checks]
     told = "\n".join([task.reason or task.status, *output])
     return (
         f"{prompt}\n\n## An earlier try was not accepted\n{told}\n"
@@ -262,66 +239,47 @@ def again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
     )
 
 
-def resolve(ctx: Context, subgoal: Subgoal, conflicts: list[str]) -> str:
-    return _text(
-        _told(ctx, "resolve"),
-        _bullets("Files, from the top of the repository", conflicts),
-        f"## What your work was\n{subgoal.task}",
-    )
-
-
-def review(
-    ctx: Context, spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str
-) -> str:
-    return _text(
-        f"{_told(ctx, 'review')}\n{_asks(spec)}",
-        _NO_EVIDENCE if spec.playwright else "",
-        f"## The goal\n{spec.goal}",
-        _bullets("It is reached when", criteria),
-        _bullets("What was verified", [f"`{check.name}` passed" for check in iteration.checks]),
-        _bullets("What the workers say", map(_outcome, iteration.outcomes)),
-        f"## What was changed\n{_fenced(changes)}" if changes else "",
-    )
-
-
-def _so_far(before: list[Iteration]) -> str:
-    done = [_outcome(outcome) for iteration in before for outcome in iteration.outcomes]
-    lines = ["## What was done so far, and is in your files", *(f"- {item}" for item in done)]
-    last = before[-1]
+def so_far(before: list[Iteration]) -> str:
+    """What a planner is told of the iterations before; empty if there are none."""
+    if not before:
+        return ""
+    last, lines = before[-1], [f"- {one.told}" for item in before for one in item.outcomes]
     if last.problem:
         lines += ["", f"What went wrong last: {last.problem}"]
     for check in last.checks:
         if not check.passed:
-            lines += ["", f"The check `{check.name}` fails:", _fenced(check.output)]
+            lines += ["", f"The check `{check.name}` fails:", fenced(check.output)]
     if last.review is not None and not last.review.approves:
         lines += ["", f"The reviewer says no to: {', '.join(last.review.objections)}."]
         lines.append(last.review.feedback)
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "It is in your files. Plan only what is still missing."])
 
 
-def _asks(spec: "TeamSpec") -> str:
-    if not spec.ask:
-        return "Nobody can be asked: leave the questions empty and decide what is sensible."
-    return (
-        f"List at most {spec.max_questions} questions that only the person who gave the goal can "
-        "answer and without which the work could go wrong; none is best."
-    )
-
-
-def _outcome(outcome: Outcome) -> str:
-    said = f" It said: {outcome.excerpt(300)}" if outcome.said else ""
-    reason = f" ({outcome.reason})" if outcome.reason else ""
-    return f"{outcome.title}: {outcome.status}{reason}.{said}"
-
-
-def _text(*sections: str) -> str:
-    return "\n\n".join(section for section in sections if section)
-
-
-def _bullets(heading: str, items: Iterable[str]) -> str:
-    lines = [f"- {item}" for item in items]
-    return "\n".join([f"## {heading}", *lines]) if lines else ""
-
-
-def _fenced(output: str) -> str:
+def fenced(output: str) -> str:
     return f"~~~\n{output[-_TAIL:]}\n~~~"
+
+
+async def pursue(
+    ctx: Context,
+    subgoals: Sequence[S],
+    places: int,
+    may_begin: Callable[[S], bool],
+    do: Callable[[S], Awaitable[None]],
+) -> None:
+    """Do subgoals at once, as many as there are places, each when those that it depends on have
+    ended, and if it may begin then."""
+    ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
+
+    async def one(subgoal: S) -> None:
+        try:
+            for other in subgoal.depends_on:
+                if other in ended:
+                    await ended[other].wait()
+            if may_begin(subgoal):
+                # In place there are no copies of the files, so that only one may work at a time.
+                async with ctx.lock("work", places if ctx.is_git else 1):
+                    await do(subgoal)
+        finally:
+            ended[subgoal.id].set()
+
+    await ctx.gather(*map(one, subgoals))

@@ -184,8 +184,8 @@ class Track:
                 found = await ctx.query(
                     self._prompt("verify", feature), Report,
                     title=f"Verify {feature.name}", agent=spec.verifier, model=spec.verifier_model,
-                    tools=spec.verifier_tools, max_turns=spec.verifier_turns, read_only=True,
-                    browser=True, continue_from=task.id,
+                    tools=spec.verifier_tools, max_turns=spec.verifier_turns, browser=True,
+                    continue_from=task.id,
                 )  # fmt: skip
             except Failed as failure:
                 self._strike(failure.reason)

@@ -6,25 +6,13 @@ from kapelle.domain.answers import instructions
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, field
 from kapelle.domain.text import counted
+from kapelle.patterns import workflow_phases as phases
 from kapelle.patterns.candidates import CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.workflow_phases import (
-    PROMPTS,
-    SHOWN,
-    Block,
-    Blocked,
-    Phase,
-    PhaseLimit,
-    Phases,
-    Review,
-    WorkflowResult,
-    read_assessment,
-    read_plan,
-    read_review,
-)
+from kapelle.patterns.workflow_phases import Blocked, Phase, PhaseLimit, Phases, WorkflowResult
 
 _STALE = 2
 
@@ -72,10 +60,6 @@ class WorkflowSpec(PatternSpec):
     )  # fmt: skip
 
     @property
-    def subject(self) -> str:
-        return self.task
-
-    @property
     def never_blocks(self) -> bool:
         return True
 
@@ -93,7 +77,7 @@ class WorkflowSpec(PatternSpec):
         return named or [CandidateSpec(agent=self.agent, model=self.model)]
 
 
-@pattern("workflow", spec=WorkflowSpec, prompts=PROMPTS)
+@pattern("workflow", spec=WorkflowSpec, prompts=phases.PROMPTS)
 async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
     """Plan a task, then review and implement it in cycles until every milestone holds."""
     cycles = _Cycles(ctx, spec, ctx.keep(WorkflowResult()))
@@ -117,7 +101,7 @@ class _Cycles(Phases):
         if now.phase == "assess":
             await self.show()
             prompt = self.told("assess")
-            (plan, now.contract), work = await self.ask("assess", prompt, read_assessment)
+            (plan, now.contract), work = await self.ask("assess", prompt, phases.read_assessment)
             now.replan(plan)
             await self.log(work, work.text)
             now.phase, now.cycle = "review", 1
@@ -146,9 +130,9 @@ class _Cycles(Phases):
         known, self.written = self.written, {"plan": plan, "contract": now.contract}
         if plan is not None and plan != known.get("plan"):
             try:
-                now.replan(read_plan(plan))
+                now.replan(phases.read_plan(plan))
             except ValueError as error:
-                asked = self.ask("assess", self.told("assess"), read_plan, plan, str(error))
+                asked = self.ask("assess", self.told("assess"), phases.read_plan, plan, str(error))
                 now.replan((await asked)[0])
         await self.write()
 
@@ -159,8 +143,8 @@ class _Cycles(Phases):
         prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
-        prompt = f"{prompt}\n\n{instructions(Review)}"
-        review, work = await self.ask("review", prompt, read_review)
+        prompt = f"{prompt}\n\n{instructions(phases.Review)}"
+        review, work = await self.ask("review", prompt, phases.read_review)
         for number, one in enumerate(now.milestones, 1):
             if number in review.reopen:
                 one.evidence = None
@@ -168,7 +152,7 @@ class _Cycles(Phases):
                 # What has a check of its own is shown by that.
                 one.evidence = f"seen by {work.agent} in the review of cycle {now.cycle}"
         if review.plan:
-            now.replan(read_plan(review.plan))
+            now.replan(phases.read_plan(review.plan))
         now.issues = [*review.issues, *failed]
         await self.log(work, "\n".join([review.summary, *(f"- {issue}" for issue in now.issues)]))
 
@@ -205,14 +189,14 @@ class _Cycles(Phases):
         if own and not failed:
             milestone.evidence = f"`{milestone.check}` passed on {(now.commit or '')[:10]}"
         ended = [] if work.ok else [f"It ended with: {work.reason}"]
-        said = [f"Milestone: {milestone.title}", work.text[-SHOWN:], *ended, *failed]
+        said = [f"Milestone: {milestone.title}", work.text[-phases.SHOWN :], *ended, *failed]
         await self.log(work, "\n\n".join(filter(None, [*said, milestone.evidence])))
 
     async def wait_for_person(self, blocked: Blocked) -> None:
         """Tell why it is blocked; go on where a person says, if that can be."""
         now = self.now
         facts = {"code": blocked.code, "reason": str(blocked), "fix": blocked.fix}
-        now.blocked = Block.model_validate({"phase": now.phase, "cycle": now.cycle, **facts})
+        now.blocked = phases.Block.model_validate({"phase": now.phase, "cycle": now.cycle, **facts})
         await self.show()
         told = f"blocked in {now.phase} of cycle {now.cycle}: {blocked}. {blocked.fix}"
         wrong = ""

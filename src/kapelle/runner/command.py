@@ -98,9 +98,7 @@ class Running:
                 self._signal(self._stopped_by)
             self._give_up_at = time.monotonic() + command.timeout_s
             self._talk(process)
-            while not command.only_prints and not _ends_within(
-                process, self._give_up_at - time.monotonic()
-            ):
+            while not command.only_prints and not _ends_by(process, self._give_up_at):
                 self._escalate()
             self._signal(signal.SIGKILL)
             code = process.wait()
@@ -119,9 +117,11 @@ class Running:
         """Feed and read until both outputs end, or something outside the group keeps them open."""
         pending = memoryview(self._command.stdin or b"")
         with selectors.DefaultSelector() as selector:
-            _watch(selector, process.stdout, selectors.EVENT_READ, "stdout")
-            _watch(selector, process.stderr, selectors.EVENT_READ, "stderr")
-            _watch(selector, process.stdin, selectors.EVENT_WRITE, "stdin")
+            for name in ("stdout", "stderr", "stdin"):
+                if (stream := getattr(process, name)) is not None:
+                    event = selectors.EVENT_WRITE if name == "stdin" else selectors.EVENT_READ
+                    os.set_blocking(stream.fileno(), False)
+                    selector.register(stream.fileno(), event, name)
             while selector.get_map():
                 left_s = self._give_up_at - time.monotonic()
                 if left_s <= 0:
@@ -153,27 +153,20 @@ class Running:
                 self._escalate()
 
 
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _ends_by(process: subprocess.Popen[bytes], limit: float) -> bool:
+    seconds = max(limit - time.monotonic(), 0.01)
     if sys.platform == "linux":
         # Popen.wait with a time limit polls, which costs up to 50 ms for each call.
         descriptor = os.pidfd_open(process.pid)
         try:
             waiting = select.poll()
             waiting.register(descriptor, select.POLLIN)
-            return bool(waiting.poll(max(seconds, 0) * 1000))
+            return bool(waiting.poll(seconds * 1000))
         finally:
             os.close(descriptor)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(max(seconds, 0.01))
+        process.wait(seconds)
     return process.returncode is not None
-
-
-def _watch(
-    selector: selectors.BaseSelector, stream: IO[bytes] | None, event: int, name: str
-) -> None:
-    if stream is not None:
-        os.set_blocking(stream.fileno(), False)
-        selector.register(stream.fileno(), event, name)
 
 
 def _feed(selector: selectors.BaseSelector, stream: IO[bytes], pending: memoryview) -> memoryview:

@@ -1,5 +1,6 @@
 """Reading logs by byte offset, never as a whole."""
 
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -17,10 +18,7 @@ FARTHEST = 10**13
 
 def read(path: Path, offset: int, limit: int) -> bytes:
     """At most limit bytes from an offset on; nothing if the log is missing or shorter."""
-    file = open_file(path)
-    if file is None:
-        return b""
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         try:
             file.seek(offset)
         except (OverflowError, OSError):
@@ -47,10 +45,7 @@ def find(path: Path, text: str, offset: int, limit: int) -> tuple[list[int], int
 def tail_offset(path: Path, lines: int, until: int | None = None) -> int:
     """Where the last lines of a log, or of what is before an offset, begin; an unterminated last
     line counts as one."""
-    file = open_file(path)
-    if file is None:
-        return 0
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         begin = end = min(file.seek(0, os.SEEK_END), FARTHEST if until is None else until)
         if lines <= 0:
             return end
@@ -70,10 +65,7 @@ def tail_offset(path: Path, lines: int, until: int | None = None) -> int:
 
 def tail_text(path: Path, max_bytes: int) -> str:
     """The end of a log as text, from the beginning of a line if there is one in reach."""
-    file = open_file(path)
-    if file is None:
-        return ""
-    with file:
+    with open_file(path) or io.BytesIO() as file:
         end = file.seek(0, os.SEEK_END)
         begin = max(0, end - max_bytes)
         # One byte more shows whether the tail happens to begin with a line.

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -113,12 +114,17 @@ def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
     return _validated(Claim, {**fields, "owner": fields}, files.CLAIM)
 
 
+def claim_shown(process_dir: Path) -> Claim | None:
+    """What a process directory shows as its claim, if that makes sense; anybody may have written
+    it."""
+    with suppress(UnreadableRecord):
+        return read_claim(process_dir)
+    return None
+
+
 def is_running(process_dir: Path) -> bool:
     """Whether the supervisor that claims a process directory is alive."""
-    try:
-        claim = read_claim(process_dir)
-    except UnreadableRecord:
-        return False
+    claim = claim_shown(process_dir)
     return claim is not None and claim.kind == "shim" and claim.owner.is_alive()
 
 
@@ -162,9 +168,9 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
         raise ValueError("there is no command")
     fields = {
         "process_dir": str(launch.process_dir),
-        "argv": launch.argv,
-        "cwd": str(launch.cwd),
-        "env": launch.env,
+        "argv": [os.fsencode(word) for word in launch.argv],
+        "cwd": os.fsencode(launch.cwd),
+        "env": {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()},
         "redact": launch.redact,
         "timeout_s": launch.timeout_s,
         "grace_s": launch.grace_s,

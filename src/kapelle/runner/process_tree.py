@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-from kapelle.runner.process_dir import UnreadableRecord, read_claim
+from kapelle.runner.process_dir import claim_shown
 from kapelle.runner.shim import files, tree
 from kapelle.runner.shim.files import MARKER
 from kapelle.runner.shim.tree import kill_leaf, remove_leaf
@@ -35,7 +35,7 @@ def find_root(home: Path) -> Path | None:
 
 def leaf(root: Path, process_dir: Path) -> Path:
     """The cgroup in which the processes of one execution belong."""
-    return root / _leaf_name(process_dir)
+    return root / f"{_LEAF_PREFIX}{_digest(str(process_dir))}"
 
 
 def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
@@ -46,7 +46,8 @@ def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
     mount = _mount()
     if mount is None or ".." in claimed.parts or not claimed.is_relative_to(mount[0]):
         return None
-    ours = claimed.name == _leaf_name(process_dir) and claimed.parent.name.startswith(_ROOT_PREFIX)
+    ours = claimed == leaf(claimed.parent, process_dir)
+    ours = ours and claimed.parent.name.startswith(_ROOT_PREFIX)
     return claimed if ours and claimed.is_dir() else None
 
 
@@ -65,10 +66,6 @@ def is_populated(leaf: Path) -> bool:
         return False
 
 
-def _leaf_name(process_dir: Path) -> str:
-    return f"{_LEAF_PREFIX}{_digest(str(process_dir))}"
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
@@ -76,31 +73,30 @@ def _digest(text: str) -> str:
 def own_cgroup() -> Path | None:
     """The cgroup v2 directory of this process."""
     mount = _mount()
-    try:
-        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
-    except OSError:
-        return None
+    lines = _lines_of("/proc/self/cgroup")
     inside = next((line[3:] for line in lines if line.startswith("0::")), None)
     if mount is None or inside is None or ".." in inside:
         return None
     point, exposed = mount
-    if not Path(inside).is_relative_to(exposed):
-        return None
-    return point / Path(inside).relative_to(exposed)
+    is_there = Path(inside).is_relative_to(exposed)
+    return point / Path(inside).relative_to(exposed) if is_there else None
 
 
 def _mount() -> tuple[Path, Path] | None:
     """Where cgroup v2 is mounted, and which part of it."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in _lines_of("/proc/self/mountinfo"):
         fields, _, filesystem = line.partition(" - ")
         if filesystem.startswith("cgroup2 "):
             exposed, point = fields.split()[3:5]
             return Path(point), Path(exposed)
     return None
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        return Path(path).read_text("utf-8").splitlines()
+    except OSError:
+        return []
 
 
 def kill_tree(process_dir: Path, leaf: Path | None) -> list[int]:
@@ -153,10 +149,7 @@ def output_bytes(process_dir: Path) -> int:
 
 def cpu_s(process_dir: Path) -> float | None:
     """CPU seconds of all processes of an execution; None when that cannot be told."""
-    try:
-        claim = read_claim(process_dir)
-    except UnreadableRecord:
-        return None
+    claim = claim_shown(process_dir)
     if claim is None:
         return None
     leaf = trusted_leaf(claim.cgroup, process_dir)

@@ -10,22 +10,10 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from kapelle.runner import process_dir as records
 from kapelle.runner import process_tree
 from kapelle.runner.identity import Identity
-from kapelle.runner.process_dir import (
-    Claim,
-    Ended,
-    Launch,
-    UnreadableRecord,
-    declare_exit,
-    encode_request,
-    is_from_earlier_boot,
-    read_claim,
-    read_exit,
-    take_claim,
-    write_intent,
-)
-from kapelle.runner.process_tree import kill_tree
+from kapelle.runner.process_dir import Claim, Ended, Launch, UnreadableRecord, read_claim, read_exit
 from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.spawner_client import Spawner, install
@@ -51,9 +39,7 @@ class Runner:
         self._use_cgroup = use_cgroup
         self._root: Path | None = None
         self._spawner: Spawner | None = None
-        self._stops: weakref.WeakValueDictionary[Path, asyncio.Event] = (
-            weakref.WeakValueDictionary()
-        )
+        self._stops = weakref.WeakValueDictionary[Path, asyncio.Event]()
 
     @property
     def spawner_pid(self) -> int | None:
@@ -108,10 +94,9 @@ class Runner:
             # Whoever follows it knows its supervisor, whatever the claim says by now.
             self._stops[process_dir].set()
             return
-        with contextlib.suppress(UnreadableRecord):
-            claim = read_claim(process_dir)
-            if claim is not None and claim.kind == "shim":
-                claim.owner.send(signal.SIGTERM)
+        claim = records.claim_shown(process_dir)
+        if claim is not None and claim.kind == "shim":
+            claim.owner.send(signal.SIGTERM)
 
     async def _execute(self, launch: Launch) -> Ended:
         for number in range(_START_TRIES):
@@ -120,7 +105,8 @@ class Runner:
                 return known
             await asyncio.sleep(number**2 * _START_PAUSE_S)
             await self._start(launch)
-        take_claim(launch.process_dir, launch.secret, "the supervisor could not be started")
+        failed = "the supervisor could not be started"
+        records.take_claim(launch.process_dir, launch.secret, failed)
         known = await self._known(launch)
         assert known is not None
         return known
@@ -145,12 +131,12 @@ class Runner:
             forged = forged or str(error)
         if claim is not None:
             return await self._follow(claim, launch)
-        if is_from_earlier_boot(process_dir):
+        if records.is_from_earlier_boot(process_dir):
             # The claim may have come back empty.
             return await _declare(launch, "lost", "the machine was rebooted")
         if forged is not None:
             return await self._lose(launch, None, "tampered", forged)
-        if (process_dir / files.STOP).exists() and take_claim(process_dir, secret, None):
+        if (process_dir / files.STOP).exists() and records.take_claim(process_dir, secret, None):
             return await _declare(launch, "not_started", None)
         return None
 
@@ -181,7 +167,7 @@ class Runner:
         if leaf is None and self._root is not None:
             expected = process_tree.leaf(self._root, process_dir)
             leaf = expected if expected.is_dir() else None
-        survivors = await asyncio.to_thread(kill_tree, process_dir, leaf)
+        survivors = await asyncio.to_thread(process_tree.kill_tree, process_dir, leaf)
         if survivors:
             detail += f"; kill_incomplete: {len(survivors)} processes survived"
         return await _declare(launch, kind, detail, len(survivors))
@@ -189,13 +175,13 @@ class Runner:
     async def _start(self, launch: Launch) -> None:
         """Have a shim forked, and wait until it has begun, or died first."""
         assert self._spawner is not None, "the runner was not started"
-        write_intent(launch)
+        records.write_intent(launch)
         failpoint("runner_after_intent")
         leaf = None if self._root is None else process_tree.leaf(self._root, launch.process_dir)
         try:
-            data = encode_request(launch, leaf)
+            data = records.encode_request(launch, leaf)
         except ValueError as error:
-            take_claim(launch.process_dir, launch.secret, f"cannot be run: {error}")
+            records.take_claim(launch.process_dir, launch.secret, f"cannot be run: {error}")
             return
         line = await self._spawner.start_shim(data)
         failpoint("runner_after_spawn")
@@ -239,7 +225,7 @@ async def _declare(launch: Launch, kind: str, detail: str | None, survivors: int
     """Record an end durably; what a shim recorded meanwhile goes first."""
     while True:
         try:
-            declare_exit(launch.process_dir, launch.secret, kind, detail, survivors)
+            records.declare_exit(launch.process_dir, launch.secret, kind, detail, survivors)
             if (found := read_exit(launch.process_dir, launch.secret)) is not None:
                 return found
         except UnreadableRecord:

@@ -8,9 +8,9 @@ import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
 from kapelle.agents.base import Agent, Comparison, compared, version_in
@@ -18,8 +18,10 @@ from kapelle.agents.failures import classify
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AgentView, LoginView, PausedModel
-from kapelle.engine.environment import agent_environment
+from kapelle.engine.environment import Origin, agent_environment
+from kapelle.engine.launch import Place
 from kapelle.engine.output import output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
@@ -29,6 +31,17 @@ from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
+
+Directory = Annotated[Text | None, Field(max_length=4000)]
+
+
+class CheckBody(Spec):
+    live: bool = False
+    directory: Directory = None
+
+
+class CredentialBody(Spec):
+    api_key: SecretStr
 
 
 class LiveView(BaseModel):
@@ -179,8 +192,8 @@ async def ask(
 ) -> tuple[str | None, Failure | None, str | None]:
     """The answer of an agent, or why there is none."""
     process, owner = Process(process_dir), process_dir.parent.name
-    launch = question(parts, settings, agent, prompt, process, owner, {})
-    launch = replace(launch, timeout_s=_LIVE_S)
+    place = Place(parts, settings, owner, process_dir, {}, Origin())
+    launch = replace(question(place, agent, prompt, process), timeout_s=_LIVE_S)
     try:
         ended = await parts.runner.execute(launch)
     except asyncio.CancelledError:
@@ -243,25 +256,35 @@ class Agents:
         self._parts = parts
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
-    async def known(self, directory: str | None) -> list[AgentView]:
+    async def known(self, directory: Directory = None) -> list[AgentView]:
+        """The agents that a task in a directory may use."""
         settings = self._parts.settings(directory)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)
 
-    async def get(self, name: str, directory: str | None) -> AgentView:
+    async def get(self, name: str, directory: Directory = None) -> AgentView:
+        """One agent."""
         settings = self._parts.settings(directory)
         info = await asyncio.to_thread(registry.describe, name, settings)
         return (await self._views([info], settings))[0]
 
-    async def check(self, name: str, live: bool, directory: str | None) -> CheckView:
-        """Try an agent out; a real call is made only if live, and lifts a pause if it succeeds."""
+    async def check(self, name: str, body: CheckBody | None = None) -> CheckView:
+        """Ask its program for its version and, if live, the agent for one word, which costs a
+        little.
+
+        A live answer verifies its login and lifts a pause of its account.
+        """
+        live, directory = (body.live, body.directory) if body else (False, None)
         settings = self._parts.settings(directory)
         info = await asyncio.to_thread(registry.describe, name, settings)
         found = await _trial(self._parts, info, settings, live)
         return CheckView(agent=await self.get(name, directory), **found)
 
-    async def store_key(self, name: str, key: str, directory: str | None) -> AgentView:
-        """Keep an API key for an agent, in place of the one before."""
+    async def store_key(
+        self, name: str, body: CredentialBody, directory: Directory = None
+    ) -> AgentView:
+        """Store an API key, which no answer ever shows."""
+        key = body.api_key.get_secret_value()
         agent = registry.get(name, self._parts.settings(directory))
         if not agent.access.variables:
             raise AgentMisconfigured(
@@ -283,8 +306,9 @@ class Agents:
         _log.info("a key was stored for %s in the %s", name, self._parts.vault.place)
         return await self.get(name, directory)
 
-    async def forget_key(self, name: str, directory: str | None) -> KeyRemovedView:
-        """Remove the stored key of an agent, even of one that is no longer known."""
+    async def forget_key(self, name: str, directory: Directory = None) -> KeyRemovedView:
+        """Remove the stored API key."""
+        # Even of an agent that is no longer known.
         async with self._writing:
             removed = await asyncio.to_thread(self._parts.vault.forget, name)
         if removed:

@@ -1,12 +1,13 @@
 """Use cases of saved lists of work, each of which is a global note under `batch/`."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from kapelle.domain.batch import Format, as_csv, as_markdown, read_items
 from kapelle.domain.errors import InvalidInput, NotFound, sentence
-from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Note, NoteFilter, NoteSpec
+from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Expected, Note, NoteFilter, NoteSpec
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
 from kapelle.patterns.batch import ItemSpec
 from kapelle.store import notes
@@ -14,31 +15,50 @@ from kapelle.store.database import Connection, Database
 
 _PREFIX, _GLOBAL = "batch/", "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
+ListName = Annotated[str, Field(pattern=r"^\w[\w .-]{0,99}$")]
+
+
+class ListBody(Spec):
+    """A list as it is written: items in Markdown, or in CSV with a row that names the columns."""
+
+    text: Annotated[Text, Field(max_length=1_000_000)]
+    format: Format = "markdown"
+    expected_version: Expected = None
 
 
 class Batches:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def save(self, name: str, text: str, kind: Format, expected: int | None) -> BatchView:
-        """Keep a list under a name; what is there is replaced, if it has the version expected."""
-        value = as_markdown(_valid(read_items(text, kind)))
+    async def save(self, name: ListName, body: ListBody) -> BatchView:
+        """Keep a list under a name, from Markdown or CSV; what was there is replaced."""
+        value = as_markdown(_valid(read_items(body.text, body.format)))
         if len(value) > MAX_VALUE:
             raise InvalidInput(f"A list has at most {MAX_VALUE:,} characters.", hint="Make it two.")
-        spec = NoteSpec(key=_PREFIX + name, value=value, scope=_GLOBAL, expected_version=expected)
+        place = {"key": _PREFIX + name, "scope": _GLOBAL}
+        spec = NoteSpec(**place, value=value, expected_version=body.expected_version)
         return _view(await self._db.write(notes.put, spec, None))
 
-    async def get(self, name: str) -> BatchView:
+    async def get(self, name: ListName) -> BatchView:
+        """One saved list: its items for a run of `batch`, and as Markdown and CSV."""
         return _view(await self._db.glance(_note, name))
 
     async def all(self) -> list[BatchView]:
-        """Every saved list, by name."""
+        """Every saved list of work, by name."""
         return await self._db.read(_all)
 
-    async def delete(self, name: str) -> BatchView:
+    async def delete(self, name: ListName) -> BatchView:
+        """Delete a saved list; runs of it go on."""
         found = await self.get(name)
         await self._db.write(notes.delete, _GLOBAL, _PREFIX + name, found.version, None)
         return found
+
+
+async def with_list(db: Database, pattern: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, with the items that the saved list which it names has now."""
+    if pattern != "batch" or not isinstance(name := spec.get("saved"), str):
+        return spec
+    return {**spec, "items": _view(await db.glance(_note, name)).items}
 
 
 def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

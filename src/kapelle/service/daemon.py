@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.domain.errors import Conflict
+from kapelle.domain.specs import Spec
 from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
@@ -18,6 +19,15 @@ from kapelle.store.search import HAS_FTS5
 
 class BackupView(BaseModel):
     path: str
+
+
+class Health(BaseModel):
+    status: str = "ok"
+    version: str = __version__
+
+
+class StopBody(Spec):
+    agents: bool = False
 
 
 @dataclass
@@ -36,6 +46,7 @@ class Daemon:
         self._started_at = datetime.now(UTC)
 
     async def describe(self) -> DaemonView:
+        """What this daemon is and what it is doing."""
         counts = await self._parts.db.read(tasks.counts)
         runs_queued = await self._parts.db.read(runs.count_queued)
         return DaemonView(
@@ -60,7 +71,7 @@ class Daemon:
             raise problem
 
     async def back_up(self) -> BackupView:
-        """Copy the database now, while it is in use."""
+        """Copy the databases now."""
         if not self._parts.db.is_sqlite:
             raise Conflict(
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
@@ -69,6 +80,8 @@ class Daemon:
         made = await self._parts.db.back_up(self._parts.settings().backup.grades)
         return BackupView(path=str(made))
 
-    def stop(self, agents: bool) -> None:
-        self._stopping.agents = agents
+    async def stop(self, body: StopBody | None = None) -> Health:
+        """End the daemon; running agents go on unless agents is true."""
+        self._stopping.agents = body.agents if body else False
         self._stopping.event.set()
+        return Health(status="stopping")

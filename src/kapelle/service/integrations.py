@@ -14,9 +14,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
 from kapelle.settings.models import Integration, Keyed
@@ -32,63 +35,81 @@ _QUOTED = re.compile(r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*', re.S)
 _WRITES = re.compile(r"\b(mutation|subscription)\b")
 
 
+Query = Annotated[Text, Field(min_length=1, max_length=20_000)]
+
+
+class GraphQuery(Spec):
+    query: Query
+    variables: dict[str, Any] = Field(default_factory=dict)
+
+
+class RowQuery(Spec):
+    query: Query
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class CiQuery(Spec):
+    """A run by its number, or the last one, of a branch if given."""
+
+    run: Annotated[int, Field(ge=1)] | None = None
+    branch: Annotated[Text, Field(max_length=300)] | None = None
+
+
 class Integrations:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
     def configured(self) -> list[str]:
-        """The names of those that can be asked."""
+        """The integrations that are configured."""
         found = self._parts.settings(None).integrations
         return [name for name, known in found if known.model_fields_set]
 
-    async def linear(self, query: str, variables: Mapping[str, Any]) -> IntegrationAnswer:
-        """The answer of Linear to a query in GraphQL."""
-        query = query.replace("\r", "\n")  # which end a line, and so a comment, as well
+    async def linear(self, body: GraphQuery) -> IntegrationAnswer:
+        """Ask Linear, by a query in its GraphQL, for issues, projects and comments."""
+        query = body.query.replace("\r", "\n")  # which end a line, and so a comment, as well
         if _changes_something(query):
             raise InvalidInput("Only queries are sent to Linear.", hint="Leave mutations out.")
         known = self._require("linear")
-        body = {"query": query, "variables": variables}
+        asked = {"query": query, "variables": body.variables}
         headers = {"Authorization": key_of(known, "linear")}
-        answer = await asyncio.to_thread(request, known.url or _LINEAR, headers, body)
+        answer = await asyncio.to_thread(request, known.url or _LINEAR, headers, asked)
         return IntegrationAnswer(answer=json.loads(answer))
 
-    async def logs(self, query: str, limit: int) -> IntegrationAnswer:
-        """The newest lines of the logs that a Lucene query finds."""
+    async def logs(self, body: RowQuery) -> IntegrationAnswer:
+        """The newest log records that a Lucene query finds."""
         known = self._require("logs")
         index = urllib.parse.quote(known.name or "*", safe="*,-_.")
-        body = {
-            "query": {"query_string": {"query": query}},
-            "size": limit,
+        asked = {
+            "query": {"query_string": {"query": body.query}},
+            "size": body.limit,
             "sort": [{"@timestamp": {"order": "desc", "unmapped_type": "date"}}],
         }
-        headers = (
-            {"Authorization": key_of(known, "logs")} if known.key_variable or known.key_file else {}
-        )
-        answer = await asyncio.to_thread(
-            request, f"{_url(known, 'logs')}/{index}/_search", headers, body
-        )
+        headers = {"Authorization": key_of(known, "logs")} if _has_key(known) else {}
+        url = f"{_url(known, 'logs')}/{index}/_search"
+        answer = await asyncio.to_thread(request, url, headers, asked)
         hits = json.loads(answer).get("hits", {}).get("hits", [])
         return IntegrationAnswer(answer=[hit.get("_source") for hit in hits])
 
-    async def database(self, query: str, limit: int) -> IntegrationAnswer:
-        """The rows of one statement that changes nothing."""
+    async def database(self, body: RowQuery) -> IntegrationAnswer:
+        """The rows of one SQL statement that changes nothing."""
         address = key_of(self._require("database"), "database")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                rows, more = await select(address, query, limit, _TIMEOUT_S, _MOST_BYTES)
+                rows, more = await select(address, body.query, body.limit, _TIMEOUT_S, _MOST_BYTES)
         except TimeoutError:
             raise Unavailable(f"The database took longer than {_TIMEOUT_S:.0f} s.") from None
         return IntegrationAnswer(answer=rows, truncated=more)
 
-    async def ci(self, run: int | None, branch: str | None) -> IntegrationAnswer:
-        """The ends of the logs of what failed in a run of GitHub Actions, or in a branch's last."""
+    async def ci(self, body: CiQuery) -> IntegrationAnswer:
+        """What failed in a run of GitHub Actions: its jobs, with the ends of their logs."""
         known = self._require("ci")
         if known.name is None:
             raise InvalidInput(
                 "integrations.ci does not say which repository.",
                 hint="Type `kapelle config set integrations.ci.name OWNER/REPOSITORY`.",
             )
-        return IntegrationAnswer(answer=await asyncio.to_thread(_failed, known, run, branch))
+        failed = await asyncio.to_thread(_failed, known, body.run, body.branch)
+        return IntegrationAnswer(answer=failed)
 
     def _require(self, name: str) -> Integration:
         known: Integration = getattr(self._parts.settings(None).integrations, name)

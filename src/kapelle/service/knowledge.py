@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.agents import registry
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
@@ -26,6 +26,7 @@ from kapelle.domain.learning import (
     as_markdown,
     from_markdown,
 )
+from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.text import counted, search_terms
 from kapelle.engine.parts import Parts
@@ -49,6 +50,18 @@ _DISCARDED_DAYS = 30
 _PERSON = "person"
 
 
+class LearningPage(BaseModel):
+    learnings: list[Learning]
+    next_cursor: str | None
+
+
+class ImportBody(Spec):
+    """A page of learnings, and a directory of the project of those that name none."""
+
+    markdown: Annotated[Text, Field(max_length=15_000_000)]
+    directory: Directory | None = None
+
+
 class ImportView(BaseModel):
     """What an import came to."""
 
@@ -61,15 +74,17 @@ class Knowledge:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def add(self, spec: LearningSpec, task_id: str | None = None) -> Learning:
-        """Keep what a person says; what the agent of a task reports is judged first."""
+    async def add(self, spec: LearningSpec, parent: str | None) -> Learning:
+        """Report something that later tasks should know: a fact about the project or its tools that
+        took work to find out, not what was done. At most five for a task, which are judged first.
+        """
         project = spec.project or (spec.directory and self.project(spec.directory))
-        attempt = await self._parts.db.glance(attempts.latest, task_id) if task_id else None
+        attempt = await self._parts.db.glance(attempts.latest, parent) if parent else None
         if attempt is None and spec.scope == "project" and not project:
             raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
-        if attempt is not None and task_id is not None:
+        if attempt is not None and parent is not None:
             words = spec.model_dump(include={"title", "content", "tags"})
-            told = await self._parts.without_secrets(task_id, attempt["id"], words)
+            told = await self._parts.without_secrets(parent, attempt["id"], words)
             spec = spec.model_copy(update=told)
         now = datetime.now(UTC)
         made = Learning(
@@ -81,7 +96,7 @@ class Knowledge:
             project=project,
             status="reported" if attempt else "kept",
             author=attempt["agent"] if attempt else _PERSON,
-            task_id=task_id,
+            task_id=parent,
             created_at=now,
             changed_at=now,
         )
@@ -93,23 +108,26 @@ class Knowledge:
         """What learnings in a directory belong to."""
         return self._parts.settings(directory).project or repository_of(directory)
 
-    async def project_of(self, task_id: str) -> str:
-        """What the learnings of a task belong to."""
-        return project_of(await self._parts.db.glance(tasks.row, task_id))
-
     async def get(self, text: str) -> Learning:
+        """One learning, by its id or any unique end or beginning of it."""
         return await self._parts.db.read(learnings.get, text)
 
-    async def page(self, wanted: LearningFilter) -> tuple[list[Learning], str | None]:
-        """Some, newest first, with the next cursor; with a query the best, which have none."""
+    async def page(self, wanted: LearningFilter, parent: str | None) -> LearningPage:
+        """What earlier work has taught, newest first, or with a query the best matches first."""
         project = wanted.project or (wanted.directory and self.project(wanted.directory))
+        if parent is not None:
+            project = project_of(await self._parts.db.glance(tasks.row, parent))
+            wanted = wanted.model_copy(update={"status": "kept"})
         if wanted.query is None:
-            return await self._parts.db.read(learnings.page, wanted, project)
-        terms, more = search_terms(wanted.query), (wanted.limit, wanted.tag)
-        return await self._parts.db.read(learnings.search, terms, project, *more), None
+            found, cursor = await self._parts.db.read(learnings.page, wanted, project)
+        else:
+            terms, more = search_terms(wanted.query), (wanted.limit, wanted.tag)
+            found = await self._parts.db.read(learnings.search, terms, project, *more)
+            cursor = None  # the best are all
+        return LearningPage(learnings=found, next_cursor=cursor)
 
     async def edit(self, text: str, changes: LearningEdit) -> Learning:
-        """Change what is given; what a person has changed is kept, whatever was judged."""
+        """Change what is given; one that was discarded is kept by that."""
         given = changes.model_dump(exclude_none=True)
 
         def write(connection: Connection) -> Learning:
@@ -124,6 +142,8 @@ class Knowledge:
         return await self._parts.db.write(write)
 
     async def delete(self, text: str) -> Learning:
+        """Delete a learning; returns what it was."""
+
         def write(connection: Connection) -> Learning:
             known = learnings.get(connection, text)
             learnings.delete(connection, known.id)
@@ -131,26 +151,26 @@ class Knowledge:
 
         return await self._parts.db.write(write)
 
-    async def export(self, directory: str | None) -> str:
-        """What is kept, of one project with what is global or of all, as Markdown."""
+    async def export(self, directory: Directory | None = None) -> str:
+        """All that is kept, or what a directory's project is told, as a page to edit or share."""
         found, cursor = list[Learning](), None
         while cursor or not found:
             wanted = LearningFilter(directory=directory, limit=1000, cursor=cursor)
-            page, cursor = await self.page(wanted)
-            found += page
-            if not page:
+            page = await self.page(wanted, None)
+            found, cursor = found + page.learnings, page.next_cursor
+            if not page.learnings:
                 break
         return await asyncio.to_thread(as_markdown, reversed(found))
 
-    async def import_(self, markdown: str, directory: str | None) -> ImportView:
-        """Keep what a page tells; what is known by its id is brought to what the page says."""
-        now = datetime.now(UTC)
+    async def import_(self, body: ImportBody) -> ImportView:
+        """Keep what such a page tells; those with an id that is known are changed."""
+        now, directory = datetime.now(UTC), body.directory
         common: dict[str, Any] = {
             "tags": [], "scope": "project", "status": "kept", "author": _PERSON, "task_id": None,
             "project": directory and self.project(directory), "created_at": now, "changed_at": now,
         }  # fmt: skip
         try:
-            told = await asyncio.to_thread(from_markdown, markdown)
+            told = await asyncio.to_thread(from_markdown, body.markdown)
             made = [_told({"id": new_id("learning"), **common, **one}) for one in told]
         except ValueError as error:
             raise InvalidInput(f"This is no page of learnings: {error}.") from None
@@ -335,18 +355,29 @@ class Templates:
         self._parts = parts
 
     async def all(self) -> list[Template]:
+        """Your templates: guidelines that a task or run takes by the name of one, and for each
+        model how the tasks that used it ended, and what they took."""
         return await self._parts.db.read(templates.some)
 
-    async def get(self, name: str) -> Template:
-        return await self._parts.db.read(templates.get, name)
+    async def get(self, template: str) -> Template:
+        """One template, with what came of the tasks that used it."""
+        return await self._parts.db.read(templates.get, template)
 
-    async def put(self, spec: TemplateSpec, before: str | None = None) -> Template:
-        """Keep a new one, or another in place of the one that is called so; raises what would keep
-        work from being done by it."""
+    async def create(self, spec: TemplateSpec) -> Template:
+        """Keep guidelines for work of one kind, and who does it where."""
+        return await self._put(spec, None)
+
+    async def edit(self, template: str, spec: TemplateSpec) -> Template:
+        """Put another in its place; with another name it is renamed, for past tasks too."""
+        return await self._put(spec, template)
+
+    async def _put(self, spec: TemplateSpec, before: str | None) -> Template:
+        """Raises what would keep work from being done by it."""
         settings = self._parts.settings(spec.directory and require_directory(spec.directory))
         if spec.agent is not None:
             registry.get(spec.agent, settings)
         return await self._parts.db.write(templates.put, spec, before)
 
-    async def delete(self, name: str) -> Template:
-        return await self._parts.db.write(templates.delete, name)
+    async def delete(self, template: str) -> Template:
+        """Delete a template; tasks keep what it told them."""
+        return await self._parts.db.write(templates.delete, template)

@@ -3,14 +3,7 @@
 import os
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.lock import (
-    Lock,
-    LockRelease,
-    LockSpec,
-    LocksView,
-    Permission,
-    ToolCall,
-)
+from kapelle.domain.lock import Lock, LockRelease, LockSpec, LocksView, Permission, Place, ToolCall
 from kapelle.engine.locks import PERSON, Claim, checkout_of, real_path
 from kapelle.engine.parts import Parts
 from kapelle.store import children, notes, tasks
@@ -25,7 +18,8 @@ class LockService:
         self._db, self._locks = parts.db, parts.locks
 
     async def take(self, spec: LockSpec, attempt_id: str | None) -> LocksView:
-        """Hold all of the paths, or none and keep a place in the queue."""
+        """Hold paths exclusively, all or none, or renew that; where held is false, call it again:
+        your place in the queue is kept. A deadlock is refused at once."""
         owner, task_id, directory, checkout = await self._place(spec.directory, attempt_id)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
         above = await self._db.read(children.line, task_id) if task_id else []
@@ -36,21 +30,21 @@ class LockService:
         return await self._locks.take(claim, spec.timeout_s)
 
     async def release(self, spec: LockRelease, attempt_id: str | None) -> list[Lock]:
-        """Release one's own; a person releases whoever's they are, where paths are named."""
+        """Release locks; an attempt its own, a person those that are named, whoever holds them."""
         owner, _, directory, checkout = await self._place(spec.directory, attempt_id)
         paths = [real_path(path, directory, checkout) for path in spec.paths]
         anybodys = attempt_id is None and bool(paths)
         return await self._locks.release(checkout, paths, None if anybodys else owner)
 
-    async def known(self, directory: str | None, attempt_id: str | None) -> list[Lock]:
-        """What is held and waited for, in one checkout or, for a person, everywhere."""
+    async def known(self, attempt_id: str | None, directory: Place = None) -> list[Lock]:
+        """Who holds and who waits for which paths, of one checkout or of all."""
         await self._locks.sweep()
         if directory is None and attempt_id is None:
             return self._locks.known()
         return self._locks.known((await self._place(directory, attempt_id))[-1])
 
     async def check(self, call: ToolCall, attempt_id: str | None) -> Permission:
-        """Whether an agent may do what it is about to do."""
+        """Whether what an agent is about to do would write what somebody else holds."""
         owner, _, _, checkout = await self._place(None if attempt_id else "/", attempt_id)
         lock = self._locks.in_way_of_tool(call.input, call.directory, checkout, owner)
         if lock is None:

@@ -4,13 +4,29 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kapelle.domain.note import Note, NoteFilter, NotesChanged, NoteSpec, NoteWatch
+from pydantic import BaseModel
+
+from kapelle.domain.note import (
+    Expected,
+    Key,
+    Note,
+    NoteFilter,
+    NotesChanged,
+    NoteSpec,
+    NoteWatch,
+    Scope,
+)
 from kapelle.store import attempts, notes
-from kapelle.store.database import Connection, Database
+from kapelle.store.database import Database
 
 # Other daemons on the same database wake nobody here.
 _LOOK_S = 5.0
 Mask = Callable[[str, str, Any], Awaitable[Any]]
+
+
+class NotePage(BaseModel):
+    notes: list[Note]
+    next_cursor: str | None
 
 
 class Notes:
@@ -20,6 +36,8 @@ class Notes:
         self._db, self._without_secrets = db, without_secrets
 
     async def put(self, spec: NoteSpec, attempt_id: str | None) -> Note:
+        """Write a note, a text under a key that all agents of one family of work share; with
+        expected_version, only if nobody wrote it meanwhile."""
         if attempt_id is not None and self._without_secrets is not None:
             task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
             told = await self._without_secrets(task_id, attempt_id, spec.value)
@@ -27,23 +45,31 @@ class Notes:
         return await self._db.write(notes.put, spec, attempt_id)
 
     async def delete(
-        self, scope: str | None, key: str, expected: int | None, attempt_id: str | None
+        self,
+        key: Key,
+        attempt_id: str | None,
+        scope: Scope = None,
+        expected_version: Expected = None,
     ) -> Note:
-        return await self._db.write(notes.delete, scope, key, expected, attempt_id)
+        """Delete a note; whoever watches it is told."""
+        return await self._db.write(notes.delete, scope, key, expected_version, attempt_id)
 
-    async def get(self, scope: str | None, key: str, attempt_id: str | None) -> Note:
+    async def get(self, key: Key, attempt_id: str | None, scope: Scope = None) -> Note:
+        """One note with its value and version."""
         return await self._db.glance(notes.get, scope, key, attempt_id)
 
-    async def page(
-        self, wanted: NoteFilter, attempt_id: str | None
-    ) -> tuple[list[Note], str | None]:
-        """Notes by their keys, without what they say, and the cursor of the next page."""
-        return await self._db.read(notes.page, wanted, attempt_id)
+    async def page(self, wanted: NoteFilter, attempt_id: str | None) -> NotePage:
+        """The notes whose keys begin with a prefix, without what they say."""
+        found, cursor = await self._db.read(notes.page, wanted, attempt_id)
+        return NotePage(notes=found, next_cursor=cursor)
 
     async def watch(self, wanted: NoteWatch, attempt_id: str | None) -> NotesChanged:
-        """What is waited for, as soon as it is there, or what there is of it when time is up."""
+        """Wait until all of the keys, or something under the prefix, are there, have a version
+        after the one you know, or equal a value; call it again if met is false."""
         deadline = time.monotonic() + wanted.timeout_s
-        scope = await self._db.glance(_scope, wanted.scope, attempt_id)
+        scope = await self._db.glance(
+            lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, attempt_id))
+        )
         keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
         with self._db.watch(*keys) as changed:
             while True:
@@ -63,7 +89,3 @@ def _is_wanted(note: Note, wanted: NoteWatch) -> bool:
     if wanted.equals is not None:
         return note.value == wanted.equals
     return not note.deleted or wanted.after > 0
-
-
-def _scope(connection: Connection, typed: str | None, attempt_id: str | None) -> str:
-    return notes.scope_of(connection, typed, notes.author_of(connection, attempt_id))

@@ -49,7 +49,7 @@ class Notify:
         return bool(settings.url if way == "webhook" else settings.command)
 
     async def test(self) -> list[NotifyView]:
-        """Tell something by every way that is set, and what came of it."""
+        """Tell you something by every way that is set, and say what came of it."""
         ways: list[Way] = [way for way in ("webhook", "command") if self._is_set(way)]
         if not ways:
             hint = "Type `kapelle config set notify.url https://…` or `notify.command`."

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.ids import is_id
+from kapelle.domain.specs import Directory, Name, Spec
 from kapelle.domain.views import Project
 from kapelle.engine.archive import archive_run, archive_task
 from kapelle.engine.parts import Parts
@@ -12,18 +13,41 @@ from kapelle.store import projects
 from kapelle.workspaces import repository_of
 
 
+class ProjectBody(Spec):
+    name: Name
+
+
+class ProjectEdit(Spec):
+    """A project, what it is called from now on, and whether it is put away."""
+
+    name: Name
+    to: Name | None = None
+    archived: bool | None = None
+
+
+class CurrentBody(Spec):
+    """A directory, and the project that work in its repository belongs to."""
+
+    directory: Directory
+    name: Name | None = None
+
+
 class Projects:
     def __init__(self, parts: Parts, search: Search) -> None:
         self._parts, self._search = parts, search
 
     async def all(self) -> list[Project]:
+        """Every project, archived ones too; what names a new one makes it."""
         return await self._parts.db.read(projects.some)
 
-    async def create(self, name: str) -> Project:
-        return await self._parts.db.write(projects.create, name)
+    async def create(self, body: ProjectBody) -> Project:
+        """Make a project before there is work for it."""
+        return await self._parts.db.write(projects.create, body.name)
 
-    async def change(self, name: str, to: str | None, archived: bool | None) -> Project:
-        """Rename it, in all that belongs to it; put it away with its ended work, or take it out."""
+    async def change(self, body: ProjectEdit) -> Project:
+        """Rename it, in all that belongs to it; or put it away with its ended work, or take it
+        out."""
+        name, to, archived = body.name, body.to, body.archived
         if to is not None and to != name:
             await self._parts.db.write(projects.rename, name, to)
             await self._search.rename(name, to)
@@ -37,7 +61,9 @@ class Projects:
                 await archive(self._parts, work)
         return await self._parts.db.read(projects.get, name)
 
-    async def switch(self, name: str | None, directory: str) -> None:
-        """Have work in a repository belong to a project unless it says otherwise; None to none."""
-        place = repository_of(directory)
-        self._parts.projects = await self._parts.db.write(projects.switch, name, place)
+    async def switch(self, body: CurrentBody) -> list[Project]:
+        """Have work in a repository belong to a project unless it names one; without a name to
+        none."""
+        place = repository_of(body.directory)
+        self._parts.projects = await self._parts.db.write(projects.switch, body.name, place)
+        return await self.all()

@@ -1,7 +1,13 @@
 """Use cases of questions: asked by agents, seen and answered by people."""
 
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text, WaitSeconds
+from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
 from kapelle.service.work import wait
@@ -9,38 +15,60 @@ from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
 
 
+class QuestionList(BaseModel):
+    questions: list[Question]
+
+
+class GivenAnswer(Spec):
+    answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
+
+
 class Questions:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._db = parts, parts.db
 
     async def ask(
-        self, task_id: str, attempt_id: str, spec: QuestionSpec, timeout_s: float
+        self,
+        spec: QuestionSpec,
+        parent: str | None,
+        attempt_id: str | None,
+        timeout_s: WaitSeconds = 25,
     ) -> Question:
-        """What an agent asks while it works, once it has an answer, or when time is up."""
-        told = await self._parts.without_secrets(task_id, attempt_id, spec.model_dump())
+        """Ask a person something, as the agent of a task, which waits meanwhile. With its answer;
+        after timeout_s it may be open: then wait for it by its token."""
+        if parent is None or attempt_id is None:
+            why = "Only an agent at work on a task can ask, with the token of its attempt."
+            raise Forbidden(why)
+        told = await self._parts.without_secrets(parent, attempt_id, spec.model_dump())
         patient = with_patience(self._parts, QuestionSpec.model_validate(told))
         question = await self._db.write(ask, attempt_id, patient)
-        return await self.wait(question.token, timeout_s, attempt_id)
+        return await self.wait(question.token, attempt_id, timeout_s)
 
-    async def wait(self, token: str, timeout_s: float, attempt_id: str | None = None) -> Question:
-        """A question once it is not open any more, or when time is up; an attempt sees its own."""
+    async def wait(
+        self, token: str, attempt_id: str | None, timeout_s: WaitSeconds = 25
+    ) -> Question:
+        """A question once it is answered, or expired; after timeout_s as it is: then call again."""
         question = await self._db.read(_of, token, attempt_id)
-        await wait(self._db, question.work_id, timeout_s, lambda c, _: not _is_open(c, token))
+        await wait(
+            self._db, question.work_id, timeout_s,
+            lambda c, _: questions.get(c, token).status != "open",
+        )  # fmt: skip
         if attempt_id is None:
             return await self._db.read(questions.get, token)
         return await self._db.write(_told, token)
 
-    async def unanswered(self) -> list[Question]:
+    async def unanswered(self) -> QuestionList:
         """All that tasks and runs ask of people, the oldest first."""
-        return await self._db.read(questions.unanswered)
+        return QuestionList(questions=await self._db.read(questions.unanswered))
 
-    async def answer(self, whose: str, text: str) -> Question:
-        """Answer the question of a token, or the only one of a task or run, which then goes on."""
-        return await self._db.write(answer, whose, text)
-
-
-def _is_open(connection: Connection, token: str) -> bool:
-    return questions.get(connection, token).status == "open"
+    async def answer(self, token: str, body: GivenAnswer, parent: str | None) -> Question:
+        """Answer a question by its token, or the only one of a task or run by its id; who asked
+        goes on. A number chooses one of its choices. An attempt answers what agents below it ask
+        while they work, and never what needs a person's consent."""
+        whose = token.partition(":")[0]
+        if parent is not None and not await self._db.read(is_own, parent, whose, itself=False):
+            raise not_own(whose)
+        return await self._db.write(answer, token, body.answer, is_agent=parent is not None)
 
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:

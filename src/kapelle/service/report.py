@@ -25,8 +25,8 @@ class Reports:
         self._db, self._tasks, self._runs, self._usage = parts.db, tasks, runs, usage
 
     async def report(self, wanted: ReportFilter) -> ReportView:
-        """What was begun, went on or ended in a time; what is part of something else stands
-        there."""
+        """What was asked for, done, proven, delivered and spent in a time, by default the last 24
+        hours, what needs a person, and all of it as Markdown."""
         until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
         since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
         if wanted.until and until < since:

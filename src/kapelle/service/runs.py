@@ -4,11 +4,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from kapelle.domain.errors import Conflict, InvalidInput
-from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
+from pydantic import BaseModel, Field
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.run import Run, RunFilter, Step, rests
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text, WaitSeconds
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
 from kapelle.engine.parts import Parts
@@ -16,11 +19,39 @@ from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
-from kapelle.engine.tasks.submit import require_directory
+from kapelle.engine.tasks.submit import Belonging, require_directory
+from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import runs, steps, tasks
+from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
+
+
+class RunPage(BaseModel):
+    runs: list[Run]
+    next_cursor: str | None
+    last_event: int  # whoever follows the events behind it misses no change of these
+
+
+class StartBody(Spec):
+    """A pattern by name, and what it is asked to do: see GET /patterns for the schema."""
+
+    pattern: Name
+    spec: dict[str, Any]
+
+
+class PauseBody(Spec):
+    now: bool = False
+
+
+class CancelRun(Spec):
+    reason: Annotated[Text | None, Field(max_length=10_000)] = None
+    with_tasks: bool = True
+
+
+class AnswerBody(Spec):
+    answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
+    token: Annotated[Text | None, Field(max_length=300)] = None
 
 
 class Runs:
@@ -31,69 +62,70 @@ class Runs:
         self._held = held
 
     async def start(
-        self,
-        pattern: str,
-        spec: dict[str, Any],
-        idempotency_key: str | None = None,
-        schedule_id: str | None = None,
-        parent: str | None = None,
+        self, body: StartBody, parent: str | None, idempotency_key: str | None = None
     ) -> Run:
-        """Store a run; once this returned, nothing but a person ends it without a verdict. What an
-        attempt asks for is a child of the attempt's task, its parent."""
-        parts = self._parts
+        """Start a run; it is stored when this returns."""
+        parts, asked = self._parts, await with_list(self._db, body.pattern, body.spec)
         if parent is None:
-            run_id = await start(parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
+            run_id = await start(parts, body.pattern, asked, idempotency_key)
             return await self.get(run_id)
+        # What an attempt asks for is a child of the attempt's task.
         place = (await self._db.read(tasks.row, parent))["directory"]
-        valid = await validated(parts, pattern, {"directory": place, **spec})
-        run_id = await start(
-            parts,
-            pattern,
-            await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True)),
-            own_key(parent, idempotency_key),
-            parent_task_id=parent,
-            also=room_for(parts, parent),
-        )
+        valid = await validated(parts, body.pattern, {"directory": place, **asked})
+        spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
+        whose, key = Belonging(parent_task_id=parent), own_key(parent, idempotency_key)
+        run_id = await start(parts, body.pattern, spec, key, whose, room_for(parts, parent))
         return await self.get(run_id)
 
-    async def patterns(self, directory: str | None) -> tuple[list[PatternView], list[InvalidInput]]:
-        """Every pattern that may be named, as seen from a directory, and what is wrong there."""
+    async def patterns(
+        self,
+        parent: str | None,
+        directory: Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
+    ) -> list[PatternView]:
+        """Every pattern; with a directory also those of its repository, and what is wrong there."""
+        if parent is not None:
+            directory = (await self._db.read(tasks.row, parent))["directory"]
         place = Path(require_directory(directory)) if directory else None
-        return await list_patterns(self._parts, place)
+        usable, problems = await list_patterns(self._parts, place)
+        broken = {"name": "(broken)", "origin": "", "spec_schema": {}}
+        return usable + [PatternView(**broken, summary=error.message) for error in problems]
 
     async def get(self, text: str) -> Run:
-        return await self._db.read(lambda c: self._shown(c, runs.get(c, text)))
+        """One run, by its id or any unique end or beginning of it."""
+        return await self._db.read(lambda c: self._shown(c, [runs.get(c, text)])[0])
 
-    async def page(
-        self, wanted: RunFilter, parent: str | None = None
-    ) -> tuple[list[Run], str | None]:
-        """Some runs, newest first, and the cursor of the next page, if there is one; to an attempt
-        those below its task, the parent."""
+    async def page(self, wanted: RunFilter, parent: str | None) -> RunPage:
+        """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
+        last = await self._db.read(events.last_seq)
         among = await below(self._db, parent, "run")
-        found, cursor = await self._db.read(self._page, of_repository(wanted), among)
-        return [run.as_row() for run in found] if wanted.light else found, cursor
 
-    def _page(
-        self, connection: Connection, wanted: RunFilter, among: list[str] | None
-    ) -> tuple[list[Run], str | None]:
-        found, cursor = runs.page(connection, wanted, among)
-        return [self._shown(connection, run) for run in found], cursor
+        def read(connection: Connection) -> tuple[list[Run], str | None]:
+            found, cursor = runs.page(connection, of_repository(wanted), among)
+            return self._shown(connection, found), cursor
+
+        found, cursor = await self._db.read(read)
+        shown = [run.as_row() for run in found] if wanted.light else found
+        return RunPage(runs=shown, next_cursor=cursor, last_event=last)
 
     async def steps(self, text: str) -> list[Step]:
+        """What the run did and does, in order."""
         return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
 
-    async def wait(self, text: str, timeout_s: float) -> Run:
-        """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
+    async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Run:
+        """The run once it has ended, waits or is paused; after timeout_s as it is: then call
+        again."""
         run_id = await self._id(text)
         await wait(self._db, run_id, timeout_s, self._is_resting)
         return await self.get(run_id)
 
-    async def pause(self, text: str, *, now: bool = False, parent: str | None = None) -> Run:
-        run_id = await self._id(text)
+    async def pause(self, text: str, parent: str | None, body: PauseBody | None = None) -> Run:
+        """Start nothing more; what is at work ends first, or with now goes back to its queue."""
+        run_id, now = await self._id(text), body.now if body else False
         await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
         return await self.get(run_id)
 
-    async def resume(self, text: str, parent: str | None = None) -> Run:
+    async def resume(self, text: str, parent: str | None) -> Run:
+        """Let a paused run go on."""
         self._parts.require_trust((await self.get(text)).directory)
 
         def resume(connection: Connection, run_id: str) -> None:
@@ -105,22 +137,17 @@ class Runs:
         return await self._apply_change(text, resume)
 
     async def cancel(
-        self,
-        text: str,
-        reason: str | None = None,
-        *,
-        with_tasks: bool = True,
-        parent: str | None = None,
+        self, text: str, parent: str | None = None, body: CancelRun | None = None
     ) -> Run:
-        """End a run, with its tasks and the runs inside it or without."""
-        run_id = await self._id(text)
-        why = why_stopped("cancelled", parent, reason)
-        await control.cancel(self._parts, run_id, why, with_tasks=with_tasks)
+        """End a run with all that it started, or leave its tasks to go on."""
+        run_id, body = await self._id(text), body or CancelRun()
+        why = why_stopped("cancelled", parent, body.reason)
+        await control.cancel(self._parts, run_id, why, with_tasks=body.with_tasks)
         return await self.get(run_id)
 
-    async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
-        """Answer a question of the run, which then goes on."""
-        return await self._apply_change(text, _answer, token, answer)
+    async def answer(self, text: str, body: AnswerBody) -> Run:
+        """Answer a question of a run that waits; it then goes on."""
+        return await self._apply_change(text, _answer, body.token, body.answer)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
@@ -140,16 +167,24 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        run = self._shown(connection, runs.get(connection, run_id))
-        return is_resting(run.status, run.waiting_for)
+        return rests(self._shown(connection, [runs.get(connection, run_id)])[0])
 
-    def _shown(self, connection: Connection, run: Run) -> Run:
-        """A run with what it is at, and whether all that it could go on with waits for a person."""
-        if run.status is not RunStatus.RUNNING or run.reason is not None:
-            return run
-        going = runs.open_tasks(connection, [run.id])
+    def _shown(self, connection: Connection, found: list[Run]) -> list[Run]:
+        """Runs with what they are at."""
+        under_way = (run for run in found if run.status is RunStatus.RUNNING)
+        silent = {run.id for run in under_way if run.reason is None}
+        going = runs.open_tasks(connection, sorted(silent)) if silent else []
+        return [
+            self._at_work(run, [task for task in going if task["run_id"] == run.id])
+            if run.id in silent
+            else run
+            for run in found
+        ]
+
+    def _at_work(self, run: Run, going: list[Row]) -> Run:
+        """A run with what its tasks are at, and whether all of them wait for a person."""
         asking = [task for task in going if task["waiting_for"] == "input"]
-        if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
+        if asking and len(asking) == len(going) and asking[0]["may_ask"]:
             task_id, question = asking[0]["id"], asking[0]["question"]
             reason = f'{task_id} asks: {question} (kapelle answer {task_id} "…")'
             found = {"waiting_for": "input", "reason": reason, "question": question}

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id
 from kapelle.domain.schedule import (
     OPEN,
     Firing,
+    Moment,
     Schedule,
     ScheduleFilter,
     ScheduleSpec,
     ScheduleStatus,
 )
-from kapelle.domain.specs import TaskSpec
+from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.domain.task import Limit
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import start as run_start
 from kapelle.engine.schedules import transitions
@@ -28,8 +30,9 @@ from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets import SpecSecrets
-from kapelle.service.runs import Runs
-from kapelle.service.tasks import Tasks
+from kapelle.service.batches import with_list
+from kapelle.service.runs import CancelRun, Runs
+from kapelle.service.tasks import CancelTask, Tasks
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import unused_id
@@ -60,6 +63,7 @@ class ScheduledWork:
             checked = _task(spec)
             await examine(self._parts, checked)
         else:
+            spec = await with_list(self._parts.db, kind, spec)
             checked, _ = await run_start.examine(self._parts, kind, spec)
         settings = self._parts.settings(checked.directory)
         return Examined(
@@ -70,15 +74,18 @@ class ScheduledWork:
         )
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
+        belonging = Belonging(schedule_id=schedule_id)
         if kind == TASK:
-            belonging = Belonging(schedule_id=schedule_id)
             return (await submit(self._parts, _task(spec), key, belonging)).id
-        return (await self._runs.start(kind, spec, key, schedule_id)).id
+        spec = await with_list(self._parts.db, kind, spec)
+        return await run_start.start(self._parts, kind, spec, key, belonging)
 
     async def cancel(self, subject: str, reason: str) -> None:
-        work = self._runs if is_id("run", subject) else self._tasks
         with suppress(Conflict):  # it has ended meanwhile
-            await work.cancel(subject, reason)
+            if is_id("run", subject):
+                await self._runs.cancel(subject, body=CancelRun(reason=reason))
+            else:
+                await self._tasks.cancel(subject, body=CancelTask(reason=reason))
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:
@@ -103,6 +110,20 @@ class Startable(Protocol):
     async def cancel(self, subject: str, reason: str) -> None: ...
 
 
+class SchedulePage(BaseModel):
+    schedules: list[Schedule]
+    next_cursor: str | None
+
+
+class FiringPage(BaseModel):
+    firings: list[Firing]
+    next_cursor: datetime | None
+
+
+class CancelSchedule(Spec):
+    with_work: bool = False
+
+
 class Schedules:
     def __init__(
         self, db: Database, scheduler: Scheduler, work: Startable, secrets: SpecSecrets
@@ -113,7 +134,7 @@ class Schedules:
         self._secrets = secrets
 
     async def create(self, spec: ScheduleSpec, idempotency_key: str | None = None) -> Schedule:
-        """Store a schedule; what it is to start is examined as if it were started now."""
+        """Create a schedule; what it is to start is examined at once."""
         now = self._scheduler.clock()
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
@@ -126,31 +147,33 @@ class Schedules:
         return await self.get(stored)
 
     async def get(self, text: str) -> Schedule:
+        """One schedule, by its id or any unique end or beginning of it."""
         return _shown(await self._db.read(schedules.get, text))
 
-    async def page(self, wanted: ScheduleFilter) -> tuple[list[Schedule], str | None]:
-        """Some schedules, newest first, and the cursor of the next page, if there is one."""
+    async def page(self, wanted: ScheduleFilter) -> SchedulePage:
+        """Schedules, newest first; next_cursor leads to the next page."""
         found, cursor = await self._db.read(schedules.page, wanted)
-        return [_shown(schedule) for schedule in found], cursor
+        return SchedulePage(schedules=[_shown(one) for one in found], next_cursor=cursor)
 
     async def history(
-        self, text: str, before: datetime | None, limit: int
-    ) -> tuple[list[Firing], bool]:
-        """What became of its slots, newest first, and whether there are more."""
-
-        def read(connection: Connection) -> tuple[list[Firing], bool]:
-            schedule_id = schedules.get(connection, text).id
-            return schedules.firings_page(connection, schedule_id, before=before, limit=limit)
-
-        return await self._db.read(read)
+        self, text: str, limit: Limit = 50, cursor: Moment | None = None
+    ) -> FiringPage:
+        """What became of its slots, newest first; next_cursor leads to the next page."""
+        schedule_id = (await self.get(text)).id
+        found, more = await self._db.read(schedules.firings_page, schedule_id, cursor, limit)
+        return FiringPage(firings=found, next_cursor=found[-1].slot if more else None)
 
     async def pause(self, text: str) -> Schedule:
+        """Start nothing until it is resumed; what was started goes on."""
         return await self._alter(text, transitions.pause)
 
     async def resume(self, text: str) -> Schedule:
+        """Go on with the next slot; those that came meanwhile are not made up for."""
         return await self._alter(text, transitions.resume)
 
-    async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
+    async def cancel(self, text: str, body: CancelSchedule | None = None) -> Schedule:
+        """End a schedule; with_work also ends what it started and what is still going."""
+        with_work = body.with_work if body else False
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
@@ -158,6 +181,7 @@ class Schedules:
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:
+        """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)

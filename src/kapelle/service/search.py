@@ -6,9 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.learning import Project
 from kapelle.domain.text import search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
@@ -50,10 +53,16 @@ class Search:
             await asyncio.wait([self._begin()])
 
     async def find(
-        self, text: str, kind: SearchKind | None, task: str | None, project: str | None, limit: int
+        self,
+        query: Annotated[str, Field(min_length=1, max_length=1000)],
+        kind: SearchKind | None = None,
+        task: Annotated[str | None, Field(max_length=100)] = None,
+        project: Project | None = None,
+        limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> SearchView:
-        """All that has every word of a text; words between quotation marks stand together."""
-        terms = search_terms(text)
+        """What prompts, results, outputs and commits of ended tasks and runs, learnings and notes
+        have all these words, "several" together; each hit in its context, with where it stands."""
+        terms = search_terms(query)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
         going = self._begin()

@@ -40,6 +40,7 @@ class Sessions:
                 self._sessions = {str(key): float(end) for key, end in dict(kept).items()}
 
     def new_code(self) -> LoginCodeView:
+        """A code that opens one browser session, once, within a minute."""
         self._codes = _alive(self._codes, self._clock())
         code = secrets.token_urlsafe(24)
         self._codes[code] = self._clock() + _CODE_LIFE_S

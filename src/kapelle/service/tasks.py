@@ -1,14 +1,16 @@
 """Use cases of tasks: submit, look, wait, and change their course."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import Conflict, Forbidden, KapelleError
-from kapelle.domain.specs import TaskSpec
+from kapelle.domain.run import rests
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import SayView
@@ -20,6 +22,7 @@ from kapelle.engine.children import (
     room_for,
     why_stopped,
 )
+from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import check_again, take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
@@ -34,6 +37,51 @@ from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 
 
+class TaskPage(BaseModel):
+    tasks: list[Task]
+    next_cursor: str | None
+    last_event: int  # whoever follows the events behind it misses no change of these
+
+
+class CancelTask(Spec):
+    reason: Annotated[Text | None, Field(max_length=10_000)] = None
+
+
+class RetryBody(NewLimits):
+    """Limits that are to hold from now on."""
+
+
+class ResumeBody(NewLimits):
+    """A message for the agent, limits that are to hold from now on, whether the base is to be
+    merged into its branch first, so that it resolves what conflicts, and whether it is told the
+    comments on its pull request that are new."""
+
+    merge: bool = False
+    comments: bool = False
+    message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
+
+
+class DependenciesBody(Spec):
+    depends_on: Annotated[list[Text], Field(max_length=1000)]
+
+
+class SayBody(Spec):
+    message: Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES, pattern=r"\S")]
+
+
+class Noted(BaseModel):
+    noted: bool = True
+
+
+class ReportBody(Spec):
+    text: Annotated[Text, Field(min_length=1, max_length=500, description="one line")]
+
+
+class FinishBody(Spec):
+    result: Annotated[Any, Field(description="a text, or an object if one was asked for")]
+    success: Annotated[bool, Field(description="false if you could not do it")] = True
+
+
 class Tasks:
     def __init__(self, parts: Parts, queue: TaskQueue) -> None:
         self._parts = parts
@@ -42,12 +90,12 @@ class Tasks:
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def submit(
-        self, spec: TaskSpec, idempotency_key: str | None = None, parent: str | None = None
+        self, spec: TaskSpec, parent: str | None, idempotency_key: str | None = None
     ) -> Task:
-        """Store a task; once this returned, nothing but a person ends it without a verdict. What
-        an attempt asks for is a child of the attempt's task, its parent."""
+        """Submit a task; it is stored when this returns."""
         if parent is None:
             return self._shown(await submit(self._parts, spec, idempotency_key))
+        # What an attempt asks for is a child of the attempt's task.
         parts = self._parts
         asked = await as_child(parts, parent, spec.model_dump(mode="json", exclude_unset=True))
         child = TaskSpec.model_validate({**asked, "mcp": parts.secrets.mcp(parent)})
@@ -55,60 +103,59 @@ class Tasks:
         return self._shown(await submit(parts, child, key, belonging, room_for(parts, parent)))
 
     async def get(self, text: str) -> Task:
+        """One task, by its id or any unique end or beginning of it."""
         return self._shown(await self._db.read(_with_refusal, text))
 
-    async def page(
-        self, wanted: TaskFilter, parent: str | None = None
-    ) -> tuple[list[Task], str | None]:
-        """Some tasks, newest first, and the cursor of the next page, if there is one; to an
-        attempt those below its task, the parent."""
+    async def page(self, wanted: TaskFilter, parent: str | None) -> TaskPage:
+        """Tasks, newest first; next_cursor leads to the next page."""
+        last = await self._db.read(events.last_seq)
         among = await below(self._db, parent, "task")
         found, cursor = await self._db.read(tasks.page, of_repository(wanted), among)
         shown = [self._shown(task) for task in found]
-        return [task.as_row() for task in shown] if wanted.light else shown, cursor
+        listed = [task.as_row() for task in shown] if wanted.light else shown
+        return TaskPage(tasks=listed, next_cursor=cursor, last_event=last)
 
-    async def wait(self, text: str, timeout_s: float) -> Task:
-        """The task as soon as it has ended or waits for a person, or as it is when time is up."""
+    async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Task:
+        """The task once it has ended or waits for input; after timeout_s as it is: then call
+        again."""
         task_id: str = (await self._db.glance(_row, text))["id"]
         await wait(self._db, task_id, timeout_s, _is_resting)
         return await self.get(task_id)
 
-    async def cancel(self, text: str, reason: str | None = None, parent: str | None = None) -> Task:
-        """End a task and all that it asked for; a running agent is stopped with its processes, and
-        settles by itself."""
-        why = why_stopped("cancelled", parent, reason)
+    async def cancel(
+        self, text: str, parent: str | None = None, body: CancelTask | None = None
+    ) -> Task:
+        """End a task; a running one settles within seconds."""
+        why = why_stopped("cancelled", parent, body.reason if body else None)
         task = await self._apply_change(text, actions.cancel, why)
         await end_orphans(self._parts)
         return task
 
-    async def retry(
-        self, text: str, limits: NewLimits | None = None, parent: str | None = None
-    ) -> Task:
+    async def retry(self, text: str, parent: str | None, body: RetryBody | None = None) -> Task:
         """A new attempt from a fresh workspace."""
         await self._let_begin(text, parent)
-        given = _allowed(limits, parent)
+        given = _allowed(body or RetryBody(), parent)
         return await self._apply_change(text, actions.retry, given, parent=parent)
 
-    async def resume(
-        self,
-        text: str,
-        message: str | None = None,
-        limits: NewLimits | None = None,
-        parent: str | None = None,
-        *,
-        merge: bool = False,
-    ) -> Task:
-        """A new attempt that carries what the last one left, with its base merged in if merge."""
-        given = _allowed(limits, parent)
+    async def resume(self, text: str, parent: str | None, body: ResumeBody | None = None) -> Task:
+        """A new attempt that carries what the last one left, with a message for it."""
+        body = body or ResumeBody()
+        given, message, heard_at = _allowed(body, parent), body.message, None
         await self._let_begin(text, parent)
-        if merge:
+        if body.merge or body.comments:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
-            message = await take_in_base(self._parts, task, message)
-        return await self._apply_change(text, actions.resume, message, given, parent=parent)
+            if body.comments:
+                message, heard_at = await with_comments(self._parts, task, message)
+            if body.merge:
+                message = await take_in_base(self._parts, task, message)
+        args = (message, given, heard_at)
+        return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:
-        """Make the checks of an ended task once more; who asks meanwhile waits for the same."""
+        """Make the checks of an ended task once more, on what it committed; answers when they are
+        made, with what they said in checked_again."""
+        # Who asks meanwhile waits for the same.
         task = await self._db.read(_ended, text)
         if (going := self._checks.get(task.id)) is None:
             going = asyncio.create_task(check_again(self._parts, task))
@@ -117,12 +164,13 @@ class Tasks:
         await asyncio.shield(going)
         return await self.get(task.id)
 
-    async def say(self, text: str, message: str) -> SayView:
-        """Tell the agent of a task something: at once where that can be done, else next time."""
+    async def say(self, text: str, body: SayBody) -> SayView:
+        """Tell the agent of a task something: at once (told: now) where its protocol allows that,
+        else when its present attempt has ended (told: next_attempt)."""
 
         def leave(connection: Connection) -> tuple[str, Any]:
             task_id = tasks.resolve(connection, text)
-            return task_id, actions.say(connection, task_id, message, self._parts.home.said)
+            return task_id, actions.say(connection, task_id, body.message, self._parts.home.said)
 
         task_id, attempt = await self._db.write(leave)
         hears = False
@@ -132,24 +180,29 @@ class Tasks:
                 hears = get_agent(attempt["agent"], settings).hears
         return SayView(id=task_id, told="now" if hears else "next_attempt")
 
-    async def report(self, task_id: str, attempt_id: str, text: str) -> None:
-        """Note how far the agent of an attempt is, in its own words."""
-        said = await self._parts.without_secrets(task_id, attempt_id, " ".join(text.split()))
-        await self._db.write(actions.report, task_id, attempt_id, said)
+    async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:
+        """Say in one line how far you are, as the agent of a task; people see it beside the
+        task."""
+        own = _both(parent, attempt_id)
+        said = await self._parts.without_secrets(*own, " ".join(body.text.split()))
+        await self._db.write(actions.report, *own, said)
+        return Noted()
 
-    async def hand_in(self, task_id: str, attempt_id: str, result: Any, success: bool) -> None:
-        """Keep what the agent of an attempt hands in as its result."""
-        result = await self._parts.without_secrets(task_id, attempt_id, result)
-        await self._db.write(actions.hand_in, task_id, attempt_id, result, success)
+    async def finish(self, body: FinishBody, parent: str | None, attempt_id: str | None) -> Noted:
+        """Hand in the result of your task, then end your turn. Its checks are made all the same."""
+        own = _both(parent, attempt_id)
+        result = await self._parts.without_secrets(*own, body.result)
+        await self._db.write(actions.hand_in, *own, result, body.success)
+        return Noted()
 
     async def requeue(self, text: str) -> Task:
-        """From the start, as if newly submitted; a running attempt is stopped first."""
+        """From the start, as if newly submitted."""
         await self._let_begin(text)
         return await self._apply_change(text, actions.requeue)
 
-    async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
-        """Replace what a task that has not started waits for."""
-        return await self._apply_change(text, actions.depend, depends_on)
+    async def depend(self, text: str, body: DependenciesBody) -> Task:
+        """Replace what a task waits for, as long as it has not started; circles are refused."""
+        return await self._apply_change(text, actions.depend, body.depends_on)
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
@@ -157,7 +210,7 @@ class Tasks:
             if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
-                await self.cancel(task_id, reason)
+                await self.cancel(task_id, body=CancelTask(reason=reason))
         with self._db.watch() as changed:
             while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)
@@ -205,10 +258,16 @@ class Tasks:
         return task.model_copy(update={"reason": reason})
 
 
-def _allowed(limits: NewLimits | None, parent: str | None) -> NewLimits:
-    if parent is not None and limits is not None and limits.given:
+def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
+    if parent is not None and limits.given:
         raise Forbidden("An attempt cannot change the limits of a task that is there already.")
-    return limits or NewLimits()
+    return limits
+
+
+def _both(task_id: str | None, attempt_id: str | None) -> tuple[str, str]:
+    if task_id is None or attempt_id is None:
+        raise Forbidden("Only an agent at work on a task can do this, with its attempt's token.")
+    return task_id, attempt_id
 
 
 def _with_refusal(connection: Connection, text: str) -> Task:
@@ -231,7 +290,8 @@ def _ended(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return is_resting(task["status"], task["waiting_for"])
+    # Most are not near their end: the whole task is looked at when it is.
+    return is_resting(task["status"], task["waiting_for"]) and rests(tasks.get(connection, task_id))
 
 
 def _row(connection: Connection, text: str) -> Any:

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import TrustItem, TrustView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
@@ -19,25 +23,39 @@ from kapelle.store import tasks
 _log = logging.getLogger("kapelle.trust")
 
 
+Absolute = Field(max_length=4000, pattern=r"^/[^\x00]*$")
+
+
+class TrustBody(Spec):
+    """A directory of the repository and, so that nothing else is trusted, the digest of what was
+    looked at."""
+
+    directory: Annotated[Text, Absolute]
+    digest: Annotated[Text | None, Field(max_length=64)] = None
+
+
 class Trust:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def known(self, directory: str | None) -> list[TrustView]:
+    async def known(self, directory: Annotated[str | None, Absolute] = None) -> list[TrustView]:
+        """Every repository that was trusted once; with a directory that of its own, trusted or
+        not."""
         if directory is None:
             return await asyncio.to_thread(self._all)
         return [await asyncio.to_thread(self._view, self._found(require_directory(directory)))]
 
-    async def grant(self, directory: str, digest: str | None = None) -> TrustView:
-        """Let a repository execute what stands there now; what waits for that goes on."""
-        found = self._found(require_directory(directory))
-        trust.grant(self._parts.home, found, digest)
+    async def grant(self, body: TrustBody) -> TrustView:
+        """Let a repository execute what stands in its .kapelle now; a change there ends that."""
+        found = self._found(require_directory(body.directory))
+        trust.grant(self._parts.home, found, body.digest)
         _log.info("%s is trusted with %s", found.place, found.digest)
         await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
         return await asyncio.to_thread(self._view, found)
 
-    async def withdraw(self, directory: str) -> TrustView:
-        """Trust a repository no more, even one that is gone; work that runs goes on."""
+    async def withdraw(self, directory: Annotated[str, Absolute]) -> TrustView:
+        """Trust a repository no more."""
+        # Even one that is gone; work that runs goes on.
         found = self._found(directory)
         trust.drop(self._parts.home, found.place, forget=True)
         _log.info("%s is not trusted any more", found.place)

@@ -4,16 +4,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, NotFound
 from kapelle.domain.ids import body, is_id
-from kapelle.domain.run import Run, RunFilter, WorkFilter
-from kapelle.domain.specs import MergeSpec, PullRequestSpec
+from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
+from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView, PullRequestView
+from kapelle.domain.views import (
+    DiffView,
+    MergePreview,
+    MergeView,
+    PruneView,
+    PullRequestView,
+    RestingView,
+    WaitView,
+)
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import reach, refresh
@@ -22,7 +33,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
-from kapelle.store import attempts, children, deliveries, runs, tasks
+from kapelle.store import attempts, children, deliveries, events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
@@ -39,6 +50,40 @@ _log = logging.getLogger("kapelle.work")
 _LOOK_S = 5.0
 
 
+Against = Annotated[str | None, Field(max_length=100)]
+Into = Annotated[str | None, Field(min_length=1, max_length=200)]
+Ids = Annotated[list[str], Field(min_length=1, max_length=200, description="of tasks and runs")]
+Until = Annotated[
+    Literal["any", "all"], Field(description="whether one of them is enough, or all must rest")
+]
+
+
+class WorkPage(BaseModel):
+    work: list[Task | Run]
+    next_cursor: str | None
+    last_event: int
+
+
+class MarkBody(Spec):
+    """What a person marks work with; what is not named stays as it is."""
+
+    seen: bool = False
+    flagged: bool = False
+    snoozed_until: AwareDatetime | None = None
+
+    @property
+    def values(self) -> dict[str, datetime | None]:
+        now, named = datetime.now(UTC), self.model_dump(exclude_unset=True)
+        until = {"snoozed_until": named.pop("snoozed_until")} if "snoozed_until" in named else {}
+        return {f"{name}_at": now if is_so else None for name, is_so in named.items()} | until
+
+
+class PruneBody(Spec):
+    merged: bool = False
+    older_s: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] | None = None
+    dry_run: bool = False
+
+
 class Work:
     def __init__(self, parts: Parts, merges: Merges, tasks: "Tasks", runs: "Runs") -> None:
         self._parts = parts
@@ -46,6 +91,7 @@ class Work:
         self._merges, self._tasks, self._runs = merges, tasks, runs
 
     async def get(self, text: str) -> Task | Run:
+        """The task or the run of an id, or of any part of one that is unique."""
         id_ = await self._db.read(resolve, text, "task", "run")
         return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
 
@@ -67,36 +113,66 @@ class Work:
             if parent is not None and not await self._db.read(is_own, parent, text, itself):
                 raise not_own(text)
 
-    async def page(self, wanted: WorkFilter) -> tuple[list[Task | Run], str | None]:
-        """Tasks and runs in one list, newest first, and the cursor of the next page, if any."""
+    async def wait(
+        self, ids: Ids, parent: str | None, until: Until = "any", timeout_s: WaitSeconds = 25
+    ) -> WaitView:
+        """Those of several tasks and runs that have ended or wait for a person, as soon as there
+        are; after timeout_s, those that there are: then call again for what is pending."""
+        await self.require_own(parent, *ids, itself=False)
+        waits = {text: asyncio.create_task(self._wait(text, timeout_s)) for text in ids}
+        when = asyncio.FIRST_EXCEPTION if until == "all" else asyncio.FIRST_COMPLETED
+        try:
+            await asyncio.wait(waits.values(), return_when=when)
+            found = {text: wait.result() for text, wait in waits.items() if wait.done()}
+        finally:
+            for wait in waits.values():
+                wait.cancel()
+        resting = {t: work for t, work in found.items() if rests(work)}
+        one_each = {work.id: work for work in resting.values()}.values()
+        shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
+        return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
+
+    async def _wait(self, text: str, timeout_s: float) -> Task | Run:
+        try:
+            return await self._tasks.wait(text, timeout_s)
+        except NotFound:
+            with suppress(NotFound):
+                return await self._runs.wait(text, timeout_s)
+        raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
+
+    async def page(self, wanted: WorkFilter) -> WorkPage:
+        """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
+        are parts of runs."""
+        last = await self._db.read(events.last_seq)
         found: list[Task | Run] = []
         ends: list[str] = []
-        for kind, statuses, service in (
-            ("task", TaskStatus, self._tasks), ("run", RunStatus, self._runs)
-        ):  # fmt: skip
+        for kind, statuses in (("task", TaskStatus), ("run", RunStatus)):
             states = [status for status in wanted.status or () if status in list(statuses)]
             if (wanted.status and not states) or (wanted.tag and kind == "run"):
                 continue
             cursor = f"{kind}_{wanted.cursor}" if wanted.cursor else None
             values = {**vars(wanted), "status": states or None, "cursor": cursor}
             values |= {"parent_id": wanted.run_id, "nested": wanted.nested or bool(wanted.run_id)}
-            chosen = TaskFilter if kind == "task" else RunFilter
-            items, cursor = await service.page(chosen.model_validate(values))  # type: ignore[arg-type]
-            found += items
+            if kind == "task":
+                of_tasks = await self._tasks.page(TaskFilter.model_validate(values), None)
+                found, cursor = [*found, *of_tasks.tasks], of_tasks.next_cursor
+            else:
+                of_runs = await self._runs.page(RunFilter.model_validate(values), None)
+                found, cursor = [*found, *of_runs.runs], of_runs.next_cursor
             ends += [body(cursor)] if cursor else []
         # Where one list goes on, the other one is not shown beyond that place.
         least = max(ends, default="")
         found.sort(key=lambda item: body(item.id), reverse=True)
         shown = [item for item in found if body(item.id) >= least][: wanted.limit]
         more = bool(ends) or len(shown) < len(found)
-        return shown, body(shown[-1].id) if more else None
+        cursor = body(shown[-1].id) if more else None
+        return WorkPage(work=shown, next_cursor=cursor, last_event=last)
 
     async def diff(
-        self, kind: Kind, text: str, against: str | None = None, parent: str | None = None
+        self, kind: Kind, text: str, parent: str | None, against: Against = None
     ) -> DiffView:
-        """What a task or run changed since it began, uncommitted work included; or how a task's
-        work differs from another task's, which an attempt, of the parent, must be allowed to see
-        as well."""
+        """Everything that changed in its worktree since it began; or, against another task of the
+        same repository, how their work differs."""
         work = await self._get(kind, text)
         known = await secrets_of(self._parts, work)
         if against is None:
@@ -110,8 +186,7 @@ class Work:
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
     async def patch(self, kind: Kind, text: str) -> bytes:
-        """The diff as bytes, which `git apply` takes whatever the encoding of the files, unless
-        there is a secret in it: that is taken out."""
+        """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, text)
         patch, known = (await changes(self._parts, work)).patch, await secrets_of(self._parts, work)
         return await asyncio.to_thread(redact, patch, known)
@@ -120,14 +195,13 @@ class Work:
         self,
         kind: Kind,
         text: str,
-        wanted: MergeSpec,
-        timeout_s: float,
-        parent: str | None = None,
+        parent: str | None,
+        body: MergeSpec | None = None,
+        timeout_s: WaitSeconds = 25,
     ) -> MergeView:
-        """Merge the branch of what has completed, or with force of what is there; after timeout_s
-        it goes on by itself, and whoever asks for the same again waits for it again. An attempt
-        merges into the branch of its own task, its parent, and nowhere else."""
-        work = await self._get(kind, text)
+        """Merge its branch into its base, or another branch; where that takes longer than timeout_s
+        it is under way: ask again to wait for it."""
+        work, wanted = await self._get(kind, text), body or MergeSpec()
         if parent is not None:
             own = await self._db.read(tasks.row, parent)
             elsewhere = wanted.into not in {None, own["workspace_branch"]}
@@ -140,16 +214,20 @@ class Work:
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
     async def give_up_merge(self, kind: Kind, text: str) -> None:
-        """End a merge that is under way; what it has moved already stays."""
+        """End a merge that is under way."""
         work = await self._get(kind, text)
         await self._merges.give_up(work.id)
 
     async def open_pull_request(
-        self, kind: Kind, text: str, wanted: PullRequestSpec, timeout_s: float
+        self,
+        kind: Kind,
+        text: str,
+        body: PullRequestSpec | None = None,
+        timeout_s: WaitSeconds = 25,
     ) -> PullRequestView:
-        """Have the work of a task or run pushed and made a pull request, or its pull request
-        updated; after timeout_s it goes on by itself."""
-        work = await self._get(kind, text)
+        """Push its branch and open a pull request of it, or update the one that it has; while that
+        is pending, ask again to wait for it."""
+        work, wanted = await self._get(kind, text), body or PullRequestSpec()
         require_ended(work, "pr", force=wanted.draft)
         asked = {"draft": wanted.draft, "force": wanted.force, "by_person": True}
         await self._db.write(deliveries.ask, work.id, "pr", **asked)
@@ -159,7 +237,7 @@ class Work:
         return PullRequestView(id=work.id, delivery=work.delivery)
 
     async def pull_request(self, kind: Kind, text: str) -> PullRequestView:
-        """The pull request of a task or run with what was said to it, as its forge tells it now."""
+        """Its pull request as the forge tells it now, with what people said to it."""
         work = await self._get(kind, text)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
@@ -169,7 +247,8 @@ class Work:
         comments = await forge.comments(now.number or work.delivery.number)
         return PullRequestView(id=work.id, delivery=now, comments=comments)
 
-    async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
+    async def preview_merge(self, kind: Kind, text: str, into: Into = None) -> MergePreview:
+        """How a merge of its branch would go, without merging."""
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
         await recall(self._parts, work)
@@ -180,28 +259,30 @@ class Work:
             return seen.model_copy(update={"problem": error.message})
         return seen
 
-    async def mark(self, text: str, values: dict[str, datetime | None]) -> Task | Run:
-        """Note that a person has seen a task or run, flagged it or put it off."""
+    async def mark(self, text: str, body: MarkBody) -> Task | Run:
+        """Mark a task or run: that it was seen, that it is flagged for attention, that it is put
+        off until a time."""
         id_ = await self._db.read(resolve, text, "task", "run")
-        await self._db.write(mark, id_, values)
+        await self._db.write(mark, id_, body.values)
         return await self.get(id_)
 
     async def archive_task(self, text: str) -> Task:
+        """Put an ended task away; its worktree is removed, its work kept."""
         return await archive_task(self._parts, text)
 
     async def archive_run(self, text: str) -> Run:
+        """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
         return await archive_run(self._parts, text)
 
-    async def prune(self, merged: bool, older_s: float | None, dry_run: bool) -> PruneView:
-        """Put away now what upkeep would some day; older_s, and merged alone, instead of the days
-        in the settings."""
-        now = datetime.now(UTC)
+    async def prune(self, body: PruneBody | None = None) -> PruneView:
+        """Put away what has ended: by the settings, or what is merged, or older than older_s."""
+        now, body = datetime.now(UTC), body or PruneBody()
         due = Due.by(self._parts.settings().upkeep, now)
-        if merged or older_s is not None:
-            moment = now - timedelta(seconds=older_s or 0)
-            due = Due(moment) if merged else Due(moment, moment, moment)
-        ids, size, inodes = await prune(self._parts, due, dry_run)
-        return PruneView(dry_run=dry_run, archived=ids, bytes=size, inodes=inodes)
+        if body.merged or body.older_s is not None:
+            moment = now - timedelta(seconds=body.older_s or 0)
+            due = Due(moment) if body.merged else Due(moment, moment, moment)
+        ids, size, inodes = await prune(self._parts, due, body.dry_run)
+        return PruneView(dry_run=body.dry_run, archived=ids, bytes=size, inodes=inodes)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":

@@ -192,7 +192,8 @@ def harmless(values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any) -
     lower = {
         key: value
         for key, value in values.get(_LIMITS, {}).items()
-        if (_proves(value, limits[key]) if key == "prove" else _is_within(value, limits[key]))
+        if (most := limits[key]) is None
+        or (_proves(value, most) if key == "prove" else value <= most)
     }
     return {**kept, _LIMITS: lower} if lower else kept
 
@@ -209,10 +210,6 @@ def _proves(value: Prove, wanted: Prove) -> bool:
     """Whether as much is proved as is wanted."""
     order = get_args(Prove)
     return order.index(value) >= order.index(wanted)
-
-
-def _is_within(value: float, limit: float | None) -> bool:
-    return limit is None or value <= limit
 
 
 def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:

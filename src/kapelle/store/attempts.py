@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
@@ -172,6 +173,14 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
     for mapping in connection.execute(_CHECKS_OF, {"ids": ids}).mappings():
         found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
     return found
+
+
+def is_seen(made: Sequence[Any]) -> bool:
+    """Whether one of these checks looked at the work; that something changed says nothing beside
+    one that is blind."""
+    blind = any(one.proved is False for one in made)
+    sees = (one for one in made if one.proved is not False)
+    return any(one.command or one.name == CheckKind.CI or not blind for one in sees)
 
 
 def known_proof(connection: sa.Connection, digest: str) -> sa.RowMapping | None:

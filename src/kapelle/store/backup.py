@@ -77,7 +77,12 @@ def _make(source: sqlite3.Connection, database: str, directory: Path) -> Path:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished.mkdir(mode=0o700)
     try:
-        _copy(source, unfinished / database)
+        target = unfinished / database
+        with closing(sqlite3.connect(target)) as new:
+            source.backup(new, pages=1000, sleep=0.01)
+        target.chmod(0o600)
+        if (verdict := _verdict(target)) != "ok":
+            raise sqlite3.DatabaseError(verdict)
         return unfinished.rename(directory / name)
     except BaseException:
         # A full disk must not become fuller with every try.
@@ -143,11 +148,3 @@ def _verdict(path: Path) -> str:
             return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
         return str(error)
-
-
-def _copy(source: sqlite3.Connection, target: Path) -> None:
-    with closing(sqlite3.connect(target)) as new:
-        source.backup(new, pages=1000, sleep=0.01)
-    target.chmod(0o600)
-    if (verdict := _verdict(target)) != "ok":
-        raise sqlite3.DatabaseError(verdict)

@@ -19,7 +19,7 @@ _MOST_LETTERS = 4_000_000
 _MOST_PARAMETERS = 500
 _NO_LETTERS = sa.literal(0)
 _MOST_NAMED = 5
-# Fewer letters are no end that somebody was shown.
+# Fewer letters are another one's some day.
 _SHORTEST = 4
 # What a person may type the id of, and the command that shows it.
 _SHOWN_BY: dict[Kind, str] = {
@@ -189,6 +189,8 @@ def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
     if found := _one_like(connection, text, *kinds):
         return found
     hint = _hint(kinds[0])
+    if 0 < len(as_part(kinds[0], text) or "") < _SHORTEST:
+        hint = f"Type {_SHORTEST} of its letters or more: fewer are another one's some day."
     for other, command in _SHOWN_BY.items():
         if other not in kinds and _one_like(connection, text, other):
             hint = f"It is a {other}: {command} {text.strip()}"
@@ -197,9 +199,10 @@ def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
 
 def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
     """The one id of these kinds that ends, or else begins, with what a person typed."""
-    typed = [(kind, part) for kind in kinds if (part := as_part(kind, text))]
+    parts = [(kind, as_part(kind, text) or "") for kind in kinds]
+    typed = [one for one in parts if len(one[1]) >= _SHORTEST]
     for ending in (True, False):
-        queries = [_like(*one, ending) for one in typed if not ending or len(one[1]) >= _SHORTEST]
+        queries = [_like(*one, ending) for one in typed]
         found = sa.union_all(*queries).limit(_MOST_NAMED) if queries else None
         rows = connection.execute(found).all() if found is not None else []
         if len(rows) > 1:

@@ -1,6 +1,7 @@
 """Runs: insert, find, list, who belongs to whom, changes of status."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,13 +9,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from kapelle.domain.budget import Spent, calls_spent
+from kapelle.domain.question import Question
 from kapelle.domain.run import Run, RunFilter
-from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
-from kapelle.domain.task import Delivery
 from kapelle.store import deliveries, events, projects, questions, steps
+from kapelle.store.attempts import is_seen
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, workspace_of
+from kapelle.store.query import Rows, in_parts, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
@@ -123,12 +124,24 @@ def running_tops(connection: sa.Connection) -> int:
 
 def family(connection: sa.Connection, run_id: str) -> list[str]:
     """The run and all runs below it, parents before their children."""
-    found, generation = [run_id], [run_id]
+    return _families(connection, [run_id])[run_id]
+
+
+def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Each of the runs with all runs below it, with one query for each generation."""
+    query = sa.select(runs.c.parent_id, runs.c.id).order_by(runs.c.id)
+    below: defaultdict[str, list[str]] = defaultdict(list)
+    generation = {*run_ids}
     while generation:
-        query = sa.select(runs.c.id).where(runs.c.parent_id.in_(generation)).order_by(runs.c.id)
-        generation = list(connection.execute(query).scalars())
-        found += generation
-    return found
+        found = [*in_parts(connection, query, runs.c.parent_id, sorted(generation))]
+        generation = {child for _, child in found} - {*run_ids}
+        for parent, child in found:
+            below[parent].append(child)
+    families = {run_id: [run_id] for run_id in run_ids}
+    for family in families.values():
+        for member in family:  # which grows meanwhile
+            family += below.get(member, ())
+    return families
 
 
 def depth(connection: sa.Connection, run_id: str | None) -> int:
@@ -141,8 +154,9 @@ def depth(connection: sa.Connection, run_id: str | None) -> int:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    names = ("id", "title", "status", "reason", "waiting_for", "question", "stop")
-    query = sa.select(*(tasks.c[name] for name in names)).where(tasks.c.run_id.in_(run_ids))
+    names = ("id", "run_id", "title", "status", "reason", "waiting_for", "question", "stop")
+    query = sa.select(*(tasks.c[name] for name in names), runs.c.may_ask)
+    query = query.join(runs, runs.c.id == tasks.c.run_id).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())
 
@@ -160,13 +174,25 @@ def ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
 
 def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
     """How many attempts of agents these runs made, and what is known of their cost."""
-    query = (
-        sa.select(sa.func.count(), sa.func.sum(attempts.c.cost_usd))
-        .join(tasks, tasks.c.id == attempts.c.task_id)
-        .where(tasks.c.run_id.in_(run_ids))
-    )
-    calls, cost = connection.execute(query).one()
-    return calls, cost
+    return _sum(_spent(connection, run_ids), run_ids)
+
+
+def _spent(
+    connection: sa.Connection, run_ids: Sequence[str]
+) -> dict[str, tuple[int, float | None]]:
+    """The same of each run by itself; of those that made none nothing."""
+    query = sa.select(tasks.c.run_id, sa.func.count(), sa.func.sum(attempts.c.cost_usd))
+    query = query.join_from(attempts, tasks, tasks.c.id == attempts.c.task_id)
+    found = in_parts(connection, query.group_by(tasks.c.run_id), tasks.c.run_id, run_ids)
+    return {run_id: (calls, cost) for run_id, calls, cost in found}
+
+
+def _sum(
+    spent: Mapping[str, tuple[int, float | None]], run_ids: Sequence[str]
+) -> tuple[int, float | None]:
+    own = [spent[run_id] for run_id in run_ids if run_id in spent]
+    known = [cost for _, cost in own if cost is not None]
+    return sum(calls for calls, _ in own), sum(known) if known else None
 
 
 def attempts_made(connection: sa.Connection, run_id: str) -> int:
@@ -231,7 +257,7 @@ def change(
     update(connection, run_id, status=status, reason=reason, **values)
     facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
     if status is RunStatus.COMPLETED:
-        facts["verified"] = _is_verified(connection, family(connection, run_id))
+        facts["verified"] = run_id in _verified(connection, _families(connection, [run_id]))
     events.append(connection, f"run.{status}", run_id=run_id, **facts)
 
 
@@ -247,51 +273,60 @@ def delete(connection: sa.Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
-    """Whether these runs, or any of their tasks, have made a score or a check that is not blind."""
+def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
+    """Those of the runs that, or any of whose tasks, have made a score or a check that is not
+    blind."""
+    members = [member for family in families.values() for member in family]
     made = step_rows.c
-    own = sa.select(made.position).where(made.run_id.in_(run_ids), made.kind == "score")
-    of_tasks = sa.select(checks.c.position).join(attempts, attempts.c.id == checks.c.attempt_id)
-    of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id)
-    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids))
-    # That something changed says nothing beside a check that is blind.
-    blind = of_tasks.where(checks.c.proved.is_(False)).exists()
-    weighty = sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI, ~blind)
-    sees = of_tasks.where(checks.c.proved.is_not(False), weighty)
-    found = sa.select(sa.or_(own.exists(), sees.exists()))
-    if connection.execute(found).scalar_one():
-        return True
-    results = sa.select(made.result).where(made.run_id.in_(run_ids), made.kind == "check")
-    return any(
-        check["passed"] and check.get("proved") is not False
-        for result in connection.execute(results.order_by(made.started_at.desc())).scalars()
-        for check in result or ()
-    )
+    scores = sa.select(made.run_id).where(made.kind == "score").distinct()
+    sees = {run_id for (run_id,) in in_parts(connection, scores, made.run_id, members)}
+    of_tasks = sa.select(tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name)
+    of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
+    of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
+    by_run: defaultdict[str, list[Any]] = defaultdict(list)
+    for check in in_parts(connection, of_tasks, tasks.c.run_id, members):
+        by_run[check.run_id].append(check)
+    found = {
+        top
+        for top, family in families.items()
+        if not sees.isdisjoint(family) or is_seen([one for run in family for one in by_run[run]])
+    }
+    # What steps said is long: it is read where nothing else tells.
+    rest = {member for top in families.keys() - found for member in families[top]}
+    results = sa.select(made.run_id, made.result).where(made.kind == "check")
+    sees = {
+        run_id
+        for run_id, result in in_parts(connection, results, made.run_id, sorted(rest))
+        if any(check["passed"] and check.get("proved") is not False for check in result or ())
+    }
+    return found | {top for top, family in families.items() if not sees.isdisjoint(family)}
 
 
 def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
-    delivered = deliveries.of(connection, [row["id"] for row in rows])
-    return [_run(connection, row, delivered.get(row["id"])) for row in rows]
-
-
-def _run(connection: sa.Connection, row: Row, delivery: Delivery | None) -> Run:
-    values = {name: row[name] for name in _STORED}
-    inside = family(connection, row["id"])
-    calls, cost = spent(connection, inside)
-    completed = row["status"] == RunStatus.COMPLETED
-    # One branch of it may ask while another is at work.
-    asked = questions.unanswered(connection, [row["id"]]) if row["status"] in _BEGUN else []
-    return Run.model_validate(
-        {
-            **values,
+    """The runs of these rows, with as many queries for many of them as for one."""
+    ids = [row["id"] for row in rows]
+    delivered, families = deliveries.of(connection, ids), _families(connection, ids)
+    spent = _spent(connection, sorted({one for family in families.values() for one in family}))
+    ended = {row["id"] for row in rows if row["status"] == RunStatus.COMPLETED}
+    verified = _verified(connection, {run_id: families[run_id] for run_id in ended})
+    # One branch of a run may ask while another is at work.
+    begun = [row["id"] for row in rows if row["status"] in _BEGUN]
+    asked: defaultdict[str, list[Question]] = defaultdict(list)
+    for question in questions.unanswered(connection, begun):
+        asked[question.work_id].append(question)
+    found = []
+    for row in rows:
+        run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])
+        values = {name: row[name] for name in _STORED} | {
             "workspace": workspace_of(row),
-            "verified": _is_verified(connection, inside) if completed else None,
-            "questions": asked,
-            "question": asked[0].text if asked else None,
-            "delivery": delivery,
+            "verified": run_id in verified if run_id in ended else None,
+            "questions": asked[run_id],
+            "question": asked[run_id][0].text if asked[run_id] else None,
+            "delivery": delivered.get(run_id),
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
         }
-    )
+        found.append(Run.model_validate(values))
+    return found
 
 
 def _seconds(row: Row) -> float:

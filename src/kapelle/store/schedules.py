@@ -32,6 +32,10 @@ _is_going = sa.or_(
         for table, final in ((tasks, FINAL), (runs, RUN_FINAL))
     )
 )
+# A firing beside the task or run that it started.
+_with_work = firings.outerjoin(tasks, tasks.c.id == firings.c.subject).outerjoin(
+    runs, runs.c.id == firings.c.subject
+)
 _micros = sa.type_coerce(schedules.c.next_at, sa.BigInteger)
 _latest_repetition = sa.bindparam("now_us", type_=sa.BigInteger) + schedules.c.every_s * 1_000_000
 _ATTENTION = (
@@ -130,8 +134,7 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
     """By schedule, the tasks and runs that its firings started and that have not ended."""
     query = (
         sa.select(firings.c.schedule_id, firings.c.subject)
-        .outerjoin(tasks, tasks.c.id == firings.c.subject)
-        .outerjoin(runs, runs.c.id == firings.c.subject)
+        .select_from(_with_work)
         .where(firings.c.schedule_id.in_(ids), firings.c.outcome == Outcome.STARTED)
         .where(sa.or_(tasks.c.status.not_in(FINAL), runs.c.status.not_in(RUN_FINAL)))
         .order_by(firings.c.schedule_id, firings.c.slot)
@@ -153,16 +156,12 @@ KEPT = 1000
 _subject_status = sa.func.coalesce(tasks.c.status, runs.c.status)
 _subject_ended_at = sa.func.coalesce(tasks.c.ended_at, runs.c.ended_at, type_=tasks.c.ended_at.type)
 # Each firing with what became of the task or run that it started.
-_WITH_SUBJECT = (
-    sa.select(
-        firings,
-        _subject_status.label("subject_status"),
-        _subject_ended_at.label("subject_ended_at"),
-        sa.func.coalesce(tasks.c.reason, runs.c.reason).label("subject_reason"),
-    )
-    .outerjoin(tasks, tasks.c.id == firings.c.subject)
-    .outerjoin(runs, runs.c.id == firings.c.subject)
-)
+_WITH_SUBJECT = sa.select(
+    firings,
+    _subject_status.label("subject_status"),
+    _subject_ended_at.label("subject_ended_at"),
+    sa.func.coalesce(tasks.c.reason, runs.c.reason).label("subject_reason"),
+).select_from(_with_work)
 
 
 def record_firing(
@@ -229,8 +228,7 @@ def to_follow(
     )
     query = (
         sa.select(firings.c.slot)
-        .outerjoin(tasks, tasks.c.id == firings.c.subject)
-        .outerjoin(runs, runs.c.id == firings.c.subject)
+        .select_from(_with_work)
         .where(firings.c.schedule_id == other, firings.c.outcome == Outcome.STARTED)
         .where(
             _subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~followed.exists()
@@ -251,7 +249,7 @@ def subject_of_key(connection: sa.Connection, key: str) -> str | None:
 
 
 def firings_page(
-    connection: sa.Connection, schedule_id: str, *, before: datetime | None = None, limit: int = 50
+    connection: sa.Connection, schedule_id: str, before: datetime | None, limit: int
 ) -> tuple[list[Firing], bool]:
     """A schedule's firings, newest first, and whether there are more."""
     query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id)

@@ -71,45 +71,59 @@ metadata = sa.MetaData(
 )
 
 
-def _work_columns() -> list[sa.Column[Any]]:
+_Columns = list[sa.Column[Any]]
+_ID = sa.String(40)
+
+
+def _columns(kind: Any, *names: str, nullable: bool = True) -> _Columns:
+    return [sa.Column(name, kind, nullable=nullable) for name in names]
+
+
+def _required(kind: Any, *names: str) -> _Columns:
+    return _columns(kind, *names, nullable=False)
+
+
+def _flags(*names: str) -> _Columns:
+    """Whether something is so; what is older than the column is not."""
+    return [
+        sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false()) for name in names
+    ]
+
+
+def _indexes(table: str, *columns: tuple[str, ...]) -> list[sa.Index]:
+    return [sa.Index(f"ix_{table}_{'_'.join(names)}", *names) for names in columns]
+
+
+def _work_columns() -> _Columns:
     """What tasks and runs have in common."""
     return [
         sa.Column("id", sa.String(40), primary_key=True),
-        sa.Column("title", SafeText, nullable=False),
-        sa.Column("directory", SafeText, nullable=False),
+        *_required(SafeText, "title", "directory", "workspace_path"),
         # The top of the repository that the directory is in; in none, the directory.
-        sa.Column("repository", SafeText),
-        sa.Column("project", SafeText),
-        sa.Column("schedule_id", sa.String(40)),
+        *_columns(SafeText, "repository", "project", "reason"),
         # The task whose attempt asked for it.
-        sa.Column("parent_task_id", sa.String(40)),
-        sa.Column("status", sa.String(20), nullable=False),
-        sa.Column("reason", SafeText),
-        sa.Column("waiting_for", sa.String(20)),
+        *_columns(_ID, "schedule_id", "parent_task_id"),
+        *_required(sa.String(20), "status", "workspace_kind"),
         # A person's request: of a running task "cancel" or "requeue"; of a run "pause", "cancel" or
         # "abandon" (cancel, but let its tasks go on).
-        sa.Column("stop", sa.String(20)),
+        *_columns(sa.String(20), "waiting_for", "stop"),
         # The limit of the run around it, where it was cancelled because that was reached.
-        sa.Column("limit_reached", SafeText),
+        *_columns(SafeText, "limit_reached"),
         # The digest of the environment that it was asked for in, which is kept beside the secrets.
         sa.Column("shell", sa.String(64)),
-        sa.Column("workspace_kind", sa.String(20), nullable=False),
-        sa.Column("workspace_path", SafeText, nullable=False),
-        sa.Column("workspace_branch", SafeText),
-        sa.Column("workspace_base", SafeText),
-        sa.Column("workspace_base_commit", SafeText),
-        sa.Column("workspace_commit", SafeText),
+        *_columns(
+            SafeText,
+            "workspace_branch",
+            "workspace_base",
+            "workspace_base_commit",
+            "workspace_commit",
+        ),
         # Whose worktree it works in, where that is not its own: a run's.
-        sa.Column("workspace_owner", sa.String(40)),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.Column("started_at", Instant),
-        sa.Column("ended_at", Instant),
-        sa.Column("archived_at", Instant),
-        sa.Column("merged_at", Instant),
+        *_columns(_ID, "workspace_owner"),
+        *_required(Instant, "created_at"),
+        *_columns(Instant, "started_at", "ended_at", "archived_at", "merged_at"),
         # What a person marked it with.
-        sa.Column("seen_at", Instant),
-        sa.Column("flagged_at", Instant),
-        sa.Column("snoozed_until", Instant),
+        *_columns(Instant, "seen_at", "flagged_at", "snoozed_until"),
         sa.Column("idempotency_key", sa.String(200), unique=True),
     ]
 
@@ -118,59 +132,36 @@ tasks = sa.Table(
     "tasks",
     metadata,
     *_work_columns(),
-    sa.Column("prompt", SafeText, nullable=False),
-    sa.Column("system_prompt", SafeText),
-    sa.Column("agent", SafeText, nullable=False),
-    sa.Column("model", SafeText),
-    sa.Column("question", SafeText),
-    # How far it is, in its agent's own words.
-    sa.Column("report", SafeText),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("deps_policy", sa.String(20), nullable=False),
-    sa.Column("continue_from", sa.String(40)),
-    sa.Column("fork_session", sa.Boolean, nullable=False),
-    sa.Column("fallback_agents", SafeJson, nullable=False),
-    sa.Column("timeout_s", sa.Float),
+    *_required(SafeText, "prompt", "agent"),
+    # Its report is how far it is, in its agent's own words.
+    *_columns(SafeText, "system_prompt", "model", "question", "report", "requested_base", "result"),
+    *_required(sa.Integer, "priority"),
+    *_required(sa.String(20), "deps_policy"),
+    *_columns(_ID, "continue_from", "run_id"),
+    *_required(sa.Boolean, "fork_session"),
+    *_required(SafeJson, "fallback_agents", "retry", "check_specs", "env", "mcp", "tags"),
+    *_required(SafeJson, "context"),
+    *_columns(sa.Float, "timeout_s", "budget_usd"),
     sa.Column("max_turns", sa.Integer),
-    sa.Column("budget_usd", sa.Float),
-    sa.Column("retry", SafeJson, nullable=False),
-    sa.Column("check_specs", SafeJson, nullable=False),
-    sa.Column("env", SafeJson, nullable=False),
-    sa.Column("mcp", SafeJson, nullable=False),
-    sa.Column("tags", SafeJson, nullable=False),
-    sa.Column("context", SafeJson, nullable=False),
-    sa.Column("requested_base", SafeText),
     # The content before the agent began, where that is not simply the base commit's.
-    sa.Column("starting_tree", SafeText),
-    sa.Column("not_before", Instant),
-    sa.Column("result", SafeText),
+    *_columns(SafeText, "starting_tree"),
+    *_columns(Instant, "not_before"),
     # What the next attempt is: fresh or resume, the message it is given, and how many attempts
     # the retry policy has already spent on this round.
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
-    sa.Column("next_message", SafeText),
+    *_columns(SafeText, "next_message"),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
-    # Whether its agent is given Kapelle's own tools.
-    sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Whether its agent is given Kapelle's own tools, and what else it is given or not.
+    *_flags("coordinate", "interactive", "read_only", "browser"),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
-    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("browser", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("run_id", sa.String(40)),
     # The template that it was asked for by, and what that said then.
-    sa.Column("template", SafeText),
-    sa.Column("guidelines", SafeText),
-    sa.Index("ix_tasks_template", "template"),
-    sa.Index("ix_tasks_run_id_id", "run_id", "id"),
-    sa.Index("ix_tasks_parent_task_id", "parent_task_id"),
-    sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
-    sa.Index("ix_tasks_status_id", "status", "id"),
-    sa.Index("ix_tasks_status_not_before", "status", "not_before"),
-    sa.Index("ix_tasks_project_id", "project", "id"),
-    sa.Index("ix_tasks_repository_id", "repository", "id"),
-    sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
-    sa.Index("ix_tasks_ended_at_id", "ended_at", "id"),
-    sa.Index("ix_tasks_workspace_owner", "workspace_owner"),
-)
+    *_columns(SafeText, "template", "guidelines"),
+    *_indexes(
+        "tasks", ("template",), ("run_id", "id"), ("parent_task_id",), ("status", "priority", "id"),
+        ("status", "id"), ("status", "not_before"), ("project", "id"), ("repository", "id"),
+        ("archived_at", "id"), ("ended_at", "id"), ("workspace_owner",),
+    ),
+)  # fmt: skip
 
 task_tags = sa.Table(
     "task_tags",
@@ -184,7 +175,7 @@ dependencies = sa.Table(
     metadata,
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("depends_on", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    sa.Index("ix_dependencies_depends_on", "depends_on"),
+    *_indexes("dependencies", ("depends_on",)),
 )
 
 attempts = sa.Table(
@@ -192,62 +183,49 @@ attempts = sa.Table(
     metadata,
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("mode", sa.String(10), nullable=False),
-    sa.Column("message", SafeText),
-    sa.Column("agent", SafeText, nullable=False),
-    sa.Column("model", SafeText),
-    sa.Column("model_reason", SafeText),
-    # Whose limits it works under; see the accounts.
-    sa.Column("account", SafeText),
-    # Who performs it: a home on a host, as the daemon that claimed it is called.
-    sa.Column("performer", SafeText),
+    *_required(sa.Integer, "number"),
+    *_required(sa.String(20), "status"),
+    *_required(sa.String(10), "mode"),
+    *_required(SafeText, "agent"),
+    *_columns(
+        SafeText, "message", "model", "model_reason", "diagnosis", "question", "reason", "evidence"
+    ),
+    # Whose limits it works under (see the accounts), and who performs it: a home on a host, as the
+    # daemon that claimed it is called.
+    *_columns(SafeText, "account", "performer"),
     # What the records of its agent's process are signed with.
     sa.Column("secret", sa.String(64)),
     # What its checks are made on, written before the first of them.
-    sa.Column("checked_commit", SafeText),
+    *_columns(SafeText, "checked_commit"),
     # What the user's repository was like before its agent began.
     sa.Column("repository", SafeJson),
-    sa.Column("diagnosis", SafeText),
     # The learnings that its prompt told: id and title.
     sa.Column("memory", SafeJson),
-    sa.Column("question", SafeText),
     # What its agent handed in as the result, and whether it says that this is a success.
     sa.Column("handed_in", SafeJson),
-    sa.Column("exit_kind", sa.String(20)),
-    sa.Column("exit_code", sa.Integer),
-    sa.Column("exit_signal", sa.Integer),
-    sa.Column("reason", SafeText),
-    sa.Column("claimed", sa.String(20)),
-    sa.Column("failure", sa.String(20)),
-    sa.Column("evidence", SafeText),
-    sa.Column("warnings", SafeJson, nullable=False),
+    *_columns(sa.String(20), "exit_kind", "claimed", "failure"),
+    *_columns(sa.Integer, "exit_code", "exit_signal"),
+    *_required(SafeJson, "warnings"),
     # The session that it went on with, and the one that it left.
-    sa.Column("started_from", SafeText),
-    sa.Column("session_id", SafeText),
-    sa.Column("input_tokens", sa.BigInteger),
-    sa.Column("output_tokens", sa.BigInteger),
-    sa.Column("cached_tokens", sa.BigInteger),
-    sa.Column("turns", sa.BigInteger),
+    *_columns(SafeText, "started_from", "session_id"),
+    *_columns(sa.BigInteger, "input_tokens", "output_tokens", "cached_tokens", "turns"),
     sa.Column("cost_usd", sa.Float),
     # Counters of the whole session as the agent told them, to be taken off the next time.
     sa.Column("session_usage", SafeJson),
     sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("started_at", Instant, nullable=False),
-    sa.Column("ended_at", Instant),
+    *_required(Instant, "started_at"),
+    *_columns(Instant, "ended_at"),
     sa.UniqueConstraint("task_id", "number"),
-    sa.Index("ix_attempts_status", "status"),
+    *_indexes("attempts", ("status",)),
 )
 
 accounts = sa.Table(
     "accounts",
     metadata,
     sa.Column("id", sa.String(120), primary_key=True),
-    sa.Column("paused_until", Instant),
-    sa.Column("reason", SafeText),
+    *_columns(Instant, "paused_until", "verified_at"),
+    *_columns(SafeText, "reason"),
     sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("verified_at", Instant),
 )
 
 checks = sa.Table(
@@ -255,18 +233,13 @@ checks = sa.Table(
     metadata,
     sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
-    sa.Column("name", SafeText, nullable=False),
-    sa.Column("passed", sa.Boolean, nullable=False),
-    sa.Column("output", SafeText, nullable=False),
-    sa.Column("duration_s", sa.Float, nullable=False),
-    sa.Column("command", SafeText),
+    *_required(SafeText, "name", "output"),
+    *_required(sa.Boolean, "passed"),
+    *_required(sa.Float, "duration_s"),
+    *_columns(SafeText, "command", "commit", "directory", "proof"),
     sa.Column("exit_code", sa.Integer),
-    sa.Column("commit", SafeText),
-    sa.Column("directory", SafeText),
-    sa.Column("out_sha256", sa.String(64)),
-    sa.Column("err_sha256", sa.String(64)),
+    *_columns(sa.String(64), "out_sha256", "err_sha256"),
     sa.Column("proved", sa.Boolean),
-    sa.Column("proof", SafeText),
 )
 
 # What is known of the checks of a repository: whether they look at the work.
@@ -275,7 +248,7 @@ proofs = sa.Table(
     metadata,
     sa.Column("digest", sa.String(64), primary_key=True),  # of the repository and the command
     sa.Column("proved", sa.Boolean),
-    sa.Column("proof", SafeText, nullable=False),
+    *_required(SafeText, "proof"),
 )
 
 # Where the work of a task or run is delivered to, and how far that is.
@@ -283,28 +256,20 @@ deliveries = sa.Table(
     "deliveries",
     metadata,
     sa.Column("owner", sa.String(40), primary_key=True),
-    sa.Column("mode", sa.String(10), nullable=False),
-    sa.Column("status", sa.String(10), nullable=False),
-    # Even with a secret in it.
-    sa.Column("force", sa.Boolean, nullable=False),
-    # Asked for by a person: of what failed too.
-    sa.Column("draft", sa.Boolean, nullable=False),
-    sa.Column("reason", SafeText),
-    # What was delivered, or could not be.
-    sa.Column("commit", SafeText),
+    *_required(sa.String(10), "mode", "status"),
+    # Even with a secret in it; asked for by a person: of what failed too.
+    *_required(sa.Boolean, "force", "draft"),
+    # The commit is what was delivered, or could not be.
+    *_columns(SafeText, "reason", "commit", "forge", "branch", "url"),
     # The commits that were or are to be pushed: on the remote branch nothing else is replaced.
-    sa.Column("pushed", SafeJson, nullable=False),
-    sa.Column("forge", SafeText),
-    sa.Column("branch", SafeText),
+    *_required(SafeJson, "pushed"),
     sa.Column("number", sa.Integer),
-    sa.Column("url", SafeText),
-    sa.Column("state", sa.String(10)),
-    sa.Column("ci", sa.String(10)),
-    sa.Column("tries", sa.Integer, nullable=False),
-    # When it is tried again, or when its forge is asked again.
-    sa.Column("next_at", Instant),
-    sa.Column("updated_at", Instant),
-    sa.Index("ix_deliveries_status_next_at", "status", "next_at"),
+    *_columns(sa.String(10), "state", "ci"),
+    *_required(sa.Integer, "tries"),
+    # When the last comment was made that an agent was told, by its forge's clock; when it is tried
+    # again, or when its forge is asked again.
+    *_columns(Instant, "heard_at", "next_at", "updated_at"),
+    *_indexes("deliveries", ("status", "next_at")),
 )
 
 # Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is
@@ -316,8 +281,8 @@ processes = sa.Table(
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("directory", sa.String(40), nullable=False, unique=True),
-    sa.Column("secret", sa.String(64), nullable=False),
-    sa.Column("begun_at", Instant, nullable=False),
+    *_required(sa.String(64), "secret"),
+    *_required(Instant, "begun_at"),
     sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
 )
 
@@ -330,15 +295,12 @@ events = sa.Table(
         sa.Identity(always=False),
         primary_key=True,
     ),
-    sa.Column("at", Instant, nullable=False),
-    sa.Column("kind", sa.String(40), nullable=False),
-    sa.Column("task_id", sa.String(40)),
-    sa.Column("attempt_id", sa.String(40)),
+    *_required(Instant, "at"),
+    *_required(sa.String(40), "kind"),
     # The task's run as well: an event of a run's task is one of the run.
-    sa.Column("run_id", sa.String(40)),
-    sa.Column("data", SafeJson, nullable=False),
-    sa.Index("ix_events_task_id_seq", "task_id", "seq"),
-    sa.Index("ix_events_run_id_seq", "run_id", "seq"),
+    *_columns(_ID, "task_id", "attempt_id", "run_id"),
+    *_required(SafeJson, "data"),
+    *_indexes("events", ("task_id", "seq"), ("run_id", "seq")),
     sqlite_autoincrement=True,
 )
 
@@ -346,26 +308,24 @@ runs = sa.Table(
     "runs",
     metadata,
     *_work_columns(),
-    sa.Column("pattern", SafeText, nullable=False),
-    sa.Column("spec", SafeJson, nullable=False),
-    sa.Column("parent_id", sa.String(40)),
+    *_required(SafeText, "pattern"),
+    *_required(SafeJson, "spec", "progress"),
+    *_columns(_ID, "parent_id"),
     # Whether its tasks may wait for a person; where they may not, one that asks is ended.
     sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true()),
-    sa.Column("progress", SafeJson, nullable=False),
     sa.Column("result", SafeJson),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
-    sa.Column("performer", SafeText),
+    *_columns(SafeText, "performer"),
     # How often it was taken up: each time is one execution inside the engine.
     sa.Column("executions", sa.Integer, nullable=False, server_default="0"),
     # Time under way before the present execution, which began at active_since.
     sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
-    sa.Column("active_since", Instant),
-    sa.Index("ix_runs_status_id", "status", "id"),
-    sa.Index("ix_runs_repository_id", "repository", "id"),
-    sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
-    sa.Index("ix_runs_parent_task_id", "parent_task_id"),
-    sa.Index("ix_runs_ended_at_id", "ended_at", "id"),
-)
+    *_columns(Instant, "active_since"),
+    *_indexes(
+        "runs", ("status", "id"), ("repository", "id"), ("parent_id", "id"), ("parent_task_id",),
+        ("ended_at", "id"),
+    ),
+)  # fmt: skip
 
 steps = sa.Table(
     "steps",
@@ -373,15 +333,14 @@ steps = sa.Table(
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     # As long as what is nested is deep.
     sa.Column("position", sa.Text, primary_key=True),
-    sa.Column("kind", sa.String(20), nullable=False),
-    sa.Column("label", SafeText, nullable=False),
+    *_required(sa.String(20), "kind"),
+    *_required(SafeText, "label"),
     # The task or run that it started.
-    sa.Column("subject", sa.String(40)),
-    sa.Column("data", SafeJson, nullable=False),
-    sa.Column("result", SafeJson),
-    sa.Column("error", SafeJson),
-    sa.Column("started_at", Instant, nullable=False),
-    sa.Column("ended_at", Instant),
+    *_columns(_ID, "subject"),
+    *_required(SafeJson, "data"),
+    *_columns(SafeJson, "result", "error"),
+    *_required(Instant, "started_at"),
+    *_columns(Instant, "ended_at"),
 )
 
 # What tasks and runs ask of people.
@@ -393,50 +352,36 @@ questions = sa.Table(
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE")),
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE")),
     # The attempt whose agent asks while it works, and whether it was told the answer.
-    sa.Column("attempt_id", sa.String(40)),
-    sa.Column("told", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("text", SafeText, nullable=False),
-    sa.Column("choices", SafeJson, nullable=False),
-    sa.Column("default", SafeText),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("answer", SafeText),
-    sa.Column("asked_at", Instant, nullable=False),
-    sa.Column("expires_at", Instant),
-    sa.Column("ended_at", Instant),
-    sa.Index("ix_questions_status_asked_at", "status", "asked_at"),
-    sa.Index("ix_questions_task_id", "task_id"),
-    sa.Index("ix_questions_run_id", "run_id"),
+    *_columns(_ID, "attempt_id"),
+    *_flags("told"),
+    *_required(SafeText, "text"),
+    *_required(SafeJson, "choices"),
+    *_columns(SafeText, "default", "answer"),
+    *_required(sa.String(20), "status"),
+    *_required(Instant, "asked_at"),
+    *_columns(Instant, "expires_at", "ended_at"),
+    *_indexes("questions", ("status", "asked_at"), ("task_id",), ("run_id",)),
 )
 
 schedules = sa.Table(
     "schedules",
     metadata,
     sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("title", SafeText, nullable=False),
-    # What it starts: "task", or the name of a pattern, and the specification of that.
-    sa.Column("kind", SafeText, nullable=False),
-    sa.Column("spec", SafeJson, nullable=False),
-    sa.Column("directory", SafeText, nullable=False),
-    sa.Column("project", SafeText),
-    sa.Column("cron", SafeText),
-    sa.Column("timezone", SafeText),
-    sa.Column("at", Instant),
+    # What it starts, its kind: "task", or the name of a pattern; and the specification of that.
+    *_required(SafeText, "title", "kind", "directory"),
+    *_required(SafeJson, "spec"),
+    *_columns(SafeText, "project", "cron", "timezone", "reason"),
     sa.Column("every_s", sa.Float),
-    sa.Column("after", sa.String(40)),
-    sa.Column("missed", sa.String(20), nullable=False),
-    sa.Column("overlap", sa.Boolean, nullable=False),
+    *_columns(_ID, "after"),
+    *_required(sa.String(20), "missed", "status"),
+    *_required(sa.Boolean, "overlap"),
     sa.Column("max_runs", sa.Integer),
-    sa.Column("expires_at", Instant),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", SafeText),
     # The next slot; NULL while there is none or while another schedule decides.
-    sa.Column("next_at", Instant),
+    *_columns(Instant, "at", "expires_at", "next_at", "ended_at"),
     sa.Column("started", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("ended_at", Instant),
+    *_required(Instant, "created_at"),
     sa.Column("idempotency_key", sa.String(200), unique=True),
-    sa.Index("ix_schedules_status_next_at", "status", "next_at"),
-    sa.Index("ix_schedules_after", "after"),
+    *_indexes("schedules", ("status", "next_at"), ("after",)),
 )
 
 firings = sa.Table(
@@ -445,35 +390,28 @@ firings = sa.Table(
     sa.Column("schedule_id", sa.ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
     # The moment that it was meant for: there is one firing for each.
     sa.Column("slot", Instant, primary_key=True),
-    sa.Column("at", Instant, nullable=False),
-    sa.Column("outcome", sa.String(20), nullable=False),
-    sa.Column("reason", SafeText),
+    *_required(Instant, "at"),
+    *_required(sa.String(20), "outcome"),
+    *_columns(SafeText, "reason"),
     # The task or run that it started.
-    sa.Column("subject", sa.String(40)),
-    sa.Index("ix_firings_subject", "subject"),
+    *_columns(_ID, "subject"),
+    *_indexes("firings", ("subject",)),
 )
 
 learnings = sa.Table(
     "learnings",
     metadata,
     sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("title", SafeText, nullable=False),
-    sa.Column("content", SafeText, nullable=False),
-    sa.Column("tags", SafeJson, nullable=False),
-    sa.Column("scope", sa.String(10), nullable=False),
-    sa.Column("project", SafeText),
-    sa.Column("status", sa.String(10), nullable=False),
-    sa.Column("reason", SafeText),
-    sa.Column("author", SafeText, nullable=False),
+    *_required(SafeText, "title", "content", "author"),
+    *_required(SafeJson, "tags"),
+    *_required(sa.String(10), "scope", "status"),
+    *_columns(SafeText, "project", "reason"),
     # Not a foreign key: what was learned outlives the task.
-    sa.Column("task_id", sa.String(40)),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("changed_at", Instant, nullable=False),
+    *_columns(_ID, "task_id"),
+    *_required(Instant, "created_at", "changed_at"),
     # When it was last compared with the others.
-    sa.Column("reviewed_at", Instant),
-    sa.Index("ix_learnings_project_id", "project", "id"),
-    sa.Index("ix_learnings_task_id", "task_id"),
-    sa.Index("ix_learnings_status_reviewed_at", "status", "reviewed_at"),
+    *_columns(Instant, "reviewed_at"),
+    *_indexes("learnings", ("project", "id"), ("task_id",), ("status", "reviewed_at")),
 )
 # What is looked for in them, made by hand: SQLAlchemy knows the tables of neither database for it.
 INDEX = "learnings_index"
@@ -516,21 +454,18 @@ projects = sa.Table(
     metadata,
     sa.Column("name", SafeText, primary_key=True),
     # The repositories of which it is the current one.
-    sa.Column("directories", SafeJson, nullable=False),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("archived_at", Instant),
+    *_required(SafeJson, "directories"),
+    *_required(Instant, "created_at"),
+    *_columns(Instant, "archived_at"),
 )
 
 templates = sa.Table(
     "templates",
     metadata,
     sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("guidelines", SafeText, nullable=False),
-    sa.Column("agent", SafeText),
-    sa.Column("model", SafeText),
-    sa.Column("directory", SafeText),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("changed_at", Instant, nullable=False),
+    *_required(SafeText, "guidelines"),
+    *_columns(SafeText, "agent", "model", "directory"),
+    *_required(Instant, "created_at", "changed_at"),
 )
 
 notes = sa.Table(

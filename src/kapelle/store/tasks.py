@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.question import Question
-from kapelle.domain.specs import CheckKind, DepsPolicy, Priority
+from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
@@ -276,7 +276,7 @@ def _task(
         "attempts": tries,
         "checks": made,
         "questions": [question for question in asked if question.task_id == row["id"]],
-        "verified": _is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
     }
     return Task.model_validate(values)
 
@@ -285,15 +285,7 @@ def _is_verified(connection: sa.Connection, task: Row) -> bool:
     """Whether a check of its last attempt looked at the work."""
     last = attempts.latest(connection, task["id"]) if task["check_specs"] else None
     made = attempts.checks_of(connection, [last["id"]])[last["id"]] if last else []
-    return _is_seen(made)
-
-
-def _is_seen(made: list[CheckResult]) -> bool:
-    """Whether one of these looked at the work; that something changed says nothing beside a check
-    that is blind."""
-    blind = any(one.proved is False for one in made)
-    sees = (one for one in made if one.proved is not False)
-    return any(one.command or one.name == CheckKind.CI or not blind for one in sees)
+    return attempts.is_seen(made)
 
 
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:

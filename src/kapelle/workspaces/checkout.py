@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
+from kapelle.workspaces import repository
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.index import (
     copy_index,
     files_place,
@@ -27,14 +28,7 @@ from kapelle.workspaces.index import (
     require_filters,
 )
 from kapelle.workspaces.refs import BRANCHES, Refs
-from kapelle.workspaces.repository import (
-    Checkout,
-    WorkTree,
-    checkout_at,
-    linked_gitdir,
-    read_pointer,
-    read_work_tree,
-)
+from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
 
@@ -51,27 +45,19 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
     for admin in (common_dir / "worktrees").glob("*"):
         pointer = read_pointer(admin / "gitdir")
         # Only a directory that points back is a worktree; the rest are leftovers or lies.
-        if pointer and linked_gitdir(Path(pointer)) == admin.resolve():
+        if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
             candidates.add(Path(pointer).parent)
     found = []
     for candidate in sorted(candidates):
-        checkout = checkout_at(candidate)
+        checkout = repository.checkout_at(candidate)
         if checkout is None or checkout.common_dir != common_dir:
             continue
-        _refuse_rewriting(checkout, branch)
+        if any(read_pointer(checkout.gitdir / name) == BRANCHES + branch for name in _REWRITING):
+            hint = f"{git_in(candidate)} rebase --continue (or --abort), then merge again"
+            raise Conflict(f"{branch} is being rebased in {candidate}.", hint=hint)
         if await Refs.at(git, checkout).head_branch() == branch:
             found.append(checkout)
     return found
-
-
-def _refuse_rewriting(checkout: Checkout, branch: str) -> None:
-    for name in _REWRITING:
-        if read_pointer(checkout.gitdir / name) == BRANCHES + branch:
-            top = checkout.toplevel
-            raise Conflict(
-                f"{branch} is being rebased in {top}.",
-                hint=f"{git_in(top)} rebase --continue (or --abort), then merge again",
-            )
 
 
 @dataclass(frozen=True)
@@ -100,10 +86,8 @@ class BaseCheckout:
             # A link, so that the lock never exists without saying whose it is.
             os.link(ticket, self.lock_file)
         except FileExistsError:
-            raise Conflict(
-                f"Another git is at work in {top}.",
-                hint=f"Wait for it; if there is none, remove {self.lock_file}.",
-            ) from None
+            hint = f"Wait for it; if there is none, remove {self.lock_file}."
+            raise Conflict(f"Another git is at work in {top}.", hint=hint) from None
         finally:
             ticket.unlink()
         self.copy()
@@ -130,55 +114,42 @@ class BaseCheckout:
         """Raise Conflict unless the checkout can go from old to new without losing anything."""
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
-            raise Conflict(
-                f"A merge, rebase or cherry-pick is under way in {top}.",
-                hint=f"Finish or abort it there ({git_in(top)} status), then merge again",
-            )
+            hint = f"Finish or abort it there ({git_in(top)} status), then merge again"
+            raise Conflict(f"A merge, rebase or cherry-pick is under way in {top}.", hint=hint)
         await self._require_whole()
         changed = await self._changed(old, new)
         await require_filters(self._files, self.tree, changed, old, new)
         if dirty := await self.dirty(old, new):
-            raise Conflict(
-                f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too.",
-                hint=f"{git_in(top)} stash, then merge again",
-            )
+            text = f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too."
+            raise Conflict(text, hint=f"{git_in(top)} stash, then merge again")
         try:
-            await self._read_tree("-n", "-m", "-u", old, new)
+            await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
-            raise Conflict(
-                f"{top} holds files that the merge would overwrite ({error.message})",
-                hint=f"Move or commit them ({git_in(top)} status), then merge again",
-            ) from error
+            text = f"{top} holds files that the merge would overwrite ({error.message})"
+            hint = f"Move or commit them ({git_in(top)} status), then merge again"
+            raise Conflict(text, hint=hint) from error
 
     async def dirty(self, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that differ between the commits."""
         await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
-        found = {
-            *await self._names("diff-files"),
-            *await self._names("diff-index", "--cached", old),
-        }
-        return sorted(found.intersection(await self._changed(old, new)))
+        found = await self._names("diff-files") + await self._names("diff-index", "--cached", old)
+        return sorted(set(found).intersection(await self._changed(old, new)))
 
     async def _require_whole(self) -> None:
         if not (self.tree.gitdir / "info" / "sparse-checkout").exists():
             return
         output = await self._files.run("ls-files", "-z", "-t")
         if any(record.startswith(b"S ") for record in output.fields):
-            raise Conflict(
-                f"{self.tree.toplevel} is a sparse checkout, which Kapelle does not update.",
-                hint="Check out another branch there, then merge again",
-            )
+            text = f"{self.tree.toplevel} is a sparse checkout, which Kapelle does not update."
+            raise Conflict(text, hint="Check out another branch there, then merge again")
 
     async def _names(self, command: str, *arguments: str) -> list[bytes]:
         options = ("--name-only", "-z", "--ignore-submodules=all", "--no-ext-diff")
-        output = await self._files.run(
-            command, *options, *arguments, "--", timeout_s=CONTENT_TIMEOUT_S
-        )
-        return output.fields
+        return (await self._files.run(command, *options, *arguments, "--")).fields
 
     async def advance(self, old: str, new: str) -> None:
         """Bring files and index from old to new."""
-        await self._read_tree("-m", "-u", old, new)
+        await self._files.run("read-tree", "-m", "-u", old, new)
         install_index(self.index, self.tree.index)
 
     async def finish(self, old: str, new: str) -> None:
@@ -186,39 +157,32 @@ class BaseCheckout:
         if not self.is_locked() or not copy_index(self.tree.index, self.index):
             return
         changed = await self._changed(old, new)
-        paths = b"".join(name + b"\0" for name in changed)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-        await self._files.run(*arguments, stdin=paths, timeout_s=CONTENT_TIMEOUT_S)
+        await self._files.run(*arguments, stdin=changed)
         present = (await self._files.run("write-tree")).line
         others = [set(await self._changed(tree, present)) for tree in (old, new)]
         if foreign := set.intersection(*others, set(changed)):
             top = self.tree.toplevel
-            raise Conflict(
-                f"A merge into {top} was cut short, and {shown(sorted(foreign))} changed since.",
-                hint=f"Remove {self.lock_file}, then look at {git_in(top)} status",
-            )
+            text = f"A merge into {top} was cut short, and {shown(sorted(foreign))} changed since."
+            hint = f"Remove {self.lock_file}, then look at {git_in(top)} status"
+            raise Conflict(text, hint=hint)
         await self.advance(present, await self._with_changes(old, new))
         self.unlock()
 
     async def _with_changes(self, old: str, new: str) -> str:
         """The tree of the index with what differs between the commits taken from the new one."""
         fields = (await self._files.run("diff-tree", "-r", "-z", "--no-renames", old, new)).fields
-        lines = (
-            b" ".join(head.split(b" ")[1:4:2]) + b"\t" + name + b"\0"
-            for head, name in zip(fields[::2], fields[1::2], strict=True)
-        )
+        pairs = zip(fields[::2], fields[1::2], strict=True)
+        lines = [b" ".join(head.split(b" ")[1:4:2]) + b"\t" + name for head, name in pairs]
         scratch = self.index.with_name("goal")
         shutil.copyfile(self.index, scratch)
         place = files_place(self.objects, self.tree, scratch)
-        await place.run("update-index", "-z", "--index-info", stdin=b"".join(lines))
+        await place.run("update-index", "-z", "--index-info", stdin=lines)
         return (await place.run("write-tree")).line
 
     async def _changed(self, old: str, new: str) -> list[bytes]:
         options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
         return (await self._files.run("diff-tree", *options, old, new, "--")).fields
-
-    async def _read_tree(self, *arguments: str) -> None:
-        await self._files.run("read-tree", *arguments, timeout_s=CONTENT_TIMEOUT_S)
 
 
 def git_in(directory: Path) -> str:
@@ -248,10 +212,9 @@ def read_journal(path: Path) -> tuple[Path, Move] | None:
     """The repository that a journal is about and the move in it; None if it was cleared."""
     try:
         record = json.loads(path.read_text("utf-8"))
-        fields = {"task_id": "", **record["move"]}
-        return Path(record["common_dir"]), Move(
-            **{**fields, "toplevels": tuple(fields["toplevels"])}
-        )
+        move = {"task_id": "", **record["move"]}
+        move["toplevels"] = tuple(move["toplevels"])
+        return Path(record["common_dir"]), Move(**move)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -287,7 +250,7 @@ class Mover:
         done = now is not None and await self._objects.is_ancestor(move.new, now)
         updated = None
         for toplevel in map(Path, move.toplevels):
-            found = checkout_at(toplevel)
+            found = repository.checkout_at(toplevel)
             if found is None or found.common_dir != self._common_dir:
                 continue
             with self._shadows.scratch() as scratch:
@@ -365,16 +328,15 @@ class Mover:
                     if isinstance(error, Unavailable):
                         raise
                 top = checkout.tree.toplevel
-                raise Conflict(
-                    f"{top} changed during the merge: {error.message}",
-                    hint=f"Look at {git_in(top)} status, then merge again.",
-                ) from error
+                hint = f"Look at {git_in(top)} status, then merge again."
+                text = f"{top} changed during the merge: {error.message}"
+                raise Conflict(text, hint=hint) from error
         for checkout in checkouts:
             checkout.unlock()
 
     async def _base_checkout(self, found: Checkout, scratch: Path) -> BaseCheckout:
         own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
-        tree = await read_work_tree(self._shadows.git, found)
+        tree = await repository.read_work_tree(self._shadows.git, found)
         return BaseCheckout(self._objects, tree, own)
 
     def _clear_ref_locks(self, move: Move) -> None:

@@ -26,11 +26,9 @@ async def commit_worktree(marker: Marker, message: str) -> str | None:
     else:
         raise GitError(f"{marker.branch} kept changing while it was being committed to.")
     if marker.restore_dot_git():
-        raise WorkspaceError(
-            f"The .git file of {marker.toplevel} was removed or changed. The content is kept as "
-            f"{commit} on {marker.branch}, and the file was put back.",
-            hint="Look at what the agent did, then go on.",
-        )
+        text = f"The .git file of {marker.toplevel} was removed or changed. The content is kept as "
+        text += f"{commit} on {marker.branch}, and the file was put back."
+        raise WorkspaceError(text, hint="Look at what the agent did, then go on.")
     return None if commit == marker.base_commit else commit
 
 
@@ -46,18 +44,14 @@ async def _commit(marker: Marker, message: str) -> str:
         elif heads.tip is not None and await objects.is_ancestor(new, heads.tip):
             new = heads.tip  # the agent only stepped back to look
         else:
-            await _put_on_branch(objects, marker, heads.tip, new)
+            if heads.tip is not None and not await objects.is_ancestor(heads.tip, new):
+                await keep(marker, f"before-{new[:12]}", heads.tip)
+            await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         if await objects.tree_of(new) == tree:
             install_index(staging.index, marker.index)
             if not await marker.stands_on_branch():
                 await marker.own.point_head(marker.ref)
     return new
-
-
-async def _put_on_branch(objects: Objects, marker: Marker, tip: str | None, new: str) -> None:
-    if tip is not None and not await objects.is_ancestor(tip, new):
-        await keep(marker, f"before-{new[:12]}", tip)
-    await marker.refs.move(marker.ref, new, tip, "kapelle: commit")
 
 
 async def archive_worktree(
@@ -146,10 +140,8 @@ async def tip_of(marker: Marker) -> str:
 async def require_commit(marker: Marker, text: str) -> None:
     """Raise InvalidInput unless this is the full id of a commit of the repository."""
     if not marker.is_id(text) or await marker.refs.commit_of(text) != text:
-        raise InvalidInput(
-            f"{text!r} is not the full id of a commit of {marker.source}.",
-            hint="`git rev-parse` gives the full id.",
-        )
+        told = f"{text!r} is not the full id of a commit of {marker.source}."
+        raise InvalidInput(told, hint="`git rev-parse` gives the full id.")
 
 
 async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
@@ -157,11 +149,9 @@ async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
     tip = await tip_of(marker)
     if tip == marker.base_commit:
         return []
-    bound = () if limit is None else (f"--max-count={max(limit, 0)}",)
-    output = await marker.objects.run(
-        *("rev-list", "--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"),
-        *(*bound, tip, f"^{marker.base_commit}", "--"),
-    )
+    options = ["--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"]
+    options += [] if limit is None else [f"--max-count={max(limit, 0)}"]
+    output = await marker.objects.run("rev-list", *options, tip, f"^{marker.base_commit}", "--")
     parts = iter(output.stdout.decode("utf-8", "replace").split("\0"))
     found = zip(parts, parts, parts, strict=False)
     return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in found]

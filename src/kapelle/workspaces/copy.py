@@ -18,7 +18,6 @@ from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S
 from kapelle.workspaces.index import files_place
 from kapelle.workspaces.worktree import Marker
 
@@ -34,27 +33,25 @@ def copy_of(worktree: Path) -> Path:
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
-async def make_copy(marker: Marker) -> Path:
+async def make_copy(marker: Marker, most: float = MAX_BYTES) -> Path:
     """Make the copy anew; raises WorkspaceError when the worktree is too large."""
     marker.require_present()
     refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
-    return await asyncio.to_thread(_make, marker, refs.stdout)
+    return await asyncio.to_thread(_make, marker, refs.stdout, most)
 
 
-def _make(marker: Marker, refs: bytes) -> Path:
+def _make(marker: Marker, refs: bytes, room: float) -> Path:
     source, target = marker.toplevel, copy_of(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
-    room = MAX_BYTES
     for place, folders, names in os.walk(source):
         if place == str(source):
             folders[:] = [name for name in folders if name != ".git"]
             names = [name for name in names if name != ".git"]
         inside = target / Path(place).relative_to(source)
         for name in (*folders, *names):
-            room -= _copy(
-                Path(place, name), inside / name, os.fsencode(source), os.fsencode(target)
-            )
+            paths = (os.fsencode(source), os.fsencode(target))
+            room -= _copy(Path(place, name), inside / name, *paths)
             if room < 0:
                 limit = f"{MAX_BYTES // 1_000_000_000} GB"
                 raise WorkspaceError(f"The workspace {source} is larger than {limit}.")
@@ -119,9 +116,9 @@ async def revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) ->
     await asyncio.to_thread(_take_away, copy, paths)
     with marker.shadows.scratch() as scratch:
         files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
-        await files.run("read-tree", base, timeout_s=CONTENT_TIMEOUT_S)
+        await files.run("read-tree", base)
         held = set((await files.run("ls-files", "-z")).fields)
-        names = b"".join(name + b"\0" for name in map(os.fsencode, paths) if name in held)
+        names = [name for name in map(os.fsencode, paths) if name in held]
         await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
 
 

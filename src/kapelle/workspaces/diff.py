@@ -6,7 +6,7 @@ from pathlib import Path
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.index import Staging, files_place
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
@@ -37,7 +37,7 @@ async def diff_worktree(marker: Marker, *, as_text: bool = False) -> Diff:
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
         if new == await marker.objects.tree_of(marker.base_commit):
-            return Diff(patch=b"", stat="", files=[])
+            return Diff(b"", "", [])
         return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
 
 
@@ -46,24 +46,17 @@ async def search_history(marker: Marker, commit: str) -> tuple[bytes, Diff]:
     on the way from the base; a merge as what it changes of its first parent."""
     log = ("log", "--no-renames", "--diff-merges=first-parent")
     what = (commit, f"^{marker.base_commit}", "--")
+    names = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only")
+    patches = ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames")
     told, made = [
-        await marker.objects.run(
-            *log, *form, *what, timeout_s=CONTENT_TIMEOUT_S, max_output=MAX_PATCH
-        )
-        for form in (
-            ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only"),
-            ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames"),
-        )
+        await marker.objects.run(*log, *form, *what, max_output=MAX_PATCH)
+        for form in (names, patches)
     ]
     return told.stdout, Diff(made.stdout, "", [], told.truncated or made.truncated)
 
 
-async def uncommitted_files(marker: Marker) -> list[str]:
+async def uncommitted(marker: Marker, *which: str) -> list[bytes]:
     """Files of the worktree that differ from what the branch holds."""
-    return [shown_path(name) for name in await _uncommitted(marker)]
-
-
-async def _uncommitted(marker: Marker, *which: str) -> list[bytes]:
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
         options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
@@ -73,12 +66,11 @@ async def _uncommitted(marker: Marker, *which: str) -> list[bytes]:
 
 async def put_back(marker: Marker) -> list[str]:
     """Give the files that the branch holds its content again; returns those that had another."""
-    if changed := await _uncommitted(marker, "--diff-filter=a"):
+    if changed := await uncommitted(marker, "--diff-filter=a"):
         with marker.shadows.scratch() as scratch:
             files = files_place(marker.objects, marker, scratch / "index")
-            await files.run("read-tree", await tip_of(marker), timeout_s=CONTENT_TIMEOUT_S)
-            names = b"".join(name + b"\0" for name in changed)
-            await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
+            await files.run("read-tree", await tip_of(marker))
+            await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
     return [shown_path(name) for name in changed]
 
 
@@ -141,11 +133,8 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
 
 async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
     """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
-    output = await place.run(
-        *(*_DIFF, *_PATCH, *form, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
-        timeout_s=CONTENT_TIMEOUT_S,
-        max_output=MAX_PATCH,
-    )
+    options = (*_PATCH, *form, "-r", "-z", "--raw", "--stat=120")
+    output = await place.run(*_DIFF, *options, old, new, "--", max_output=MAX_PATCH)
     files: set[bytes] = set()
     rest = output.stdout
     while rest.startswith(b":"):
@@ -155,9 +144,4 @@ async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINAR
         *names, rest = rest.split(b"\0", count)
         files.update(names)
     stat, _, patch = rest.partition(b"\0")
-    return Diff(
-        patch=patch,
-        stat=stat.decode("utf-8", "backslashreplace"),
-        files=[shown_path(name) for name in sorted(files)],
-        truncated=output.truncated,
-    )
+    return Diff(patch, shown_path(stat), [*map(shown_path, sorted(files))], output.truncated)

@@ -33,16 +33,6 @@ def shown_path(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def copy_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
-    """Copy files and directories; returns those that were there to be copied."""
-    return [path for path in paths if _copy_one(source, target, relative_parts(path))]
-
-
-def link_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
-    """Link to files and directories of the source; what exists in the target is left alone."""
-    return [path for path in paths if _link_one(source, target, relative_parts(path))]
-
-
 def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
     """A regular file below the top, opened for reading; None for anything else."""
     parent, name = _parent_inside(stack, top, path)
@@ -56,15 +46,18 @@ def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
     return os.fdopen(descriptor, "rb", closefd=False) if is_regular else None
 
 
+def read_inside(top: Path, path: str, most: int) -> bytes | None:
+    """The beginning of a regular file below the top; None for anything else."""
+    with ExitStack() as stack:
+        stream = open_inside(stack, top, path)
+        return None if stream is None else stream.read(most)
+
+
 def write_inside(top: Path, path: str, content: bytes) -> None:
     """Write a file below the top, in place of whatever has its name there."""
     *above, name = relative_parts(path)
-    with ExitStack() as stack:
-        parent = _descend_making(stack, top, above)
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=parent)
-        with os.fdopen(os.open(name, _TARGET, 0o644, dir_fd=parent), "wb") as writer:
-            writer.write(content)
+    with ExitStack() as stack, _fresh(_descend_making(stack, top, above), name, 0o644) as writer:
+        writer.write(content)
 
 
 def unlink_inside(top: Path, path: str) -> None:
@@ -82,24 +75,27 @@ def _parent_inside(stack: ExitStack, top: Path, path: str) -> tuple[int | None, 
     return None if leads_away else _descend(stack, top, above), name
 
 
-def _copy_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:
+def copy_inside(source: Path, target: Path, path: str) -> bool:
+    """Copy a file or directory; False if there is none to be copied."""
+    *above, name = relative_parts(path)
     with ExitStack() as stack:
-        origin = _descend(stack, source, parts[:-1])
-        if origin is None or not _is_copyable(origin, parts[-1]):
+        origin = _descend(stack, source, above)
+        if origin is None or not _is_copyable(origin, name):
             return False
         forbidden = os.stat(target)
-        destination = _descend_making(stack, target, parts[:-1])
-        _copy_entry(origin, destination, parts[-1], (forbidden.st_dev, forbidden.st_ino))
+        destination = _descend_making(stack, target, above)
+        _copy_entry(origin, destination, name, (forbidden.st_dev, forbidden.st_ino))
     return True
 
 
-def _link_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:
+def link_inside(source: Path, target: Path, path: str) -> bool:
+    """Link to a file or directory of the source; what exists in the target is left alone."""
+    *above, name = parts = relative_parts(path)
     origin = source.joinpath(*parts)
     if not origin.exists() or os.path.lexists(target.joinpath(*parts)):
         return False
     with ExitStack() as stack:
-        destination = _descend_making(stack, target, parts[:-1])
-        os.symlink(origin, parts[-1], dir_fd=destination)
+        os.symlink(origin, name, dir_fd=_descend_making(stack, target, above))
     return True
 
 
@@ -133,10 +129,9 @@ def _open_or_make(parent: int, name: str) -> int:
     except OSError as error:
         if error.errno not in _A_LINK_IN_THE_WAY:
             raise
-        raise WorkspaceError(
-            f"Nothing was copied through {name!r}: it is not a directory in the worktree.",
-            hint="Take this path out of the paths to copy or link.",
-        ) from error
+        text = f"Nothing was copied through {name!r}: it is not a directory in the worktree."
+        hint = "Take this path out of the paths to copy or link."
+        raise WorkspaceError(text, hint=hint) from error
 
 
 def _is_copyable(parent: int, name: str) -> bool:
@@ -158,17 +153,19 @@ def _copy_entry(origin: int, destination: int, name: str, forbidden: tuple[int, 
         _held(stack, descriptor)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
-            _copy_file(descriptor, destination, name, stat.S_IMODE(status.st_mode) & 0o777)
+            mode = stat.S_IMODE(status.st_mode) & 0o777
+            reader = os.fdopen(os.dup(descriptor), "rb")
+            with reader, _fresh(destination, name, mode) as writer:
+                shutil.copyfileobj(reader, writer, 1024 * 1024)
+                os.fchmod(writer.fileno(), mode)
         elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) != forbidden:
             inside = _held(stack, _open_or_make(destination, name))
             for entry in sorted(os.listdir(descriptor)):
                 _copy_entry(descriptor, inside, entry, forbidden)
 
 
-def _copy_file(source: int, destination: int, name: str, mode: int) -> None:
+def _fresh(parent: int, name: str, mode: int) -> BinaryIO:
+    """A new file to write, in place of whatever has its name."""
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=destination)
-    target = os.open(name, _TARGET, mode, dir_fd=destination)
-    with os.fdopen(target, "wb") as writer, os.fdopen(os.dup(source), "rb") as reader:
-        shutil.copyfileobj(reader, writer, 1024 * 1024)
-        os.fchmod(target, mode)
+        os.unlink(name, dir_fd=parent)
+    return os.fdopen(os.open(name, _TARGET, mode, dir_fd=parent), "wb")

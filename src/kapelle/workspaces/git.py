@@ -17,8 +17,12 @@ from typing import Self
 from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
 from kapelle.runner.command import Command, Finished, Running
 
-DEFAULT_TIMEOUT_S = 60.0
-CONTENT_TIMEOUT_S = 900.0
+# How long a command may take: those that read or write whole trees of files have more time.
+_TIMEOUT_S, _CONTENT_TIMEOUT_S = 60.0, 900.0
+_OF_CONTENT = {
+    "checkout-index", "diff-files", "diff-index", "diff-tree", "log", "ls-files", "maintenance",
+    "merge-tree", "prune-packed", "read-tree", "update-index", "write-tree",
+}  # fmt: skip
 MAX_OUTPUT = 256 * 1024 * 1024
 _REMEMBERED = 4096
 _MAX_AT_ONCE = 16
@@ -103,21 +107,25 @@ class Place:
     async def run(
         self,
         *args: str,
-        stdin: bytes | None = None,
+        stdin: bytes | Sequence[bytes] | None = None,
         ok: Sequence[int] = (0,),
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> "Output":
-        """Run one command; an exit code outside ok raises, a held lock is waited for.
+        """Run one command; an exit code outside ok raises, a held lock is waited for. Several
+        records of input are told apart as by -z.
 
         What the machine is out of is Unavailable: it passes, and the same may work later.
         """
+        if stdin is not None and not isinstance(stdin, bytes):
+            stdin = b"".join(record + b"\0" for record in stdin)
+        limit_s = timeout_s or (_CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S)
         options = (part for item in (*self.hardening, *self.settings) for part in ("-c", item))
         command = Command(
             argv=[*self.git.argv, *options, *args],
             environment={**self.environment, **self.variables},
             cwd=self.cwd,
-            timeout_s=timeout_s,
+            timeout_s=limit_s,
             max_output=max_output,
             stdin=stdin,
             descriptors=inherited.get(),
@@ -126,7 +134,7 @@ class Place:
             finished = await self.git.execute(command)
             if finished.timed_out:
                 # Not Unavailable: one that always takes too long would be repeated for ever.
-                raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.")
+                raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
             stderr = finished.stderr.decode("utf-8", "replace")
             exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
             if finished.truncated or (finished.code in ok and not exhausted):
@@ -138,6 +146,9 @@ class Place:
 
     def with_variables(self, **variables: str) -> Self:
         return replace(self, variables={**self.variables, **variables})
+
+    def with_settings(self, *settings: str) -> Self:
+        return replace(self, settings=(*self.settings, *settings))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@
 
 import asyncio
 import functools
-import hashlib
 import json
 import os
 import shlex
@@ -15,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, Unfiltered, WorkspaceError
-from kapelle.runner.shim import files
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
-from kapelle.workspaces.repository import WorkTree, small_file
+from kapelle.workspaces.git import Place
+from kapelle.workspaces.repository import WorkTree, digest_of, open_file, small_file
 
 _GITLINK = b"160000"
 # Tags of ls-files -v for what is not looked at: skip-worktree, and assume-unchanged in lower case.
@@ -29,10 +27,9 @@ _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
     """For commands that read or write the files of a work tree through an index."""
-    variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.toplevel)}
-    return Place(
-        place.git, work_tree.toplevel, {**place.variables, **variables}, work_tree.settings
-    )
+    top = work_tree.toplevel
+    variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
+    return Place(place.git, top, {**place.variables, **variables}, work_tree.settings)
 
 
 class Staging:
@@ -48,8 +45,7 @@ class Staging:
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
         files = files_place(place, work_tree, self.index)
-        settings = (*files.settings, f"core.excludesFile={ignore}")
-        self._place = replace(files, settings=settings)
+        self._place = files.with_settings(f"core.excludesFile={ignore}")
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
     async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
@@ -60,7 +56,7 @@ class Staging:
             except GitError:
                 self.index.unlink(missing_ok=True)
         if fallback is not None:
-            await self._place.run("read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
+            await self._place.run("read-tree", fallback)
         return await self._stage(flatten, None)
 
     async def include(self, paths: list[bytes]) -> str:
@@ -76,13 +72,8 @@ class Staging:
     async def ignored(self, paths: list[bytes]) -> list[bytes]:
         """Those of the files that staging passed over."""
         known = set((await self._place.run("ls-files", "-z")).fields)
-        return [
-            path
-            for path in paths
-            if path not in known
-            and not self._is_excluded(path)
-            and self._can_be_added(path, is_link=False)
-        ]
+        left = [path for path in paths if path not in known and not self._is_excluded(path)]
+        return [path for path in left if self._can_be_added(path, is_link=False)]
 
     async def nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
         """Directories that hold a repository of their own and no file that the index knows.
@@ -113,17 +104,17 @@ class Staging:
         return tree or await self._write_tree()
 
     async def _write_tree(self) -> str:
-        tree = (await self._place.run("write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
+        tree = (await self._place.run("write-tree")).line
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = _digest(self.index.read_bytes())
+            digest = digest_of(self.index.read_bytes())
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
     async def _look(self) -> tuple[bool, list[bytes]]:
         """Whether a file differs from the index, and what is untracked: one process for both."""
         arguments = ("ls-files", "-z", "-v", "-c", "--modified", "--others", "--exclude-standard")
-        fields = (await self._place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+        fields = (await self._place.run(*arguments)).fields
         others = [field[2:] for field in fields if field.startswith(b"? ")]
         if await self._unhide([field[2:] for field in fields if field[:1] in _HIDDEN]):
             return True, others
@@ -139,15 +130,13 @@ class Staging:
         were. Those that a sparse checkout leaves out are not."""
         present = [path for path in paths if self._can_be_added(path, is_link=False)]
         for option in ("--no-assume-unchanged", "--no-skip-worktree") if present else ():
-            stdin = b"".join(path + b"\0" for path in present)
-            await self._place.run("update-index", "-z", option, "--stdin", stdin=stdin)
+            await self._place.run("update-index", "-z", option, "--stdin", stdin=present)
         self._is_touched |= bool(present)
         return bool(present)
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._place.run(
             *("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=dirty"),
-            timeout_s=CONTENT_TIMEOUT_S,
         )
         removed, changed = [], []
         fields = iter(output.fields)
@@ -189,7 +178,7 @@ class Staging:
 
     async def _others(self, place: Place) -> list[bytes]:
         arguments = ("ls-files", "-z", "--others", "--exclude-standard")
-        return (await place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+        return (await place.run(*arguments)).fields
 
     async def _nested(self, place: Place, prefix: bytes, name: bytes, depth: int) -> list[bytes]:
         directory = place.cwd / os.fsdecode(name)
@@ -237,11 +226,8 @@ class Staging:
     async def _update(self, records: list[bytes], mode: str) -> None:
         if records:
             self._is_touched = True
-            await self._place.run(
-                *("update-index", "-z", "--add", "--remove", "--replace", mode),
-                stdin=b"".join(record + b"\0" for record in records),
-                timeout_s=CONTENT_TIMEOUT_S,
-            )
+            options = ("-z", "--add", "--remove", "--replace", mode)
+            await self._place.run("update-index", *options, stdin=records)
 
 
 def _any_is_link(top: bytes, directories: set[bytes]) -> bool:
@@ -265,14 +251,12 @@ async def require_filters(
     """
     if not await asyncio.to_thread(_may_have_filters, work_tree, names):
         return
-    attributes = f"core.attributesFile={work_tree.common_dir / 'info' / 'attributes'}"
-    asking = replace(place, settings=(*place.settings, attributes))
-    stdin = b"".join(name + b"\0" for name in names)
-    output = await asking.run("check-attr", "-z", "--stdin", "filter", stdin=stdin)
+    attributes = work_tree.common_dir / "info" / "attributes"
+    asking = place.with_settings(f"core.attributesFile={attributes}")
+    output = await asking.run("check-attr", "-z", "--stdin", "filter", stdin=names)
     fields = iter(output.fields)
-    found = {
-        name: os.fsdecode(value) for name, _, value in zip(fields, fields, fields, strict=True)
-    }
+    told = zip(fields, fields, fields, strict=True)
+    found = {name: os.fsdecode(value) for name, _, value in told}
     running = {item.split(".")[1] for item in work_tree.settings if item.startswith("filter.")}
     none = {"unspecified", "unset", "set", *running}
     wanting = {name for name, value in found.items() if value not in none}
@@ -288,11 +272,9 @@ async def require_filters(
         hint = f"kapelle config set git.filters {hint}, `kapelle stop`, and try again."
         if name in allowed:
             why, hint = f"has no {missing}", f"Set it as that tool says: git config {missing} …"
-        raise Unfiltered(
-            f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
-            f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered.",
-            hint=hint,
-        )
+        text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
+        text += f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered."
+        raise Unfiltered(text, hint=hint)
 
 
 def _may_have_filters(work_tree: WorkTree, names: list[bytes]) -> bool:
@@ -312,22 +294,15 @@ def copy_index(source: Path, target: Path) -> str | None:
 
     Returns the digest of its bytes, None if there is no index.
     """
-    try:
-        file = files.open_regular(str(source))
-    except OSError:
+    stream = open_file(source)
+    if stream is None:
         return None
-    if file is None:
-        return None
-    with os.fdopen(file, "rb") as stream:
-        status = os.fstat(file)
+    with stream:
+        status = os.fstat(stream.fileno())
         content = stream.read()
         target.write_bytes(content)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return _digest(content)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return digest_of(content)
 
 
 def install_index(source: Path, target: Path) -> None:
@@ -341,10 +316,8 @@ def install_index(source: Path, target: Path) -> None:
 async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
     """What lies in the directory where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
-    output = await reading.run(
-        *("diff-tree", *options, "--ignore-submodules=all", tree, goal, "--"),
-        timeout_s=CONTENT_TIMEOUT_S,
-    )
+    what = ("--ignore-submodules=all", tree, goal, "--")
+    output = await reading.run("diff-tree", *options, *what)
     return await asyncio.to_thread(_in_the_way, os.fsencode(directory), output.fields)
 
 

@@ -13,19 +13,13 @@ from pathlib import Path
 
 from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
+from kapelle.workspaces import repository
 from kapelle.workspaces.commit import archive_worktree, keep, stage_all
-from kapelle.workspaces.files import copy_into, link_into, relative_parts
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
+from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
+from kapelle.workspaces.git import Git
 from kapelle.workspaces.index import files_place, install_index
 from kapelle.workspaces.refs import ARCHIVE, BRANCHES, Refs, Resolved, branch_of, branch_ref
-from kapelle.workspaces.repository import (
-    Checkout,
-    checkout_at,
-    find_checkout,
-    linked_gitdir,
-    read_pointer,
-    read_work_tree,
-)
+from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
 from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
 
 
@@ -47,10 +41,8 @@ async def create_worktree(
         return marker.as_workspace(None if commit == marker.base_commit else commit)
     await _make_room(markers, task_id, marker)
     if os.path.lexists(markers.worktree(task_id)):
-        raise WorkspaceError(
-            f"{markers.worktree(task_id)} exists and was not made by Kapelle.",
-            hint="Move it away, then try again.",
-        )
+        text = f"{markers.worktree(task_id)} exists and was not made by Kapelle."
+        raise WorkspaceError(text, hint="Move it away, then try again.")
     if marker is None:
         plan = await _plan(markers, task_id, directory, base)
     else:
@@ -81,17 +73,13 @@ async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
     if base is not None:
         resolved = await refs.resolve(base)
         if resolved is None:
-            raise InvalidInput(
-                f"{base!r} is neither a branch nor a commit of {checkout.toplevel}.",
-                hint="`git branch --all` lists what there is.",
-            )
+            text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
+            raise InvalidInput(text, hint="`git branch --all` lists what there is.")
         return resolved
     commit = await refs.head_commit()
     if commit is None:
-        raise WorkspaceError(
-            f"The repository at {checkout.toplevel} has no commit yet.",
-            hint="Make a first commit: git add . && git commit -m 'Start'",
-        )
+        hint = "Make a first commit: git add . && git commit -m 'Start'"
+        raise WorkspaceError(f"The repository at {checkout.toplevel} has no commit yet.", hint=hint)
     return Resolved(await refs.head_branch(), commit)
 
 
@@ -109,25 +97,19 @@ def _clear(path: Path, common_dir: Path) -> None:
         raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
     # git appends a number to the name when it is taken.
     for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
-        suffix = admin.name.removeprefix(path.name)
-        if (suffix == "" or suffix.isdigit()) and _belongs_to(admin, path):
+        suffix, target = admin.name.removeprefix(path.name), read_pointer(admin / "gitdir")
+        is_its = not target or Path(target) == path / ".git"
+        if (suffix == "" or suffix.isdigit()) and is_its:
             shutil.rmtree(admin)
-
-
-def _belongs_to(admin: Path, path: Path) -> bool:
-    target = read_pointer(admin / "gitdir")
-    return not target or Path(target) == path / ".git"
 
 
 async def _plan(markers: Markers, task_id: str, directory: Path, wanted: str | None) -> Marker:
     checkout = find_checkout(directory)
     if checkout is None:
-        raise WorkspaceError(
-            f"{directory} is not in a git repository.",
-            hint="Run `git init` and commit there, or work in place.",
-        )
+        hint = "Run `git init` and commit there, or work in place."
+        raise WorkspaceError(f"{directory} is not in a git repository.", hint=hint)
     base = await base_of(markers.shadows.git, checkout, wanted)
-    origin = await read_work_tree(markers.shadows.git, checkout)
+    origin = await repository.read_work_tree(markers.shadows.git, checkout)
     return Marker(
         toplevel=markers.worktree(task_id),
         gitdir=Path(),
@@ -169,29 +151,29 @@ async def _check_out(
     plan: Marker, start: str, branch: str | None, copy: Sequence[str], link: Sequence[str]
 ) -> Marker:
     """Have git link a worktree, and put a commit's files into it and what is to be beside them."""
-    at = ("--detach", "--", str(plan.toplevel), start)
-    await plan.refs.run(
-        *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
-        *(("--", str(plan.toplevel), branch) if branch else at),
-    )
-    gitdir = linked_gitdir(plan.toplevel / ".git")
+    options = ["--quiet", "--no-checkout", "--lock", "--reason", "kapelle"]
+    options += [] if branch else ["--detach"]
+    await plan.refs.run("worktree", "add", *options, "--", str(plan.toplevel), branch or start)
+    gitdir = repository.linked_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
         raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
     marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino, left=None)
     files = files_place(marker.objects, marker, marker.index)
-    await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
-    copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, copy)
-    linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, link)
-    excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
+    await files.run("read-tree", "--reset", "-u", start)
+    excluded = []
+    for put, paths in ((copy_inside, copy), (link_inside, link)):
+        for path in paths:
+            if await asyncio.to_thread(put, marker.source, marker.toplevel, path):
+                excluded.append("/".join(relative_parts(path)))
     return replace(marker, excluded=tuple(excluded))
 
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     """Put the task's branch at the base, and say which commit it then holds."""
     tip = await plan.tip()
-    if tip is not None and (tip == plan.base_commit or not afresh):
-        return tip
     if tip is not None:
+        if tip == plan.base_commit or not afresh:
+            return tip
         await keep(plan, "found", tip)
     start = plan.left or plan.base_commit
     try:
@@ -199,26 +181,27 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     except GitError:
         if await plan.refs.read(f"{BRANCHES}kapelle") is None:
             raise
-        raise WorkspaceError(
-            f"{plan.source} has a branch named kapelle, so git allows none like {plan.branch}.",
-            hint="Rename it: git branch -m kapelle kapelle-old",
-        ) from None
+        text = f"{plan.source} has a branch named kapelle, so git allows none like {plan.branch}."
+        hint = "Rename it: git branch -m kapelle kapelle-old"
+        raise WorkspaceError(text, hint=hint) from None
     return start
 
 
-async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str | None) -> Marker:
+async def reset_worktree(
+    markers: Markers, marker: Marker, name: str, base: str | None
+) -> Workspace:
     """Put a worktree back to its base, or to another base."""
     marker.make_ready()
     # What the user allows may be other than when the worktree was made.
-    found = checkout_at(marker.source)
-    fresh = (await read_work_tree(marker.git, found)).settings if found else marker.settings
-    marker = goal = replace(marker, settings=fresh)
+    found = repository.checkout_at(marker.source)
+    tree = await repository.read_work_tree(marker.git, found) if found else marker
+    marker = goal = replace(marker, settings=tree.settings)
     if base is not None:
         resolved = await base_of(marker.git, marker, base)
         goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
     await restore_worktree(marker, name, goal.base_commit)
     markers.write(goal)
-    return goal
+    return goal.as_workspace()
 
 
 async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
@@ -256,7 +239,7 @@ async def _restore_files(marker: Marker, commit: str) -> None:
         await staging.stage(heads.parent)
         files = files_place(marker.objects, marker, staging.index)
         marker.require_present()
-        await files.run("read-tree", "--reset", "-u", commit, timeout_s=CONTENT_TIMEOUT_S)
+        await files.run("read-tree", "--reset", "-u", commit)
         for nested in await staging.nested_repositories():
             # Its files are archived; what is left is a repository of the agent's own making.
             await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
@@ -298,10 +281,8 @@ async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
         return
     content = await stage_all(marker, await marker.heads())
     if content != await marker.objects.tree_of(held, remembered=False):
-        raise WorkspaceError(
-            f"{marker.toplevel} changed while it was being archived.",
-            hint="See that nothing works there any more, then try again.",
-        )
+        hint = "See that nothing works there any more, then try again."
+        raise WorkspaceError(f"{marker.toplevel} changed while it was being archived.", hint=hint)
 
 
 async def drop_empty_branch(marker: Marker) -> None:
@@ -323,10 +304,8 @@ async def drop_merged(markers: Markers, marker: Marker, into: str, *, squashed: 
     if squashed and tip is not None:
         await keep(marker, "final", tip)
         held, places = tip, [marker.ref]
-    output = await marker.refs.run(
-        *("for-each-ref", f"--merged={held}", "--format=%(refname) %(objectname) %(worktreepath)"),
-        *places,
-    )
+    told = "--format=%(refname) %(objectname) %(worktreepath)"
+    output = await marker.refs.run("for-each-ref", f"--merged={held}", told, *places)
     found = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
     free = [(ref, commit) for ref, commit, place in found if not place]
     if tip is not None and (marker.ref, tip) in free:

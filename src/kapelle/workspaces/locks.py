@@ -125,11 +125,9 @@ class Guard:
             marker.restore_dot_git()
             if not await marker.stands_on_branch():
                 # It would not move along, and undo the merge later.
-                top = marker.toplevel
-                raise Conflict(
-                    f"{top} does not stand on its branch {marker.branch}.",
-                    hint=f"{git_in(top)} switch {marker.branch}, then merge again",
-                )
+                text = f"{marker.toplevel} does not stand on its branch {marker.branch}."
+                hint = f"{git_in(marker.toplevel)} switch {marker.branch}, then merge again"
+                raise Conflict(text, hint=hint)
             yield marker
 
     def mover(self, tree: WorkTree) -> Mover:
@@ -157,9 +155,8 @@ class Guard:
         common_dir, _ = found
         async with self.merging(common_dir):
             if not (common_dir / "objects").is_dir():
-                raise Conflict(
-                    f"A merge into {common_dir} was cut short, and that is not there now."
-                )
+                text = f"A merge into {common_dir} was cut short, and that is not there now."
+                raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)
             mover = self.mover(await read_work_tree(self._markers.shadows.git, place))
             move = mover.pending()

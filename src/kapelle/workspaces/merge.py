@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.domain.views import MergePreview
 from kapelle.workspaces.checkout import Mover, shown
 from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, RefMoved
+from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import read_person
@@ -31,19 +31,12 @@ _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
 
 
-@dataclass(frozen=True)
-class Merged:
-    """The tree of two commits merged; where they conflict its files hold conflict markers."""
-
-    tree: str
-    conflicts: list[bytes]
-
-
-async def merged_tree(objects: Objects, ours: str, theirs: str) -> Merged:
+async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
+    """The tree of two commits merged, and where they conflict: those files hold markers."""
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-    output = await objects.run(*options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
+    output = await objects.run(*options, ours, theirs, ok=(0, 1))
     tree, *conflicts = output.fields
-    return Merged(tree.decode(), conflicts if output.code == 1 else [])
+    return tree.decode(), conflicts if output.code == 1 else []
 
 
 def marked_files(top: Path, paths: Sequence[str]) -> list[str]:
@@ -61,28 +54,20 @@ def _spellings(path: str) -> set[str]:
 
 
 def _is_marked(top: Path, path: str) -> bool:
+    """Whether lines that begin, divide and end a conflict follow each other in a text file."""
+    awaited = [rb"<<<<<<< ", rb"=======\r*\n?\Z", rb">>>>>>> "]
     with ExitStack() as stack:
         stream = open_inside(stack, top, path)
-        return stream is not None and _holds_markers(stream)
-
-
-def _holds_markers(stream: BinaryIO) -> bool:
-    """Whether lines that begin, divide and end a conflict follow each other in a text file."""
-    if b"\0" in stream.read(_TELLING):
-        return False
-    stream.seek(0)
-    awaited = [b"<<<<<<< ", b"=======", b">>>>>>> "]
-    at_start = True
-    # In pieces: a file may hold a line of any length.
-    while awaited and (piece := stream.readline(_PIECE)):
-        if at_start and _is_marker(piece, awaited[0]):
-            awaited.pop(0)
-        at_start = piece.endswith(b"\n")
+        if stream is None or b"\0" in stream.read(_TELLING):
+            return False
+        stream.seek(0)
+        at_start = True
+        # In pieces: a file may hold a line of any length.
+        while awaited and (piece := stream.readline(_PIECE)):
+            if at_start and re.match(awaited[0], piece):
+                awaited.pop(0)
+            at_start = piece.endswith(b"\n")
     return not awaited
-
-
-def _is_marker(line: bytes, marker: bytes) -> bool:
-    return line.startswith(marker) if marker.endswith(b" ") else line.rstrip(b"\r\n") == marker
 
 
 async def take_in(marker: Marker, mover: Mover, branch: str, message: str) -> list[str]:
@@ -108,9 +93,8 @@ async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
     ref = branch_ref(name)
     commit = None if ref is None else await marker.refs.read(ref)
     if ref is None or commit is None:
-        raise InvalidInput(
-            f"{name!r} is not a branch of {marker.source}.", hint="`git branch` lists them."
-        )
+        text = f"{name!r} is not a branch of {marker.source}."
+        raise InvalidInput(text, hint="`git branch` lists them.")
     return ref, commit
 
 
@@ -127,28 +111,29 @@ async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
     objects = marker.objects
-    standing = await standing_conflicts(objects, marker, tip)
+    standing = await standing_conflicts(marker, tip)
     if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
         return standing
-    merged = await merged_tree(objects, tip, theirs)
-    new = await objects.commit(merged.tree, [tip, theirs], message)
+    tree, conflicts = await merged_tree(objects, tip, theirs)
+    new = await objects.commit(tree, [tip, theirs], message)
     await mover.move(marker, marker.ref, tip, new, standing=marker)
-    return [shown_path(name) for name in merged.conflicts]
+    return [shown_path(name) for name in conflicts]
 
 
-async def standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
+async def standing_conflicts(marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
+    objects = marker.objects
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
     output = await objects.run(*options, tip, f"^{marker.base_commit}", "--")
     last, *parents = output.line.split() or [""]
     if len(parents) != 2:
         return []
     try:
-        merged = await merged_tree(objects, parents[0], parents[1])
+        tree, names = await merged_tree(objects, parents[0], parents[1])
     except GitError:  # somebody's own merge of what git would not merge by itself
         return []
-    conflicts = [shown_path(name) for name in merged.conflicts]
-    if last == tip and merged.tree == await objects.tree_of(tip):
+    conflicts = [shown_path(name) for name in names]
+    if last == tip and tree == await objects.tree_of(tip):
         return conflicts
     return await _marked(marker, conflicts)
 
@@ -209,17 +194,15 @@ class Merger:
         return ref
 
     async def _no_base(self) -> InvalidInput:
-        marker, pattern = self.marker, "--format=%(refname:lstrip=2)"
-        output = await marker.refs.run(
-            "for-each-ref", "--contains", marker.base_commit, pattern, "--sort=refname", BRANCHES
-        )
+        marker, options = self.marker, ("--format=%(refname:lstrip=2)", "--sort=refname")
+        containing = ("--contains", marker.base_commit)
+        output = await marker.refs.run("for-each-ref", *containing, *options, BRANCHES)
         names = [name for name in output.line.splitlines() if not owner_of(name)]
         usual = [name for name in ("main", "master") if name in names]
         into = shlex.quote((usual + names + ["BRANCH"])[0])
-        return InvalidInput(
-            f"{marker.task_id} was made from {marker.base}, which is not a branch.",
-            hint=f"Name the branch to merge into: kapelle merge {marker.task_id} --into {into}",
-        )
+        text = f"{marker.task_id} was made from {marker.base}, which is not a branch."
+        hint = f"Name the branch to merge into: kapelle merge {marker.task_id} --into {into}"
+        return InvalidInput(text, hint=hint)
 
     async def candidate(self, ref: str) -> Candidate:
         """The commit that the merge would lead to, or where it conflicts."""
@@ -236,11 +219,10 @@ class Merger:
         if self.style == "rebase":
             new, conflicts = await self._rebase(old, tip, person)
         else:
-            merged = await merged_tree(objects, old, tip)
-            new, conflicts = old, merged.conflicts
-            if self.style == "merge" or merged.tree != await objects.tree_of(old):
+            new, (tree, conflicts) = old, await merged_tree(objects, old, tip)
+            if self.style == "merge" or tree != await objects.tree_of(old):
                 parents = [old, tip] if self.style == "merge" else [old]
-                new = await objects.commit(merged.tree, parents, self.message, **person)
+                new = await objects.commit(tree, parents, self.message, **person)
         trees = [await objects.tree_of(one) for one in (new, tip)]
         is_other = new != old and not conflicts and trees[0] != trees[1]
         return Candidate(ref, old, new, is_other, tuple(conflicts))
@@ -249,11 +231,9 @@ class Merger:
         """The commit that the merge would lead to; raises MergeConflict where there is none."""
         found = await self.candidate(ref)
         if found.conflicts:
-            raise MergeConflict(
-                f"{self.marker.branch} and {found.base} conflict in {shown(found.conflicts)}. "
-                f"{found.base} was not changed.",
-                hint=self._way_out(found.base),
-            )
+            text = f"{self.marker.branch} and {found.base} conflict in {shown(found.conflicts)}."
+            text = f"{text} {found.base} was not changed."
+            raise MergeConflict(text, hint=self._way_out(found.base))
         return found
 
     async def preview(self, ref: str, mover: Mover) -> MergePreview:
@@ -294,15 +274,15 @@ class Merger:
             # Git merges by what commits have in common: here it is the parent alone.
             trees = [await objects.tree_of(one) for one in (new, commit.strip())]
             sides = [await objects.commit(tree, [parent], "side") for tree in trees]
-            merged = await merged_tree(objects, *sides)
-            if merged.conflicts:
-                return old, merged.conflicts
+            tree, conflicts = await merged_tree(objects, *sides)
+            if conflicts:
+                return old, conflicts
             author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
             if new == parent:
                 new = commit.strip()
-            elif merged.tree != trees[0]:
+            elif tree != trees[0]:
                 text = message.rstrip("\n")
-                new = await objects.commit(merged.tree, [new], text, **{**person, **author})
+                new = await objects.commit(tree, [new], text, **{**person, **author})
         return new, []
 
     async def move(self, found: Candidate, mover: Mover, standing: Marker | None) -> Merge:
@@ -335,7 +315,6 @@ class Merger:
             owner = self.marker.task_id
             # A run that has ended is not taken up again.
             again = f"`kapelle resume {owner}` has them checked; " if owner[:4] == "task" else ""
-            raise Conflict(
-                f"The branch {self.marker.branch} holds commits that were not verified.",
-                hint=f"{again}`kapelle merge --force {owner}` merges them as they are.",
-            )
+            text = f"The branch {self.marker.branch} holds commits that were not verified."
+            hint = f"{again}`kapelle merge --force {owner}` merges them as they are."
+            raise Conflict(text, hint=hint)

@@ -9,6 +9,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.runner.shim import files
@@ -102,7 +103,8 @@ def repository_of(directory: str) -> str:
 def is_git_directory(directory: Path) -> bool:
     """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):
-        if candidate.name == ".git" or _is_bare(candidate):
+        has_parts = (candidate / "objects").is_dir() and (candidate / "refs").is_dir()
+        if candidate.name == ".git" or (has_parts and (candidate / "HEAD").is_file()):
             return True
         if checkout_at(candidate) is not None:
             return False
@@ -116,11 +118,6 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
     except OSError:
         return ()
     return (start, *start.parents) if start.is_dir() else ()
-
-
-def _is_bare(directory: Path) -> bool:
-    has_parts = (directory / "objects").is_dir() and (directory / "refs").is_dir()
-    return has_parts and (directory / "HEAD").is_file()
 
 
 def checkout_at(toplevel: Path) -> Checkout | None:
@@ -155,28 +152,33 @@ def read_pointer(path: Path) -> str | None:
 
 def small_file(path: Path, most: int) -> bytes | None:
     """The bytes of a regular file that is no link and not large; None for anything else."""
+    stream = open_file(path)
+    if stream is None:
+        return None
+    with stream:
+        return stream.read(most) if os.fstat(stream.fileno()).st_size <= most else None
+
+
+def open_file(path: Path) -> BinaryIO | None:
+    """A regular file that is no link, to be read; None for anything else."""
     try:
         file = files.open_regular(str(path))
     except OSError:
         return None
-    if file is None:
-        return None
-    with os.fdopen(file, "rb") as stream:
-        return stream.read(most) if os.fstat(file).st_size <= most else None
+    return None if file is None else os.fdopen(file, "rb")
 
 
 def digests(checkout: Checkout) -> dict[str, str]:
     """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
     checkout. What git itself notes of branches in the configuration does not count."""
     config = small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
-    hooks = sorted((checkout.common_dir / "hooks").glob("*"))
-    told = [
-        (hook.name, small_file(hook, _MAX_IGNORE)) for hook in hooks if hook.suffix != ".sample"
-    ]
+    found = sorted((checkout.common_dir / "hooks").glob("*"))
+    hooks = [hook for hook in found if hook.suffix != ".sample"]
+    told = [(hook.name, small_file(hook, _MAX_IGNORE)) for hook in hooks]
     return {
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
-        "configuration": _digest(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
-        "hooks": _digest(repr(told).encode()),
+        "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
+        "hooks": digest_of(repr(told).encode()),
     }
 
 
@@ -187,7 +189,7 @@ def moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
     return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
 
 
-def _digest(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
@@ -211,20 +213,16 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     if object_format not in {"sha1", "sha256"}:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
     filters = await _allowed_filters(place) if git.filters else ()
-    own = _own_ignore_file(values.get("core.excludesfile"))
-    ignored = (
-        small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b""
-        for path in (own, checkout.common_dir / "info/exclude")
-    )
+    mine = _own_ignore_file(values.get("core.excludesfile"))
+    places = (mine, checkout.common_dir / "info/exclude")
+    ignored = [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places]
+    own = [f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()]
     return WorkTree(
         checkout.toplevel,
         checkout.gitdir,
         checkout.common_dir,
         object_format=object_format,
-        settings=(
-            *(f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()),
-            *filters,
-        ),
+        settings=(*own, *filters),
         ignore=b"\n".join(ignored).decode("utf-8", "surrogateescape"),
     )
 
@@ -235,12 +233,9 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **_own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
-    return {
-        f"GIT_{role}_{key.removeprefix('user.').upper()}": value
-        for key, value in found.items()
-        for role in ("AUTHOR", "COMMITTER")
-        if value.strip()
-    }
+    told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
+    roles = ("AUTHOR", "COMMITTER")
+    return {f"GIT_{role}_{key}": name for key, name in told.items() for role in roles}
 
 
 async def _allowed_filters(place: Place) -> tuple[str, ...]:

@@ -93,10 +93,8 @@ class Shadows:
         with self.scratch() as scratch:
             for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
                 (scratch / name).mkdir(parents=True)
-            (scratch / "config").write_text(
-                "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
-                f"[extensions]\n\tobjectformat = {object_format}\n"
-            )
+            config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n"
+            (scratch / "config").write_text(f"{config}\tobjectformat = {object_format}\n")
             (scratch / "HEAD").write_text("ref: refs/heads/none\n")
             try:
                 scratch.rename(target)

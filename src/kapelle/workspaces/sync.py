@@ -96,10 +96,8 @@ class Worktree:
     def merge(self, into: str | None = None) -> str:
         """Merge the branch into another, by default its base; returns the commit that it holds."""
         if files := self.uncommitted_files():
-            raise Conflict(
-                f"{self.path} holds uncommitted changes, as in {files[0]}.",
-                hint="Call commit() first; merge() takes what is committed.",
-            )
+            hint = "Call commit() first; merge() takes what is committed."
+            raise Conflict(f"{self.path} holds uncommitted changes, as in {files[0]}.", hint=hint)
         message = f"Merge {self.branch}"
         return self._loop.run(self._workspaces.merge(self._owner, into, message)).commit
 
@@ -155,7 +153,11 @@ def worktree(
     workspaces = Workspaces(library_home(home), *AUTHOR)
     loop = _Loop()
     try:
-        _finish_merges(loop, workspaces)
+        # There is no daemon to do it: a program killed amid merge() is made good by the next one.
+        try:
+            loop.run(workspaces.finish_merges())
+        except KapelleError as error:
+            _log.warning("A merge that was interrupted is not finished: %s", error.message)
         owner, directory = f"work_{new_id('run').partition('_')[2]}", Path(repository).expanduser()
         workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
         tree = Worktree(loop, workspaces, owner, workspace)
@@ -188,11 +190,3 @@ async def create_or_dismiss(
         with suppress(KapelleError, OSError):
             await workspaces.discard(owner, empty_branch=True)
         raise
-
-
-def _finish_merges(loop: _Loop, workspaces: Workspaces) -> None:
-    """There is no daemon to do it: a program killed amid merge() is made good by the next one."""
-    try:
-        loop.run(workspaces.finish_merges())
-    except KapelleError as error:
-        _log.warning("A merge that was interrupted is not finished: %s", error.message)

@@ -1,10 +1,11 @@
 """Everything Kapelle does with git, behind one door."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -14,31 +15,25 @@ from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.task import Workspace
 from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
-from kapelle.workspaces import diff, lifecycle
+from kapelle.workspaces import diff, lifecycle, merge, repository
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
+from kapelle.workspaces.copy import (
+    MAX_BYTES,
+    copy_of,
+    forget_remotes,
+    garble,
+    make_copy,
+    remove_copy,
+    revert,
+)
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.files import open_inside, write_inside
+from kapelle.workspaces.files import read_inside, shown_path, write_inside
 from kapelle.workspaces.forge import Remote, find_remote
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
+from kapelle.workspaces.git import Git, RefMoved
 from kapelle.workspaces.locks import Guard
-from kapelle.workspaces.merge import (
-    Candidate,
-    Merge,
-    Merger,
-    Style,
-    marked_files,
-    standing_conflicts,
-    take_in,
-)
+from kapelle.workspaces.merge import Candidate, Merge, Merger, Style
 from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref, plain_name
-from kapelle.workspaces.repository import (
-    count_loose,
-    digests,
-    find_checkout,
-    moved_by_kapelle,
-    read_work_tree,
-)
+from kapelle.workspaces.repository import find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -104,7 +99,7 @@ class Workspaces:
             return {}
         refs, branch = Refs.of(self._git, checkout.common_dir), branch_ref(base or "")
         tip = await refs.read(branch) if branch else None
-        known = await asyncio.to_thread(digests, checkout)
+        known = await asyncio.to_thread(repository.digests, checkout)
         return known | ({branch: tip} if branch and tip else {})
 
     async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
@@ -112,7 +107,8 @@ class Workspaces:
         branch = next((name for name in before if name.startswith(BRANCHES)), None)
         now, checkout = await self.state(directory, branch), find_checkout(directory)
         found = [name for name in before if now.get(name) != before[name]]
-        if branch in found and checkout and moved_by_kapelle(checkout, branch, before[branch]):
+        moved = repository.moved_by_kapelle
+        if branch in found and checkout and moved(checkout, branch, before[branch]):
             found.remove(branch)
         return [name.removeprefix(BRANCHES) for name in found]
 
@@ -127,9 +123,8 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            return await lifecycle.create_worktree(
-                self._markers, owner, directory, base, copy, link
-            )
+            given = (directory, base, copy, link)
+            return await lifecycle.create_worktree(self._markers, owner, *given)
 
     async def create_aside(
         self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
@@ -168,7 +163,7 @@ class Workspaces:
 
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await diff.uncommitted_files(self._markers.require(owner))
+        return [*map(shown_path, await diff.uncommitted(self._markers.require(owner)))]
 
     async def put_back(self, owner: str) -> list[str]:
         """Give the files that the branch holds its content again; returns those that had another.
@@ -179,8 +174,9 @@ class Workspaces:
 
     async def read_file(self, owner: str, directory: Path, path: str) -> str | None:
         """A text file of the worktree, by its path from a directory of the repository."""
-        workspace = self._markers.require(owner).as_workspace()
-        return await asyncio.to_thread(_text_of, working_directory(workspace, directory), path)
+        top = working_directory(self._markers.require(owner).as_workspace(), directory)
+        content = await asyncio.to_thread(read_inside, top, path, _MOST_TEXT)
+        return None if content is None else content.decode("utf-8", "replace")
 
     async def write_file(self, owner: str, directory: Path, path: str, text: str) -> None:
         """Write a text file of the worktree, by its path from a directory of the repository."""
@@ -225,9 +221,7 @@ class Workspaces:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            return (
-                await lifecycle.reset_worktree(self._markers, marker, name, base)
-            ).as_workspace()
+            return await lifecycle.reset_worktree(self._markers, marker, name, base)
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
         """Put branch, index and files to a commit; what would be lost is archived before.
@@ -249,7 +243,7 @@ class Workspaces:
         what was merged is what the owner's work is told from afterwards.
         """
         async with self._guard.standing(owner) as marker, self._guard.merging(marker.common_dir):
-            conflicts = await take_in(marker, self._guard.mover(marker), branch, message)
+            conflicts = await merge.take_in(marker, self._guard.mover(marker), branch, message)
             if as_base:
                 ends = (await commits.tip_of(marker), f"{await marker.refs.commit_of(branch)}")
                 base = (await marker.objects.run("merge-base", *ends)).line
@@ -259,13 +253,13 @@ class Workspaces:
     async def unresolved(self, owner: str) -> list[str]:
         """The files in which conflicts of the last branch that was taken in are left."""
         async with self._guard.standing(owner) as marker:
-            return await standing_conflicts(marker.objects, marker, await commits.tip_of(marker))
+            return await merge.standing_conflicts(marker, await commits.tip_of(marker))
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
         async with self._guard.standing(owner) as marker:
             marker.require_present()
-            return await asyncio.to_thread(marked_files, marker.toplevel, paths)
+            return await asyncio.to_thread(merge.marked_files, marker.toplevel, paths)
 
     async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
         """Archive, verify, remove; the branch and what is needed to show a diff stay.
@@ -305,20 +299,18 @@ class Workspaces:
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
         for number in count():
-            found = None
+            mover, found = self._guard.mover(marker), None
             if verify is not None:
                 found = await merger.require_candidate(ref)
                 if found.is_other:
                     # Minutes of checks are of no use where the move will be refused.
-                    await self._guard.mover(marker).require_clean(marker, ref, found.old, found.new)
+                    await mover.require_clean(marker, ref, found.old, found.new)
                     await verify(found)
+            merging = self._guard.merging(marker.common_dir)
             try:
-                async with (
-                    self._guard.onto(target) as standing,
-                    self._guard.merging(marker.common_dir),
-                ):
+                async with self._guard.onto(target) as standing, merging:
                     found = found or await merger.require_candidate(ref)
-                    return await merger.move(found, self._guard.mover(marker), standing)
+                    return await merger.move(found, mover, standing)
             except RefMoved:
                 if number >= _TRIES and time.monotonic() - began > _PATIENCE_S:
                     break
@@ -408,7 +400,8 @@ class Workspaces:
         """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base
         has them; made anew. One that is alone knows no other repository to push to."""
         async with self._guard.standing(owner) as marker:
-            copied = await make_copy(marker)
+            # Who only reports needs one, however large the worktree is.
+            copied = await make_copy(marker, math.inf if alone else MAX_BYTES)
             if alone:
                 await asyncio.to_thread(forget_remotes, copied)
             if base is None:
@@ -431,25 +424,17 @@ class Workspaces:
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""
         checkout = find_checkout(directory)
-        if checkout is None or count_loose(checkout.common_dir / "objects") < _MANY_OBJECTS:
+        if checkout is None or repository.count_loose(checkout.object_dir) < _MANY_OBJECTS:
             return
         # By git's own upkeep, which keeps from being done twice at once.
         place = self._shadows.objects(await read_work_tree(self._git, checkout))
-        for command in (
-            ("maintenance", "run", "--quiet", "--task=loose-objects"),
-            ("prune-packed", "--quiet"),
-        ):
-            await place.run(*command, timeout_s=CONTENT_TIMEOUT_S)
+        upkeep = ("maintenance", "run", "--quiet", "--task=loose-objects")
+        await place.run(*upkeep)
+        await place.run("prune-packed", "--quiet")
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""
         await self._shadows.tidy()
-
-
-def _text_of(top: Path, path: str) -> str | None:
-    with ExitStack() as stack:
-        stream = open_inside(stack, top, path)
-        return None if stream is None else stream.read(_MOST_TEXT).decode("utf-8", "replace")
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

@@ -53,23 +53,16 @@ def delete_directory(path: Path, inode: int) -> None:
             if not _matches(os.fstat(descriptor), path, inode):
                 raise WorkspaceError(f"{path} was replaced while it was being removed.")
             for name in os.listdir(descriptor):
-                _delete_entry(name, descriptor)
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                delete = shutil.rmtree if stat.S_ISDIR(status.st_mode) else os.unlink
+                delete(name, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         path.rmdir()
     except OSError as error:
-        raise WorkspaceError(
-            f"{path} could not be removed: {error.strerror} ({error.filename}).",
-            hint="Its content is archived; see what is in the way, then try again.",
-        ) from error
-
-
-def _delete_entry(name: str, parent: int) -> None:
-    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if stat.S_ISDIR(status.st_mode):
-        shutil.rmtree(name, dir_fd=parent)
-    else:
-        os.unlink(name, dir_fd=parent)
+        text = f"{path} could not be removed: {error.strerror} ({error.filename})."
+        hint = "Its content is archived; see what is in the way, then try again."
+        raise WorkspaceError(text, hint=hint) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +150,11 @@ class Marker(WorkTree):
         """Raise unless the files at the path are those of the worktree."""
         if self.present:
             return
-        first = f"Move {self.toplevel} away. " if os.path.lexists(self.toplevel) else ""
-        raise WorkspaceError(
-            f"The workspace {self.toplevel} is not the directory that Kapelle made: "
-            "it was removed or replaced.",
-            hint=f"{first}What was committed is on {self.branch}; "
-            "the task's next run makes the workspace anew.",
-        )
+        hint = f"Move {self.toplevel} away. " if os.path.lexists(self.toplevel) else ""
+        hint += f"What was committed is on {self.branch}; "
+        hint += "the task's next run makes the workspace anew."
+        text = f"The workspace {self.toplevel} is not the directory that Kapelle made"
+        raise WorkspaceError(f"{text}: it was removed or replaced.", hint=hint)
 
     def make_ready(self) -> None:
         """Make it fit for git, whatever its agent left; raises when it is not ours any more."""
@@ -175,17 +166,15 @@ class Marker(WorkTree):
     def ensure_gitdir(self) -> None:
         """Put back what an agent removed from the worktree's own git directory."""
         if not self.object_dir.is_dir():
-            raise WorkspaceError(
-                f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is.",
-                hint="Put the repository back, or save what you need of "
-                f"{self.toplevel} and delete it.",
+            text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
+            hint = (
+                f"Put the repository back, or save what you need of {self.toplevel} and delete it."
             )
+            raise WorkspaceError(text, hint=hint)
         gitdir = self.gitdir
         if gitdir.resolve() != self.common_dir.resolve() / "worktrees" / gitdir.name:
-            raise WorkspaceError(
-                f"{gitdir} was replaced by a link that leads elsewhere.",
-                hint=f"Remove {gitdir}, then try again.",
-            )
+            text = f"{gitdir} was replaced by a link that leads elsewhere."
+            raise WorkspaceError(text, hint=f"Remove {gitdir}, then try again.")
         gitdir.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(gitdir / "HEAD"):
             (gitdir / "HEAD").write_text(f"ref: {self.ref}\n", "utf-8")
@@ -203,10 +192,8 @@ class Marker(WorkTree):
         if is_file and linked_gitdir(dot_git) == self.gitdir.resolve():
             return False
         if is_real_directory(dot_git):
-            raise WorkspaceError(
-                f"{dot_git} was replaced by another repository.",
-                hint=f"Move {dot_git} away, then try again.",
-            )
+            text = f"{dot_git} was replaced by another repository."
+            raise WorkspaceError(text, hint=f"Move {dot_git} away, then try again.")
         _put_pointer(dot_git, f"gitdir: {self.gitdir}\n")
         return True
 
@@ -335,12 +322,10 @@ class Markers:
     def _stems(self, *suffixes: str) -> set[str]:
         # By names alone: there may be thousands of markers, and some of them damaged.
         try:
-            names = [Path(name) for name in os.listdir(self.directory)]
+            names = [Path(name) for name in os.listdir(self.directory) if name[0] != "."]
         except FileNotFoundError:
             return set()
-        return {
-            name.stem for name in names if name.suffix in suffixes and not name.name.startswith(".")
-        }
+        return {name.stem for name in names if name.suffix in suffixes}
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from tests.agents.real.conftest import Open
 
+GUARDED = ["claude", "codex", "gemini", "opencode", "acp-codex", "acp-opencode", "acp-claude"]
 
-# Over ACP the well-known agents write by themselves and ask nobody, so that nothing keeps them.
-@pytest.mark.parametrize("agent", ["claude", "codex", "gemini"])
+
+@pytest.mark.parametrize("agent", GUARDED)
 def test_a_locked_file_is_not_written(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
     scene.place = scene.repository

@@ -1,13 +1,18 @@
-"""The real agents inside patterns: in a loop that learns from its check, and in every role of a
-team."""
+"""The real agents inside patterns: in a loop that learns from its check, in every role of a team,
+and two of them together in a workflow."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+import tomlkit
 
+from tests.agents.model import ModelServer
 from tests.agents.real.conftest import Open
-from tests.e2e.ensembles import YES, on_branch, rest, start
+from tests.agents.setup import Unavailable, agent_setup
+from tests.e2e.ensembles import YES, on_branch, rest, start, tasks_of
+from tests.e2e.repositories import git
 
 AGENTS = ("claude", "codex", "gemini", "opencode")
 DONE = {"text": "Done.", "usage": [100, 10]}
@@ -70,3 +75,51 @@ def test_a_lying_worker_is_caught(agent: str, open_scene: Open) -> None:
     outcome = run["result"]["iterations"][0]["outcomes"][0]
     assert outcome["status"] == "failed"
     assert "diff_not_empty" in outcome["reason"]
+
+
+PLAN = """## Plan
+- [ ] the word is right, check: `grep right word.txt`
+- [ ] the README tells of the word
+## Contract
+- Write small files."""
+SPOIL = "echo mine > word.txt; git commit -qam mine; git update-ref refs/heads/main HEAD"
+
+
+def test_one_implements_and_another_reviews(open_scene: Open, model: ModelServer) -> None:
+    """Claude Code plans and implements, Codex reviews; what a reviewer does to files is nothing."""
+    with contextlib.ExitStack() as stack:
+        try:
+            critic = stack.enter_context(agent_setup("codex", model))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        env = {**critic.recipe.env, **critic.recipe.secrets}
+        known = {"agents": {"codex": {**critic.settings, "env": env}}}
+        scene = open_scene("claude", tomlkit.dumps(known))
+        scene.script(
+            {"text": PLAN}, {"bash": "echo right > word.txt"}, DONE,
+            {"bash": "echo The word is right. >> README.md"}, DONE,
+        )  # fmt: skip
+        looked = {"summary": "I looked."}
+        critic.scripts.put(
+            critic.lane,
+            [says(looked), {"bash": SPOIL}, says(looked), says({**looked, "done": [2]})],
+        )
+        main = git(scene.repository, "rev-parse", "main")
+        run_id = start(
+            scene.kapelle, "workflow", scene.repository, agent="claude", reviewers=["codex"],
+            task="Write the word and tell of it.", wait=False,
+        )  # fmt: skip
+        run = rest(scene.kapelle, run_id, 480)
+        assert run["status"] == "completed", run["reason"]
+        done = tasks_of(scene.kapelle, run_id)
+        assert [(one["title"].split()[0], one["agent"]) for one in done] == [
+            ("Assess", "claude"), ("Review", "codex"), ("Implement", "claude"),
+            ("Review", "codex"), ("Implement", "claude"), ("Review", "codex"),
+        ]  # fmt: skip
+        assert all(one["evidence"] for one in run["result"]["milestones"])
+        assert on_branch(scene.repository, run, "word.txt") == "right\n"
+        assert "The word is right." in (on_branch(scene.repository, run, "README.md") or "")
+        assert git(scene.repository, "rev-parse", "main") == main
+        # The reviewer was told the plan, and the implementer what the reviewer said.
+        assert "the word is right" in critic.scripts.requests(critic.lane)[0].text
+        assert "I looked." in scene.requests()[-1].text

@@ -1,5 +1,6 @@
 """An agent works: it writes a file, runs a command, answers; it is resumed and told more."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -133,3 +134,26 @@ def test_a_model_that_only_talks_does_not_pass_the_checks(agent: str, open_scene
     task = scene.run("Write hello.txt.", checks=["test -f hello.txt", "diff_not_empty"])
     assert (task["status"], task["attempts"][-1]["failure"]) == ("failed", "checks")
     assert not any(check["passed"] for check in task["checks"])
+
+
+def test_claude_hears_what_a_person_says_while_it_works(open_scene: Open) -> None:
+    scene = open_scene("claude")
+    go = scene.setup.root / "go"
+    # The second answer is on its way long enough for something to be said before its end.
+    steps: list[Any] = [{"bash": f"until test -e {go}; do sleep 0.1; done"}, {**ANSWER, "delay": 5}]
+    scene.script(*steps, WRITE, ANSWER)
+    task_id = scene.submit("Write what you are told.")
+
+    def say(text: str, after: int) -> None:
+        scene.setup.scripts.await_requests(scene.setup.lane, after)
+        told = scene.kapelle.cli("say", task_id, text, "--json", check=True)
+        assert json.loads(told.stdout)["told"] == "now"
+
+    say("Violins first.", 1)
+    go.touch()
+    say("Then the cellos.", 2)
+    task = scene.wait(task_id)
+    assert (task["status"], len(task["attempts"])) == ("completed", 1), task["reason"]
+    assert "Violins first." in scene.requests()[1].text
+    assert "Then the cellos." in scene.requests()[2].text
+    assert scene.file(task, "hello.txt") == "hello\n"

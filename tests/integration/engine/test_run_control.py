@@ -17,7 +17,7 @@ from kapelle.engine import questions
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
-from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
+from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work, play
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import Candidate
@@ -76,7 +76,7 @@ async def test_no_step_begins_after_a_wish(
     await gate.require()
     await db.write(runs.update, run_id, stop=stop)
     with pytest.raises(raised):
-        await db.write(journal.store, Step("0001", "sleep", "1 s", no_work))
+        await db.write(journal.store, Step("sleep", "1 s", no_work, position="0001"))
     assert await db.read(steps.of_run, run_id) == {}
 
 
@@ -107,9 +107,9 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id, Claim("this", 1)))
     with pytest.raises(Superseded):
-        await journal.main(journal.step("commit", "a commit", lose))
+        await play(journal.step(Step("commit", "a commit", lose)))
     with pytest.raises(Superseded):
-        await db.write(journal.store, Step("0002", "sleep", "1 s", no_work))
+        await db.write(journal.store, Step("sleep", "1 s", no_work, position="0002"))
     known = await db.read(steps.of_run, run_id)
     assert [step["ended_at"] for step in known.values()] == [None]
 
@@ -122,11 +122,11 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(GitError):
-        await journal.main(journal.step("commit", "a commit", fail))
+        await play(journal.step(Step("commit", "a commit", fail)))
     known = await db.read(steps.of_run, run_id)
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
-        await again.main(again.step("commit", "a commit", fail))
+        await play(again.step(Step("commit", "a commit", fail)))
     assert raised.value.hint == "Try again."
 
 
@@ -143,7 +143,7 @@ async def test_what_passes_is_waited_for_and_not_remembered(
         return "made"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
-    assert await journal.main(journal.step("commit", "a commit", made)) == "made"
+    assert await play(journal.step(Step("commit", "a commit", made))) == "made"
     known = await db.read(steps.of_run, run_id)
     assert [(step["result"], step["error"]) for step in known.values()] == [("made", None)]
 
@@ -157,7 +157,7 @@ async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Dat
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(Cancelled):
-        await journal.main(journal.step("commit", "a commit", away))
+        await play(journal.step(Step("commit", "a commit", away)))
 
 
 async def test_what_is_stored_at_once_takes_one_transaction(
@@ -178,8 +178,8 @@ async def test_what_is_stored_at_once_takes_one_transaction(
         runs.update(connection, run_id, progress={"made": made})
         return "ended"
 
-    step = journal.step("now", "now", no_work, end=end, data={"a": 1}, at_once=True)
-    assert await journal.main(step) == "ended"
+    step = journal.step(Step("now", "now", no_work, end=end, data={"a": 1}, at_once=True))
+    assert await play(step) == "ended"
     assert len(written) == 1
     (known,) = (await db.read(steps.of_run, run_id)).values()
     assert (known["result"], known["data"]) == ("ended", {"a": 1})
@@ -197,7 +197,7 @@ async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
         return "ended"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
-    assert await journal.main(journal.step("task", "a task", no_work, end=end)) == "ended"
+    assert await play(journal.step(Step("task", "a task", no_work, end=end))) == "ended"
 
 
 async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
@@ -211,12 +211,12 @@ async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(LimitReached):
-        await journal.main(journal.step("task", "a task", perform, begin=begin))
+        await play(journal.step(Step("task", "a task", perform, begin=begin)))
     known = await db.read(steps.of_run, run_id)
     assert known["0001"]["kind"] == "task refused"
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(LimitReached, match="it is over"):
-        await again.main(again.step("task", "a task", perform))
+        await play(again.step(Step("task", "a task", perform)))
 
 
 async def test_the_others_hear_of_an_answer(db: Database) -> None:
@@ -311,7 +311,7 @@ async def test_a_task_begins_only_while_its_run_goes_on(
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:
     outer = await add_run(db, spec={"directory": "/", "max_agent_calls": 2})
     inner = await add_run(db, parent_id=outer)
-    budget = RunBudget(parts(db), inner, PatternSpec(directory="/"))
+    budget = RunBudget(parts(db), inner, PatternSpec(directory="/"), Control(parts(db), inner))
     await add_task(db, outer, TaskStatus.QUEUED)
     await add_task(db, inner, TaskStatus.BLOCKED)
     await db.read(budget.require_call)

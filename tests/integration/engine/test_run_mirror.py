@@ -21,6 +21,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.home import Home
+from kapelle.runner.shim import files
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -151,18 +152,18 @@ async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twi
     path = parts.home.runs / run_id / "events.jsonl"
     await until(lambda: numbers(parts, run_id) == [1])
     full = 3
-    written = mirror_module._replace
+    written = files.replace
 
-    def write(target: Path, text: str) -> None:
+    def write(target: str, data: bytes) -> None:
         nonlocal full
-        if full and target.name == "status.json":
+        if full and target.endswith("/status.json"):
             full -= 1
             with path.open("a", encoding="utf-8") as file:
                 file.write('{"seq": 9')
             raise OSError(errno.ENOSPC, "full")
-        written(target, text)
+        written(target, data)
 
-    monkeypatch.setattr(mirror_module, "_replace", write)
+    monkeypatch.setattr(files, "replace", write)
     await tell(parts, run_id, 2)
     await until(lambda: full == 0)
     await tell(parts, run_id, 3)
@@ -186,15 +187,15 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
 
     monkeypatch.setattr(events, "of_runs", end_it_then)
     written: list[str] = []
-    replace = mirror_module._replace
+    replace = files.replace
 
-    def note(path: Path, text: str) -> None:
-        if path.name == "result.json":
-            lines = path.with_name("events.jsonl").read_text(encoding="utf-8").splitlines()
+    def note(target: str, data: bytes) -> None:
+        if target.endswith("/result.json"):
+            lines = Path(target).with_name("events.jsonl").read_text(encoding="utf-8").splitlines()
             written.append(json.loads(lines[-1])["kind"])
-        replace(path, text)
+        replace(target, data)
 
-    monkeypatch.setattr(mirror_module, "_replace", note)
+    monkeypatch.setattr(files, "replace", note)
     mirroring = asyncio.create_task(RunMirror(parts).run())
     await until(lambda: written)
     await end(mirroring)

@@ -1,8 +1,10 @@
 """How a run is shown whose tasks ask a person something, on both databases."""
 
 import pytest
+import sqlalchemy as sa
 from tests.integration.engine.test_run_control import add_run, add_task, parts
 
+from kapelle.domain.run import RunFilter
 from kapelle.domain.states import TaskStatus
 from kapelle.service.runs import Runs
 from kapelle.store.database import Database
@@ -42,3 +44,20 @@ async def test_a_run_says_why_its_task_does_not_begin(db: Database) -> None:
     run_id = await add_run(db, pattern="loop")
     await add_task(db, run_id, TaskStatus.QUEUED)
     assert (await use.get(run_id)).reason == "a title is queued: the machine is busy"
+
+
+async def test_a_page_takes_no_more_queries_than_one_run_has(db: Database) -> None:
+    use, made = Runs(parts(db)), list[str]()
+    parent = await add_run(db, status="completed")
+    await add_run(db, status="completed", parent_id=parent)
+    await add_task(db, await add_run(db), TaskStatus.RUNNING)
+    sa.event.listen(db.engine, "before_cursor_execute", lambda *told: made.append(told[2]))
+    first = await use.page(RunFilter(limit=3, nested=True), None)
+    taken = len(made)
+    for _ in range(3):
+        await add_run(db, status="completed", parent_id=parent)
+        await add_task(db, await add_run(db), TaskStatus.RUNNING)
+    made.clear()
+    second = await use.page(RunFilter(nested=True), None)
+    assert (len(first.runs), len(second.runs)) == (3, 9)
+    assert len(made) == taken

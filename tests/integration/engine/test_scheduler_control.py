@@ -5,6 +5,7 @@ from tests.integration.engine.timetable import HOUR, MINUTE, NOON, Timetable
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.schedule import Outcome, ScheduleStatus
+from kapelle.service.schedules import CancelSchedule
 
 STARTED, SKIPPED, HELD, FAILED = Outcome.STARTED, Outcome.SKIPPED, Outcome.HELD, Outcome.FAILED
 
@@ -63,7 +64,7 @@ async def test_cancelling_ends_a_schedule_with_its_work_or_without(
     schedule = await timetable.create(cron="* * * * *", overlap=True)
     await timetable.pass_time(2 * MINUTE)
     started = await timetable.started(schedule)
-    cancelled = await timetable.use.cancel(schedule, with_work=with_work)
+    cancelled = await timetable.use.cancel(schedule, CancelSchedule(with_work=with_work))
     assert cancelled.status is ScheduleStatus.CANCELLED
     assert cancelled.in_flight == ([] if with_work else started)
     assert timetable.work.cancelled == (started if with_work else [])
@@ -81,11 +82,11 @@ async def test_what_an_ended_schedule_left_going_can_still_be_cancelled(
     await timetable.tick(MINUTE)
     with pytest.raises(Conflict, match="is completed already"):
         await timetable.use.cancel(schedule)
-    ended = await timetable.use.cancel(schedule, with_work=True)
+    ended = await timetable.use.cancel(schedule, CancelSchedule(with_work=True))
     assert (ended.status, ended.in_flight) == (ScheduleStatus.COMPLETED, [])
     assert timetable.work.cancelled == await timetable.started(schedule)
     with pytest.raises(Conflict, match="is completed already"):
-        await timetable.use.cancel(schedule, with_work=True)
+        await timetable.use.cancel(schedule, CancelSchedule(with_work=True))
 
 
 async def test_a_person_may_have_it_run_besides_its_slots(timetable: Timetable) -> None:

@@ -123,9 +123,9 @@ class Timetable:
 
     async def history(self, schedule_id: str) -> list[Firing]:
         """All firings, oldest first."""
-        found, more = await self.use.history(schedule_id, None, 1000)
-        assert not more
-        return found[::-1]
+        page = await self.use.history(schedule_id, 1000)
+        assert page.next_cursor is None
+        return page.firings[::-1]
 
     async def outcomes(self, schedule_id: str) -> list[tuple[str, Outcome]]:
         return [(f"{f.slot:%H:%M}", f.outcome) for f in await self.history(schedule_id)]

@@ -32,16 +32,16 @@ async def test_a_version_is_never_used_twice(notes: Notes) -> None:
         await write(notes, "a", "2", expected_version=0)
     second = await write(notes, "a", "2", expected_version=first.version)
     assert second.version > first.version
-    gone = await notes.delete(None, "a", second.version, None)
+    gone = await notes.delete("a", None, None, second.version)
     assert (gone.deleted, gone.version > second.version) == (True, True)
-    for call in (notes.get(None, "a", None), notes.delete(None, "a", None, None)):
+    for call in (notes.get("a", None), notes.delete("a", None)):
         with pytest.raises(NotFound):
             await call
     with pytest.raises(Conflict, match="There is no 'a', not"):
         await write(notes, "a", "3", expected_version=second.version)
     again = await write(notes, "a", "3", expected_version=0)
     assert again.version > gone.version
-    assert (await notes.get(None, "a", None)).value == "3"
+    assert (await notes.get("a", None)).value == "3"
 
 
 async def test_of_many_who_compare_and_set_one_wins_each_time(notes: Notes) -> None:
@@ -50,7 +50,7 @@ async def test_of_many_who_compare_and_set_one_wins_each_time(notes: Notes) -> N
 
     async def raise_it() -> None:
         while True:
-            seen = await notes.get(None, "count", None)
+            seen = await notes.get("count", None)
             value = str(int(seen.value or "") + 1)
             try:
                 await write(notes, "count", value, expected_version=seen.version)
@@ -59,17 +59,17 @@ async def test_of_many_who_compare_and_set_one_wins_each_time(notes: Notes) -> N
             return
 
     await asyncio.gather(*(raise_it() for _ in range(50)))
-    assert (await notes.get(None, "count", None)).value == "50"
+    assert (await notes.get("count", None)).value == "50"
 
 
 async def test_lists_go_by_prefix_and_page_without_values(notes: Notes) -> None:
     for key in ("a/1", "a/2", "A/1", "a_1", "b", "ä", "😀"):
         await write(notes, key)
-    found, cursor = await notes.page(NoteFilter(prefix="a/", limit=1), None)
-    assert [(note.key, note.value, note.size) for note in found] == [("a/1", None, 1)]
-    found, cursor = await notes.page(NoteFilter(prefix="a/", cursor=cursor), None)
-    assert ([note.key for note in found], cursor) == (["a/2"], None)
-    everything, _ = await notes.page(NoteFilter(), None)
+    page = await notes.page(NoteFilter(prefix="a/", limit=1), None)
+    assert [(note.key, note.value, note.size) for note in page.notes] == [("a/1", None, 1)]
+    page = await notes.page(NoteFilter(prefix="a/", cursor=page.next_cursor), None)
+    assert ([note.key for note in page.notes], page.next_cursor) == (["a/2"], None)
+    everything = (await notes.page(NoteFilter(), None)).notes
     assert len(everything) == 7
 
 
@@ -83,7 +83,7 @@ async def test_a_scope_takes_so_many_and_no_more(notes: Notes, db: Database) -> 
     with pytest.raises(LimitReached, match="1,000 notes"):
         await write(notes, "new")
     await write(notes, "1", "another")
-    await notes.delete(None, "2", None, None)
+    await notes.delete("2", None)
     await write(notes, "new")
     await write(notes, "new", scope="project:another")
 
@@ -106,7 +106,7 @@ async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: N
     await write(notes, "a", "done")
     assert [note.value for note in (await equal).notes] == ["done"]
     gone = asyncio.create_task(watch(keys=["b"], after=second.version))
-    await notes.delete(None, "b", None, None)
+    await notes.delete("b", None)
     assert [note.deleted for note in (await gone).notes] == [True]
     assert (await watch(keys=["b"], timeout_s=0)).met is False
 
@@ -137,8 +137,8 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     made = await write(notes, "a", by=working)
     assert (made.scope, made.author, made.task_id) == (run, working, own["id"])
     for scope in (run, inner, own["id"], sibling["id"]):
-        assert (await notes.get(scope, "a", working)).version == made.version
-        assert (await notes.get(scope, "a", None)).version == made.version
+        assert (await notes.get("a", working, scope)).version == made.version
+        assert (await notes.get("a", None, scope)).version == made.version
     assert (await write(notes, "a", scope="project:p", by=working)).scope == "project:p"
     for scope in ("global", "project:q", stranger["id"], new_id("run")):
         with pytest.raises(Forbidden):
@@ -146,10 +146,10 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     with pytest.raises(InvalidInput):
         await write(notes, "a", scope="nonsense", by=working)
     await write(notes, "told", "by a person")
-    assert (await notes.get("global", "told", working)).value == "by a person"
+    assert (await notes.get("told", working, "global")).value == "by a person"
     for by in (ended, new_id("attempt")):
         with pytest.raises(Forbidden, match="while the attempt runs"):
-            await notes.get(None, "a", by)
+            await notes.get("a", by)
     told = await db.read(events.after, 0)
     assert "by a person" not in str(told)
     assert [event.run_id for event in told if event.task_id] == [inner, inner]

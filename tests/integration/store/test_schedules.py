@@ -35,33 +35,36 @@ async def test_any_unique_prefix_of_an_id_will_do(timetable: Timetable) -> None:
     follower = await timetable.create(after=second[:-1])
     assert (await timetable.get(follower)).after == second
     with pytest.raises(InvalidInput, match="Several ids have"):
-        await timetable.get("schedule_0")
+        await timetable.get(first[: len("schedule_") + 5])
+    with pytest.raises(NotFound) as short:
+        await timetable.get(first[-3:])
+    assert short.value.hint == "Type 4 of its letters or more: fewer are another one's some day."
     for text in ("schedule_zzzz", "?!", "schedule_" + "0" * 26):
         with pytest.raises(NotFound):
             await timetable.get(text)
         with pytest.raises(NotFound):
-            await timetable.use.history(text, None, 5)
+            await timetable.use.history(text)
 
 
 async def test_pages_go_from_the_newest_to_the_oldest(timetable: Timetable) -> None:
     ids = [await timetable.create(cron="* * * * *", title=f"{n}") for n in range(5)]
     await timetable.use.pause(ids[2])
-    page, cursor = await timetable.use.page(ScheduleFilter(limit=3))
-    assert ([found.id for found in page], cursor) == (ids[:1:-1], ids[2])
-    page, cursor = await timetable.use.page(ScheduleFilter(limit=3, cursor=cursor))
-    assert ([found.id for found in page], cursor) == (ids[1::-1], None)
-    page, _ = await timetable.use.page(ScheduleFilter(status=[ScheduleStatus.PAUSED]))
-    assert [found.id for found in page] == [ids[2]]
+    page = await timetable.use.page(ScheduleFilter(limit=3))
+    assert ([found.id for found in page.schedules], page.next_cursor) == (ids[:1:-1], ids[2])
+    page = await timetable.use.page(ScheduleFilter(limit=3, cursor=page.next_cursor))
+    assert ([found.id for found in page.schedules], page.next_cursor) == (ids[1::-1], None)
+    page = await timetable.use.page(ScheduleFilter(status=[ScheduleStatus.PAUSED]))
+    assert [found.id for found in page.schedules] == [ids[2]]
 
 
 async def test_history_has_pages_too(timetable: Timetable) -> None:
     schedule = await timetable.create(cron="* * * * *", overlap=True)
     await timetable.pass_time(5 * MINUTE)
-    first, more = await timetable.use.history(schedule, None, 3)
-    rest, end = await timetable.use.history(schedule, first[-1].slot, 3)
-    minutes = [firing.slot.minute for firing in first + rest]
-    assert (minutes, more, end) == ([5, 4, 3, 2, 1], True, False)
-    assert {firing.subject_status for firing in first} == {"queued"}
+    first = await timetable.use.history(schedule, 3)
+    rest = await timetable.use.history(schedule, 3, first.next_cursor)
+    minutes = [firing.slot.minute for firing in first.firings + rest.firings]
+    assert (minutes, rest.next_cursor) == ([5, 4, 3, 2, 1], None)
+    assert {firing.subject_status for firing in first.firings} == {"queued"}
 
 
 async def test_a_key_makes_one_schedule_however_often_it_is_sent(timetable: Timetable) -> None:
@@ -134,8 +137,8 @@ async def test_ended_schedules_are_forgotten_unless_another_comes_after_them(
     await timetable.pass_time(60 * MINUTE)
     await timetable.use.cancel(young)
     await db.write(schedules.delete_ended, NOON + 30 * MINUTE, 100)
-    page, _ = await timetable.use.page(ScheduleFilter())
-    assert {found.id for found in page} == {led, young, going, follower}
+    page = await timetable.use.page(ScheduleFilter())
+    assert {found.id for found in page.schedules} == {led, young, going, follower}
     assert await db.read(_firings_of, old) == 0
     assert await db.read(_firings_of, led) > 0
 
@@ -217,7 +220,7 @@ async def test_a_refused_schedule_leaves_nothing_behind(
     with pytest.raises(KapelleError):
         await timetable.create(after="schedule_zzzz", spec=SECRET)
     assert list(tmp_path.glob("*.json")) == []
-    assert (await timetable.use.page(ScheduleFilter()))[0] == []
+    assert (await timetable.use.page(ScheduleFilter())).schedules == []
 
 
 async def test_text_that_no_database_keeps_is_replaced(timetable: Timetable) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,6 +185,31 @@ class TestCommand:
             "--tools=Read,Bash",
             "--allowedTools=Read,Bash(git log:*),mcp__web",
         ]
+
+    def test_it_is_told_once_what_people_say(self, tmp_path: Path) -> None:
+        folder = tmp_path / "what is said"
+        hooks = json.loads(build(tmp_path, said=folder).files["claude-hooks.json"])["hooks"]
+
+        def told(event: str) -> str:
+            [[command]] = [entry["hooks"] for entry in hooks[event]]
+            given = json.dumps({"hook_event_name": event})
+            run = subprocess.run(
+                command["command"], shell=True, input=given, capture_output=True, text=True
+            )
+            assert run.returncode == 0, run.stderr
+            return run.stdout
+
+        assert told("PostToolUse") == ""
+        folder.mkdir()
+        (folder / "1.txt").write_text("Violins first.", encoding="utf-8")
+        (folder / "2.txt").write_text("“Softly.”", encoding="utf-8")
+        context = json.loads(told("PostToolUse"))["hookSpecificOutput"]["additionalContext"]
+        assert context.endswith("Violins first.\n\n“Softly.”")
+        assert told("Stop") == ""
+        (folder / "3.txt").write_text("Louder.", encoding="utf-8")
+        stop = json.loads(told("Stop"))
+        assert stop["decision"] == "block"
+        assert stop["reason"].endswith("Louder.")
 
     def test_a_budget_that_is_nearly_spent_is_still_one(self, tmp_path: Path) -> None:
         assert build(tmp_path, budget_usd=0.00001).argv[-1] == "0.0001"

@@ -12,7 +12,8 @@ from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import OpenaiAgent, PlainModel
 from kapelle.agents.base import AgentRequest, Summary
 from kapelle.agents.bridges.base import Failed
-from kapelle.agents.bridges.openai import is_address, refusal, refusal_of
+from kapelle.agents.bridges.chat import is_address
+from kapelle.agents.bridges.openai import refusal, refusal_of
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.resets import retry_at

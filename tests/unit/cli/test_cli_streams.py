@@ -49,10 +49,10 @@ def test_a_full_stdout_is_said_in_a_sentence(command: str, tmp_path: Path) -> No
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_talk_that_nobody_can_read_changes_nothing(tmp_path: Path) -> None:
-    assert shell("$K config set default_agent x 2>/dev/full", tmp_path).returncode == 0
+    assert shell("$K config set default_agent rehearsal 2>/dev/full", tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["list", "config set default_agent x"])
+@pytest.mark.parametrize("command", ["list", "config set default_agent rehearsal"])
 def test_a_home_that_is_a_file_is_named(command: str, tmp_path: Path) -> None:
     home = tmp_path / "file"
     home.write_text("", encoding="utf-8")

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.agents.adapters.claude import ClaudeAgent
+from kapelle.agents.adapters.claude import HOOKS, ClaudeAgent
 from kapelle.agents.adapters.codex import CodexAgent
 from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
@@ -90,10 +90,8 @@ class AcpAgent(Agent):
         """The path of the agent's program; raises AgentMisconfigured when there is none."""
         command = _full_command(self.settings)
         if not command:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has no command.",
-                hint=f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'""",
-            )
+            hint = f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'"""
+            raise AgentMisconfigured(f"The agent {self.name} has no command.", hint=hint)
         if found := self.installed():
             return found
         raise self.not_found(command[0])
@@ -120,6 +118,7 @@ class AcpAgent(Agent):
             system_prompt=request.system_prompt,
             said=str(request.said) if request.said else None,
             daemon=request.daemon,
+            claude_settings=own.files.get(HOOKS),
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
         job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})
@@ -131,10 +130,8 @@ class AcpAgent(Agent):
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         if request.settings.base_url and self.url_variable is None:
-            raise AgentMisconfigured(
-                f"The agent {self.name} takes no address of a provider from Kapelle.",
-                hint="Name it in the agent's own configuration.",
-            )
+            text = f"The agent {self.name} takes no address of a provider from Kapelle."
+            raise AgentMisconfigured(text, hint="Name it in the agent's own configuration.")
         return super().environment(request)
 
 

@@ -85,7 +85,11 @@ class AiderAgent(Agent):
             message = request.beside("aider.message")
             files[message.name] = f"\n{request.prompt}"
         argv += ["--message-file", str(message), *request.settings.extra_args]
-        argv = [*self._bridge(request), "--", *argv]
+        fresh = request.session_id is None or request.fork
+        session = request.beside("aider.chat.md") if fresh else request.session_id
+        options = {"--session": session, "--logs": message.parent, "--from": request.session_id}
+        bridge = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
+        argv = [*bridge, *self.options(options), "--", *argv]
         return Command(argv, self.environment(request), files=files)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
@@ -102,13 +106,6 @@ class AiderAgent(Agent):
         if model and request.settings.base_url and "/" not in model:
             return f"openai/{model}"
         return model
-
-    def _bridge(self, request: AgentRequest) -> list[str]:
-        fresh = request.session_id is None or request.fork
-        session = str(request.beside("aider.chat.md") if fresh else request.session_id)
-        argv = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
-        argv += ["--session", session, "--logs", str(request.prompt_file.parent)]
-        return argv + (["--from", request.session_id] if request.session_id else [])
 
 
 def _provider(model: str) -> str:

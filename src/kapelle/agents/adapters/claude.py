@@ -20,7 +20,7 @@ from kapelle.settings import AgentSettings
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
-_HOOKS = "claude-hooks.json"
+HOOKS = "claude-hooks.json"
 _WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
 _WRITING_TOOLS = "Edit,MultiEdit,Write,NotebookEdit"
 _LEAST_USD = 0.0001
@@ -53,14 +53,12 @@ _NO_MONEY = re.compile(
     r"spend limit|shared budget|out of (?:usage|extra usage)|include (?:extra )?usage"
     r"|requires usage credits|usage limit is set to \$0"
 )
+_LOST = r"No conversation found with session ID|--resume requires a valid session"
 _BY_MESSAGE = (
-    (
-        re.compile(r"No conversation found with session ID|--resume requires a valid session"),
-        FailureClass.SESSION_LOST,
-    ),
-    (re.compile(r"^(?:No auth type is selected|Missing API key)"), FailureClass.AUTHENTICATION),
-    (re.compile(r"^\[API Error: Context is too large"), FailureClass.CONTEXT_OVERFLOW),
-    (re.compile(r"^\[API Error: Connection error"), FailureClass.ENVIRONMENT),
+    (_LOST, FailureClass.SESSION_LOST),
+    (r"^(?:No auth type is selected|Missing API key)", FailureClass.AUTHENTICATION),
+    (r"^\[API Error: Context is too large", FailureClass.CONTEXT_OVERFLOW),
+    (r"^\[API Error: Connection error", FailureClass.ENVIRONMENT),
 )
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
@@ -97,6 +95,7 @@ class ClaudeAgent(Agent):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    hears = True
     url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -109,7 +108,10 @@ class ClaudeAgent(Agent):
     def over_acp(self, request: AgentRequest) -> Command:
         # Without the first there is no mode that asks for nothing when the user is root.
         env = {"IS_SANDBOX": "1", **_DEFAULTS}
-        return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
+        own = {name: env[name] for name in env.keys() - request.environ.keys()}
+        hooks = request.hooks("PreToolUse", _WRITING, "claude")
+        files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file} if hooks else {}
+        return Command([], own, files=files)
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable()]
@@ -123,13 +125,13 @@ class ClaudeAgent(Agent):
             env["IS_SANDBOX"] = "1"
         if request.mcp_servers:
             local, remote = {"type": "stdio"}, {"type": "http"}
-            files[_MCP] = request.mcp_config(local, remote, literal=_literal)
+            files[_MCP] = json.dumps(request.mcp_config(local, remote, literal=_literal))
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        if hooks := request.hooks("PreToolUse", _WRITING, "claude"):
-            files |= {_HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
-            argv += ["--settings", str(request.beside(_HOOKS))]
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.said_hooks():
+            files |= {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
+            argv += ["--settings", str(request.beside(HOOKS))]
         budget = request.budget_usd
         argv += self.options(
             {
@@ -156,8 +158,12 @@ class ClaudeAgent(Agent):
         if "sessionId" in event:
             return self._meter.from_transcript(event)
         is_result = event.get("type") == "result"
-        used = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
-        return used + parse_stream(event) + _command_error(event)
+        events = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
+        events += parse_stream(event)
+        if (outcome := event.text("local_command_outcome", "kind")) in _COMMAND_FAILURES:
+            text = "Claude Code took the prompt for a command of its own, which came to nothing"
+            events.append(error(f"{text}: {outcome}", type=_COMMAND))
+        return events
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -192,14 +198,6 @@ def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> l
 def _literal(text: str) -> str:
     """Text in which Claude finds no variable to replace: the $ of each is one's default value."""
     return text.replace("${", "${KAPELLE_NOT_SET:-$}{")
-
-
-def _command_error(event: Json) -> list[AgentEvent]:
-    outcome = event.text("local_command_outcome", "kind")
-    if outcome not in _COMMAND_FAILURES:
-        return []
-    text = f"Claude Code took the prompt for a command of its own, which came to nothing: {outcome}"
-    return [error(text, type=_COMMAND)]
 
 
 class Meter:
@@ -314,7 +312,11 @@ def _system(event: Json) -> list[AgentEvent]:
                     events.append(AgentEvent("notice", text, FailureClass.TOOL))
             return events
         case "api_retry":
-            return [_api_retry(event)]
+            code, kind = event.count("error_status"), event.text("error")
+            what = f"HTTP status {code}" if code else "The provider did not answer"
+            again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
+            text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
+            return [error(text, kind="notice", status=code, type=kind)]
         case "retry":
             return _retry(event.mapping("data"))
         case "permission_denied":
@@ -322,14 +324,6 @@ def _system(event: Json) -> list[AgentEvent]:
             text = f"{event.text('tool_name')} was denied: {why}"
             return [AgentEvent("notice", text, FailureClass.TOOL)]
     return []
-
-
-def _api_retry(event: Json) -> AgentEvent:
-    status, kind = event.count("error_status"), event.text("error")
-    what = f"HTTP status {status}" if status else "The provider did not answer"
-    again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
-    text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
-    return error(text, kind="notice", status=status, type=kind)
 
 
 def _retry(data: Json) -> list[AgentEvent]:
@@ -418,6 +412,6 @@ def _reason(event: Json) -> str:
 def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
     status = event.count("api_error_status") or (int(found[1]) if found else 0)
-    name = next((kind for pattern, kind in _BY_MESSAGE if pattern.search(text)), "")
+    name = next((kind for pattern, kind in _BY_MESSAGE if re.search(pattern, text)), "")
     name = FailureClass.LIMIT if subtype in _LIMITS else name
     return error(text, name, status=status, type=event.text("api_error_type"))

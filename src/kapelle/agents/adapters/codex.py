@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan, usage
@@ -37,28 +36,17 @@ _AGAIN_AT = re.compile(
 )
 _TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_search": "web_search"}
 # Its own sentences, as they begin; what a provider wrote is for the general rules.
-_SENTENCES = (
-    (r"You.ve hit your usage limit|rate limit exceeded:", FailureClass.RATE_LIMIT),
-    (
-        r"Quota exceeded\.|To use Codex with your ChatGPT plan, upgrade|You.re out of credits"
-        r"|Your workspace is out of credits|You hit your spend cap",
-        FailureClass.BILLING,
-    ),
-    (
-        r"Codex ran out of room in the model's context window"
-        r"|Your input exceeds the context window",
-        FailureClass.CONTEXT_OVERFLOW,
-    ),
-    (
-        r"Selected model is at capacity|stream disconnected before completion",
-        FailureClass.OVERLOADED,
-    ),
-    (r"Connection failed:", FailureClass.ENVIRONMENT),
-    (
-        r"Missing environment variable:|Your access token could not be refreshed",
-        FailureClass.AUTHENTICATION,
-    ),
-)
+_SENTENCES = {
+    FailureClass.RATE_LIMIT: r"You.ve hit your usage limit|rate limit exceeded:",
+    FailureClass.BILLING: r"Quota exceeded\.|To use Codex with your ChatGPT plan, upgrade"
+    r"|You.re out of credits|Your workspace is out of credits|You hit your spend cap",
+    FailureClass.CONTEXT_OVERFLOW: r"Codex ran out of room in the model's context window"
+    r"|Your input exceeds the context window",
+    FailureClass.OVERLOADED: r"Selected model is at capacity|stream disconnected before completion",
+    FailureClass.ENVIRONMENT: r"Connection failed:",
+    FailureClass.AUTHENTICATION: r"Missing environment variable:"
+    r"|Your access token could not be refreshed",
+}
 
 
 class CodexAgent(Agent):
@@ -96,6 +84,11 @@ class CodexAgent(Agent):
         ),
         (r"required MCP servers failed to initialize: .*", FailureClass.TOOL),
     )
+
+    def over_acp(self, request: AgentRequest) -> Command:
+        hooks = request.hooks("PreToolUse", _WRITING, "codex")
+        env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})} if hooks else {}
+        return Command([], env, files=request.daemon_file)
 
     def command(self, request: AgentRequest) -> Command:
         if _has_hooks(request.workspace):
@@ -171,7 +164,10 @@ def _item(kind: str, item: Json) -> list[AgentEvent]:
     elif what == "collab_tool_call":
         name = item.text("tool") or what
     if kind == "item.started" and name:
-        return [AgentEvent("tool_call", name=name, data=_input(item))]
+        keys = ("command", "changes", "prompt", "query")
+        given = {key: item[key] for key in keys if item.get(key)}
+        given = item.mapping("arguments") if what == "mcp_tool_call" else given
+        return [AgentEvent("tool_call", name=name, data=given)]
     if kind != "item.completed":
         return []
     if name:
@@ -182,12 +178,6 @@ def _item(kind: str, item: Json) -> list[AgentEvent]:
         case "error":
             return [_notice(item.text("message"))]
     return []
-
-
-def _input(item: Json) -> dict[str, Any]:
-    if item.get("type") == "mcp_tool_call":
-        return item.mapping("arguments")
-    return {key: item[key] for key in ("command", "changes", "prompt", "query") if item.get(key)}
 
 
 def _output(item: Json) -> str:
@@ -207,7 +197,7 @@ def _error(message: str, kind: EventKind = "error") -> AgentEvent:
     # The answer to a bad request is shown as it came.
     body = json_object(message)
     text = body.text("error", "message") or body.text("detail") or message
-    name = next((kind for start, kind in _SENTENCES if re.match(start, text)), "")
+    name = next((kind for kind, start in _SENTENCES.items() if re.match(start, text)), "")
     found, at = _STATUS.match(text), _again_at(text)
     status = int(found[1]) if found else 400 if body else None
     if _INTERNAL.match(text):

@@ -49,11 +49,9 @@ class CommandAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         template = request.settings.command
         if not template:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has no command.",
-                hint=f"kapelle config set agents.{self.name}.command"
-                """ '["mytool", "--ask", "{prompt}"]'""",
-            )
+            example = """'["mytool", "--ask", "{prompt}"]'"""
+            hint = f"kapelle config set agents.{self.name}.command {example}"
+            raise AgentMisconfigured(f"The agent {self.name} has no command.", hint=hint)
         values = _values(request)
         argv = _filled(template, values) + request.settings.extra_args
         self._check(argv, request)
@@ -82,7 +80,7 @@ class CommandAgent(Agent):
         if self.settings.output == "events":
             return super().judge(summary, exit, tail)
         if self.settings.output == "json":
-            return judge_json(summary, exit, tail, self.settings.read)
+            return self._judge_json(summary, exit, tail)
         if exit.kind != "exited":
             return Verdict(False, self.exit_sentence(exit, tail))
         result = summary.tail.strip() or None
@@ -90,13 +88,25 @@ class CommandAgent(Agent):
             return Verdict(False, self.exit_sentence(exit, tail), result, "failure")
         return Verdict(True, result=result, claimed="success")
 
+    def _judge_json(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        """Success is a clean exit, no error, and the answer where the settings say that it is."""
+        read = self.settings.read
+        said = summary.result if read.result else summary.tail.strip() or None
+        if exit.kind != "exited" or (exit.code != 0 and not summary.error):
+            return Verdict(False, self.exit_sentence(exit, tail), said, summary.claimed)
+        if summary.error:
+            return Verdict(False, summary.error.text, said, "failure")
+        if said is None:
+            place = read.result or read.text
+            return Verdict(False, f"The agent exited with code 0, and {place} was never there.")
+        return Verdict(True, result=said, claimed="success")
+
     def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
         """The command behind the bridge that puts each document of its output on one line."""
         if not settings.read.text and not settings.read.result:
-            raise AgentMisconfigured(
-                f"The agent {self.name} prints JSON, and nothing says where its answer is in it.",
-                hint=f"kapelle config set agents.{self.name}.read.result path.of.the.answer",
-            )
+            text = f"The agent {self.name} prints JSON, and nothing says where its answer is in it."
+            hint = f"kapelle config set agents.{self.name}.read.result path.of.the.answer"
+            raise AgentMisconfigured(text, hint=hint)
         return [sys.executable, "-I", "-m", "kapelle.agents.bridges.json_lines", *argv]
 
     def _check(self, argv: list[str], request: AgentRequest) -> None:
@@ -156,30 +166,12 @@ def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
     kinds: tuple[EventKind, ...] = ("session", "model", "text")
     found = [AgentEvent(kind, text_at(document, getattr(read, kind))) for kind in kinds]
     events = [event for event in found if event.text]
-    if used := _used(document, read):
-        events.append(AgentEvent("usage", data=used))
-    return events + _outcome(document, read)
-
-
-def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdict:
-    """Success is a clean exit, no error, and the answer where the settings say that it is."""
-    said = summary.result if read.result else summary.tail.strip() or None
-    if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-        return Verdict(False, Agent.exit_sentence(exit, tail), said, summary.claimed)
-    if summary.error:
-        return Verdict(False, summary.error.text, said, "failure")
-    if said is None:
-        sentence = f"The agent exited with code 0, and {read.result or read.text} was never there."
-        return Verdict(False, sentence)
-    return Verdict(True, result=said, claimed="success")
-
-
-def _used(document: object, read: ReadJson) -> dict[str, float]:
     names = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
-    found = ((name, number_at(document, getattr(read, name))) for name in names)
-    used = {name: number for name, number in found if number is not None}
-    # Whatever reports what it used has had an answer of a model.
-    return {**used, "turns": 1} if used else {}
+    counts = {name: number_at(document, getattr(read, name)) for name in names}
+    if used := {name: number for name, number in counts.items() if number is not None}:
+        # Whatever reports what it used has had an answer of a model.
+        events.append(AgentEvent("usage", data={**used, "turns": 1}))
+    return events + _outcome(document, read)
 
 
 def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:

@@ -1,6 +1,7 @@
 """GitHub Copilot CLI: `copilot --output-format json`, one JSON object a line."""
 
 import glob
+import json
 import re
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
@@ -91,7 +92,7 @@ class CopilotAgent(Agent):
     def _servers(request: AgentRequest, files: dict[str, str]) -> list[str]:
         if not request.mcp_servers:
             return []
-        files[_SERVERS] = request.mcp_config(_LOCAL, _REMOTE)
+        files[_SERVERS] = json.dumps(request.mcp_config(_LOCAL, _REMOTE))
         return [f"--additional-mcp-config=@{request.beside(_SERVERS)}"]
 
     def parse(self, line: str) -> list[AgentEvent]:
@@ -102,8 +103,9 @@ class CopilotAgent(Agent):
             return _refused(line) if _LOGGED.match(line) else said
         data = value.mapping("data")
         match value.get("type"):
-            case "assistant.message":
-                return _message(data) if "agentId" not in value else []
+            case "assistant.message" if "agentId" not in value:
+                model, answer = AgentEvent("model", data.text("model")), data.text("content")
+                return [model, AgentEvent("text", answer)] if answer else [model]
             case "tool.execution_start":
                 name = data.text("toolName")
                 return [AgentEvent("tool_call", name=name, data=data.mapping("arguments"))]
@@ -111,8 +113,11 @@ class CopilotAgent(Agent):
                 output = data.text("result", "content") or data.text("error", "message")
                 return [AgentEvent("tool_result", output)]
             case "model.call_failure":
+                # What a provider said is handed on as the text of a JSON object.
+                told = data.text("errorMessage")
+                text = json_object(told).text("message") or told or "a request failed"
                 status, code = data.count("statusCode"), data.text("errorCode")
-                return [error(_reason(data), kind="notice", status=status, type=code)]
+                return [error(text, kind="notice", status=status, type=code)]
             case "session.warning":
                 return [AgentEvent("notice", data.text("message"))]
             case "session.error":
@@ -137,18 +142,6 @@ def _refused(line: str) -> list[AgentEvent]:
     text = f"a request failed with status {status}" if status else "a request was not answered"
     name = "" if status else FailureClass.OVERLOADED
     return [error(text, name, "notice", status=status, retry_at=at)]
-
-
-def _message(data: Json) -> list[AgentEvent]:
-    events = [AgentEvent("model", data.text("model"))]
-    text = data.text("content")
-    return [*events, AgentEvent("text", text)] if text else events
-
-
-def _reason(data: Json) -> str:
-    """What a provider said, which is handed on as the text of a JSON object."""
-    said = data.text("errorMessage")
-    return json_object(said).text("message") or said or "a request failed"
 
 
 def _error(data: Json) -> AgentEvent:

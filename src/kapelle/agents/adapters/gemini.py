@@ -15,7 +15,6 @@ from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.failures import classify
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 
 _API_ERROR = re.compile(r"\[API Error: (\{.*\})\]", re.DOTALL)
@@ -123,7 +122,11 @@ class GeminiAgent(Agent):
             return self.parse_stderr(line)
         match value.get("type"):
             case "init":
-                return _begin(value)
+                session, model = value.text("session_id"), value.text("model")
+                # The name of a choice of models has no price; which one it came to is told later.
+                named = model not in _CHOICES and not model.startswith("auto")
+                events = [AgentEvent("session", session)]
+                return [*events, AgentEvent("model", model)] if named else events
             case "message" if value.get("role") == "assistant":
                 return [AgentEvent("text", value.text("content"), data={"delta": True})]
             case "tool_use":
@@ -167,12 +170,11 @@ class GeminiAgent(Agent):
             return {_SETTINGS: settings_of(request, env), **request.daemon_file}
         if request.mcp_servers or request.tools:
             what = "MCP servers" if request.mcp_servers else "a list of tools"
-            raise AgentMisconfigured(
-                f"The agent {self.name} takes {what} only from files that nobody but root can"
-                f" change, which {request.prompt_file.parent} is not.",
-                hint="""Over ACP it takes them: kapelle config set agents.gemini-acp.type acp, and \
-kapelle config set agents.gemini-acp.command '["gemini", "--acp"]'""",
-            )
+            text = f"The agent {self.name} takes {what} only from files that nobody but root can"
+            text += f" change, which {request.prompt_file.parent} is not."
+            hint = "Over ACP it takes them: kapelle config set agents.gemini-acp.type acp, and "
+            hint += """kapelle config set agents.gemini-acp.command '["gemini", "--acp"]'"""
+            raise AgentMisconfigured(text, hint=hint)
         return {}
 
 
@@ -238,13 +240,6 @@ def has_answer(output: str) -> bool:
             return value["type"] not in ("tool_use", "tool_result") and value.get("role") != "user"
         ended = ended or value.get("type") == "result"
     return True
-
-
-def _begin(value: Json) -> list[AgentEvent]:
-    session, model = value.text("session_id"), value.text("model")
-    # The name of a choice of models has no price; which one it came to is told later.
-    named = model not in _CHOICES and not model.startswith("auto")
-    return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
 
 
 def _problem(value: Json) -> AgentEvent:
@@ -314,7 +309,9 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
         "privacy": {"usageStatisticsEnabled": False},
         # Otherwise every @word of a prompt is searched for in the whole workspace.
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
-        "mcpServers": {name: _server(server) for name, server in request.mcp_servers.items()},
+        **request.mcp_config(
+            {"trust": True}, {"type": "http", "trust": True}, "url", _literal, _twice_literal
+        ),
     }
     if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
         settings["hooks"] = hooks
@@ -339,15 +336,6 @@ def are_read_in(directory: Path) -> bool:
         return False
     writable = stat.S_IWGRP | stat.S_IWOTH
     return os.geteuid() == 0 and all(not (at.st_uid or at.st_mode & writable) for at in found)
-
-
-def _server(server: McpServer) -> dict[str, Any]:
-    if server.url:
-        headers = {name: _twice_literal(value) for name, value in server.headers.items()}
-        return {"url": _literal(server.url), "type": "http", "headers": headers, "trust": True}
-    command, *args = map(_literal, server.command)
-    env = {name: _twice_literal(value) for name, value in server.env.items()}
-    return {"command": command, "args": args, "env": env, "trust": True}
 
 
 def _literal(text: str) -> str:

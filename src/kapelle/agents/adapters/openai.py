@@ -4,7 +4,7 @@ import sys
 from typing import ClassVar
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.bridges.openai import is_address
+from kapelle.agents.bridges.chat import is_address
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
@@ -25,10 +25,9 @@ class PlainModel(Agent):
     def command(self, request: AgentRequest) -> Command:
         base_url = request.settings.base_url
         if base_url and not is_address(base_url):
-            raise AgentMisconfigured(
-                f"The base_url of {self.name} is no http(s):// address without a password.",
-                hint=f"kapelle agents config set {self.name} base_url http://localhost:11434/v1",
-            )
+            text = f"The base_url of {self.name} is no http(s):// address without a password."
+            hint = f"kapelle agents config set {self.name} base_url http://localhost:11434/v1"
+            raise AgentMisconfigured(text, hint=hint)
         # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
         argv = [sys.executable, "-P", "-m", self.bridge, "--model", self.require_model(request)]
         files = {}

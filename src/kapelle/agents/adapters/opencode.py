@@ -4,8 +4,10 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from kapelle.agents import bridges
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.failures import failure_of, place_behind
@@ -22,6 +24,8 @@ _CLASSES = {
 _KEY = "OPENCODE_API_KEY"
 _PROVIDER = "kapelle"  # what opencode calls the server at settings.base_url
 _INSTRUCTIONS = "opencode-instructions.md"
+_GUARD = "opencode-guard.json"
+_PLUGIN = Path(bridges.__file__).with_name("opencode_guard.js")
 # opencode replaces {env:…} and {file:…} anywhere in its configuration; only our own are meant so.
 _REFERENCE = re.compile(r"\{(?=file:|env:(?!" + _KEY + r"\}))")
 # What its server keeps to itself of an error that it reports as unexpected.
@@ -70,7 +74,8 @@ class OpencodeAgent(Agent):
     last_words = (("Session not found", FailureClass.SESSION_LOST),)
 
     def over_acp(self, request: AgentRequest) -> Command:
-        return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1"})
+        guard, files = _guard(request)
+        return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1", **guard}, files=files)
 
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model
@@ -81,14 +86,12 @@ class OpencodeAgent(Agent):
         argv = [self.executable(), *([] if request.interactive else unattended)]
         argv.append(str(request.workspace))
         argv += self.options({"--model": model, "--session": request.session_id})
-        env = {
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_CONFIG_CONTENT": _REFERENCE.sub(
-                r"\\u007b", json.dumps(_configuration(request, model))
-            ),
-        }
-        env |= self.environment(request)
-        files = {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {}
+        config = _REFERENCE.sub(r"\\u007b", json.dumps(_configuration(request, model)))
+        env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_CONFIG_CONTENT": config}
+        guard, files = _guard(request)
+        env |= guard | self.environment(request)
+        if request.system_prompt:
+            files[_INSTRUCTIONS] = request.system_prompt
         argv += request.settings.extra_args
         if request.interactive:
             return Command(argv + request.first_words("--prompt"), env, files=files)
@@ -152,6 +155,15 @@ def _cause(line: str, marks: tuple[str, ...]) -> str:
     place = place_behind(marks, line)
     said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0") if place >= 0 else ""
     return said.partition('"')[0].replace("\0", '"')
+
+
+def _guard(request: AgentRequest) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables and files by which a plugin keeps it from what somebody else holds."""
+    if (command := request.guard("claude")) is None:
+        return {}, {}
+    config = json.dumps({"plugin": [_PLUGIN.as_uri()]})
+    env = {"KAPELLE_GUARD": command, "OPENCODE_CONFIG": str(request.beside(_GUARD))}
+    return env, {_GUARD: config, **request.daemon_file}
 
 
 def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
@@ -226,14 +238,11 @@ def _step(part: Json) -> list[AgentEvent]:
     tokens = part.mapping("tokens")
     cache = tokens.mapping("cache")
     cached = cache.count("read")
-    used = usage(
-        tokens.count("input") + cached + cache.count("write"),
-        tokens.count("output") + tokens.count("reasoning"),
-        cached,
-        turns=1,
-        # It counts 0 for a model whose price it does not know.
-        **({"cost_usd": part["cost"]} if part.get("cost") else {}),
-    )
+    sent = tokens.count("input") + cached + cache.count("write")
+    received = tokens.count("output") + tokens.count("reasoning")
+    # It counts 0 for a model whose price it does not know.
+    cost = {"cost_usd": part["cost"]} if part.get("cost") else {}
+    used = usage(sent, received, cached, turns=1, **cost)
     reason = part.text("reason")
     if reason == "stop":
         return [used, AgentEvent("result")]
@@ -250,16 +259,10 @@ def _error(value: Json) -> AgentEvent:
     body = json_object(data.text("responseBody")).mapping("error")
     headers = data.mapping("responseHeaders")
     status = data.count("statusCode")
-    return error(
-        message or "unknown error",
-        _CLASSES.get(name, ""),
-        status=status,
-        type=body.text("code") or body.text("type"),
-        retry_at=retry_at({key: headers.text(key) for key in headers}, status, _time(value)),
-    )
-
-
-def _time(value: Json) -> datetime | None:
-    """When the line was written, by its own word."""
-    milliseconds = value.count("timestamp")
-    return datetime.fromtimestamp(milliseconds / 1000, UTC) if 0 < milliseconds < 1e14 else None
+    # When the line was written, by its own word.
+    written = value.count("timestamp") / 1000
+    now = datetime.fromtimestamp(written, UTC) if 0 < written < 1e11 else None
+    at = retry_at({key: headers.text(key) for key in headers}, status, now)
+    kind = body.text("code") or body.text("type")
+    text = message or "unknown error"
+    return error(text, _CLASSES.get(name, ""), status=status, type=kind, retry_at=at)

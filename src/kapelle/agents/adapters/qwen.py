@@ -80,7 +80,8 @@ class QwenAgent(Agent):
         begun = self.over_acp(request)
         env, files = begun.env | self.environment(request), dict(begun.files)
         if request.mcp_servers:
-            files[_MCP] = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
+            servers = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
+            files[_MCP] = json.dumps(servers)
             argv += ["--mcp-config", str(request.beside(_MCP))]
         if request.settings.base_url or request.credential:
             argv += ["--auth-type", "openai"]
@@ -122,19 +123,12 @@ def _from_session_file(event: Json) -> list[AgentEvent]:
         return []
     match noted.get("event.name"):
         case "qwen-code.api_response":
-            return [_answer(noted)]
+            kinds = ("input_token", "output_token", "cached_content_token")
+            turns = 0 if noted.get("subagent_name") else 1
+            return [usage(*(noted.count(f"{kind}_count") for kind in kinds), turns=turns)]
         case "qwen-code.api_error":
             # It tries again for minutes, and of that it tells nothing elsewhere.
             status = noted.count("status_code")
             text = noted.text("error_message") or noted.text("error_type")
             return [error(text, kind="notice", status=status)]
     return []
-
-
-def _answer(noted: Json) -> AgentEvent:
-    return usage(
-        noted.count("input_token_count"),
-        noted.count("output_token_count"),
-        noted.count("cached_content_token_count"),
-        turns=0 if noted.get("subagent_name") else 1,
-    )

@@ -26,20 +26,13 @@ class RehearsalAgent(Agent):
             said = 'PS1="rehearsal> " && test -z "$1" || echo "You said: $1"; exec sh'
             argv = ["/bin/sh", "-c", f"export PS1; {said}", "sh", *request.first_words()]
             return Command(argv, dict(settings.env))
-        argv = [
-            sys.executable,
-            "-I",
-            "-S",
-            PROGRAM,
-            *self.options(
-                {
-                    "--workspace": request.workspace,
-                    # What stands in a worktree, an agent or another branch may have put there.
-                    "--checkout": request.checkout or request.workspace,
-                    "--attempt": request.attempt_number,
-                    "--playbook": os.path.expanduser(settings.playbook or ""),
-                    "--session": request.session_id,
-                }
-            ),
-        ]
-        return Command(argv + settings.extra_args, dict(settings.env), request.stdin)
+        options = {
+            "--workspace": request.workspace,
+            # What stands in a worktree, an agent or another branch may have put there.
+            "--checkout": request.checkout or request.workspace,
+            "--attempt": request.attempt_number,
+            "--playbook": os.path.expanduser(settings.playbook or ""),
+            "--session": request.session_id,
+        }
+        argv = [sys.executable, "-I", "-S", PROGRAM, *self.options(options), *settings.extra_args]
+        return Command(argv, dict(settings.env), request.stdin)

@@ -9,7 +9,6 @@ goes into --logs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kapelle.agents.bridges.base import Child, emit
-from kapelle.agents.events import Json, json_object
+from kapelle.agents.events import Json, json_object, usage
 from kapelle.runner.output import LogReader
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
@@ -56,18 +55,20 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def main() -> None:
-    options, command = _options(sys.argv[1:])
-    session: Path = options.session
-    if options.origin and not options.origin.is_file():
-        emit("error", f"Its chat history {options.origin} is gone.", "session_lost")
+    own, command = sys.argv[1 : (end := sys.argv.index("--"))], sys.argv[end + 1 :]
+    given = {name: Path(value) for name, value in zip(own[::2], own[1::2], strict=True)}
+    session, logs, origin = given["--session"], given["--logs"], given.get("--from")
+    if origin and not origin.is_file():
+        emit("error", f"Its chat history {origin} is gone.", "session_lost")
         sys.exit(1)
-    if options.origin and options.origin != session:
-        shutil.copyfile(options.origin, session)
+    if origin and origin != session:
+        shutil.copyfile(origin, session)
     session.touch(mode=0o600)
     emit("session", str(session))
-    repository = _repository(Path.cwd())
-    logs = options.logs
-    command += _files(session, logs, resume=options.origin is not None)
+    # The root of the repository around; without one aider would make one.
+    places = (Path.cwd(), *Path.cwd().parents)
+    repository = next((place for place in places if (place / ".git").exists()), None)
+    command += _files(session, logs, resume=origin is not None)
     command += [] if repository else ["--no-git"]
     report = Report(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
     with Child(command, os.environ | _identity(os.environ)) as child:
@@ -89,15 +90,6 @@ def _follow(child: Child, report: Report, root: Path) -> None:
     _hide_caches(root)
 
 
-def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    own = arguments.index("--")
-    parser = argparse.ArgumentParser(prog="kapelle.agents.bridges.aider", allow_abbrev=False)
-    parser.add_argument("--session", type=Path, required=True)
-    parser.add_argument("--from", dest="origin", type=Path)
-    parser.add_argument("--logs", type=Path, required=True)
-    return parser.parse_args(arguments[:own]), arguments[own + 1 :]
-
-
 def _files(session: Path, logs: Path, resume: bool) -> list[str]:
     """Options that keep aider's own files out of the workspace and let us read them."""
     return [
@@ -107,12 +99,6 @@ def _files(session: Path, logs: Path, resume: bool) -> list[str]:
         *("--analytics-log", str(logs / "aider.events.jsonl")),
         *(["--restore-chat-history"] if resume else []),
     ]
-
-
-def _repository(directory: Path) -> Path | None:
-    """The root of the repository around a directory; without one aider would make one."""
-    places = (directory, *directory.parents)
-    return next((place for place in places if (place / ".git").exists()), None)
 
 
 def _identity(env: Mapping[str, str]) -> dict[str, str]:
@@ -250,16 +236,10 @@ class Report:
         # It also counts, by its own estimate, what the provider refused to read.
         if not properties.get("completion_tokens"):
             return
-        used = {
-            "input_tokens": properties.get("prompt_tokens", 0),
-            "output_tokens": properties["completion_tokens"],
-            "cached_tokens": cached,
-            "turns": 1,
-        }
+        sent, received = properties.get("prompt_tokens", 0), properties["completion_tokens"]
         # Where it knows no price it says 0.
-        if properties.get("cost"):
-            used["cost_usd"] = properties["cost"]
-        self._emit("usage", data=used)
+        cost = {"cost_usd": properties["cost"]} if properties.get("cost") else {}
+        self._emit("usage", data=usage(sent, received, cached, turns=1, **cost).data)
 
 
 def _from_now_on(path: Path) -> LogReader:
@@ -302,10 +282,9 @@ def _described(text: str) -> tuple[str, dict[str, object]]:
     if not found:
         return "", {}
     special = [name for sentence, name in _SENTENCES.items() if sentence in text]
+    status = {"status": _STATUSES[found[1]]} if found[1] in _STATUSES else {}
     # RateLimitError becomes rate_limit_error, as providers write it.
-    data: dict[str, object] = {"type": _HUMP.sub("_", found[1]).lower()}
-    if found[1] in _STATUSES:
-        data["status"] = _STATUSES[found[1]]
+    data = {"type": _HUMP.sub("_", found[1]).lower(), **status}
     return special[-1] if special else _CLASSES.get(found[1], ""), data
 
 
@@ -313,8 +292,7 @@ def _count(figure: str | None) -> int:
     """The number behind 850, 1.2k or 3M."""
     if not figure:
         return 0
-    unit = _UNITS.get(figure[-1], 1)
-    return round(float(figure.rstrip("kM")) * unit)
+    return round(float(figure.rstrip("kM")) * _UNITS.get(figure[-1], 1))
 
 
 if __name__ == "__main__":

@@ -124,16 +124,12 @@ def _refusal(error: anthropic.APIStatusError) -> Failed:
         where = error.response.headers.get("Location", "nowhere")
         return Failed(f"The server redirects to {where}: is base_url right?", "environment")
     body = mapping_of(error.body).mapping("error")
-    message = body.text("message") or error.message
-    begun = status < 400
-    lost = status == 404 and not body
-    return Failed(
-        message if begun else f"HTTP {status}: {message}",
-        "environment" if lost else "",
-        status=None if begun else status,
-        type=body.text("type") or None,
-        retry_at=None if begun else retry_at(error.response.headers, status),
-    )
+    message, kind = body.text("message") or error.message, body.text("type") or None
+    if status < 400:
+        return Failed(message, type=kind)
+    name = "environment" if status == 404 and not body else ""
+    at = retry_at(error.response.headers, status)
+    return Failed(f"HTTP {status}: {message}", name, status=status, type=kind, retry_at=at)
 
 
 if __name__ == "__main__":

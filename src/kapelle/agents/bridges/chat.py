@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from kapelle.agents.bridges.base import Failed, emit
 
@@ -22,6 +23,17 @@ class Arguments(argparse.ArgumentParser):
         text = f"The arguments, extra_args among them, do not fit: {message}"
         emit("error", text, "environment")
         sys.exit(2)
+
+
+def is_address(url: str) -> bool:
+    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return bool(fits) and "@" not in parts.netloc and is_plain
 
 
 def _seconds(text: str) -> float:

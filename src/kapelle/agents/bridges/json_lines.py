@@ -38,7 +38,8 @@ def joined(lines: Iterable[bytes], largest: int = _LARGEST) -> Iterator[bytes]:
         held.append(line)
         depth, size = depth + _depth(line), size + len(line)
         if depth <= 0 or size > largest:
-            yield from _in_one(held)
+            is_one = _is_json(b"\n".join(held))
+            yield from [b" ".join(line.strip() for line in held)] if is_one else held
             held, depth, size = [], 0, 0
     yield from held
 
@@ -50,21 +51,16 @@ def _depth(line: bytes) -> int:
 
 
 def _is_whole(line: bytes) -> bool:
-    if not line.startswith((b'{"', b"[{")) or not line.rstrip().endswith((b"}", b"]")):
-        return False
+    looks_so = line.startswith((b'{"', b"[{")) and line.rstrip().endswith((b"}", b"]"))
+    return looks_so and _is_json(line)
+
+
+def _is_json(data: bytes) -> bool:
     try:
-        json.loads(line)
+        json.loads(data)
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _in_one(lines: list[bytes]) -> list[bytes]:
-    try:
-        json.loads(b"\n".join(lines))
-    except (ValueError, RecursionError):
-        return lines
-    return [b" ".join(line.strip() for line in lines)]
 
 
 if __name__ == "__main__":

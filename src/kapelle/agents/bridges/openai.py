@@ -1,24 +1,21 @@
 """Asks an OpenAI-compatible chat endpoint one question and prints event lines.
 
-The prompt comes by stdin, OPENAI_BASE_URL and OPENAI_API_KEY by the environment. Nothing but the
-standard library is used, so that any server that speaks the protocol serves.
+The prompt comes by stdin, OPENAI_BASE_URL and OPENAI_API_KEY by the environment. Answers are read
+field by field, so that any server that speaks the protocol serves.
 """
 
-import base64
-import ipaddress
 import json
 import os
 import sys
-import urllib.request
 from argparse import Namespace
-from collections.abc import Mapping
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
+
+import httpx2
 
 from kapelle.agents.bridges.base import Failed, emit
-from kapelle.agents.bridges.chat import Answer, Arguments, exit_code
+from kapelle.agents.bridges.chat import Answer, Arguments, exit_code, is_address
 from kapelle.agents.events import Json, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
@@ -41,13 +38,16 @@ def _ask(arguments: Namespace, prompt: str, system: str) -> None:
     messages.append({"role": "user", "content": prompt})
     body: dict[str, Any] = {"model": arguments.model, "messages": messages, "stream": True}
     body["stream_options"] = {"include_usage": True}
-    chat = Chat()
+    chat, url = Chat(), _address()
     try:
-        chat.read(_answer(body, arguments.timeout))
-    except TimeoutError as error:
+        _post(url, body, arguments.timeout, chat)
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+        text = f"{urlsplit(url).hostname} cannot be reached: {error or repr(error)}"
+        raise Failed(text, "environment") from error
+    except httpx2.TimeoutException as error:
         silence = f"The server said nothing for {arguments.timeout:g} s."
         raise Failed(silence, "timeout") from error
-    except (OSError, HTTPException) as error:
+    except httpx2.HTTPError as error:
         text = f"The connection broke: {error or repr(error)}"
         raise Failed(text, "environment") from error
     finally:
@@ -57,31 +57,57 @@ def _ask(arguments: Namespace, prompt: str, system: str) -> None:
     chat.answer.finish(_REFUSALS, _CUT_OFF, refused)
 
 
-def _answer(body: dict[str, Any], timeout_s: float) -> HTTPResponse:
-    """The answer to read; some servers take the request only without stream_options."""
+def _post(url: str, body: dict[str, Any], timeout_s: float, chat: "Chat") -> None:
+    """Have the answer read; some servers take the request only without stream_options."""
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not (key.isascii() and key.isprintable()):
         raise Failed("OPENAI_API_KEY holds characters that no key has.", "authentication")
-    url, headers = _address(), {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
-    response = post(url, headers, json.dumps(body).encode(), timeout_s)
-    if 200 <= response.status < 300:
-        return response
-    said = response.read()
-    if response.status in {400, 422} and b"stream_options" in said and "stream_options" in body:
+    with (
+        _client(url, timeout_s) as client,
+        client.stream("POST", url, content=json.dumps(body), headers=headers) as response,
+    ):
+        if response.is_success:
+            chat.read(_lines(response))
+            return
+        said, status = response.read(), response.status_code
+    if status in {400, 422} and b"stream_options" in said and "stream_options" in body:
         del body["stream_options"]
-        return _answer(body, timeout_s)
-    if 300 <= response.status < 400:
+        _post(url, body, timeout_s, chat)
+        return
+    if 300 <= status < 400:
         where = response.headers.get("Location", "nowhere")
         raise Failed(f"{url} redirects to {where}: is base_url right?", "environment")
     # Nobody's log should hold the key, not even where a server quotes it.
     said = said.replace(key.encode() or b"\0", b"***")
-    failed = refusal_of(said, response.status, dict(response.headers.items()))
+    failed = refusal_of(said, status, response.headers)
     if failed.name == "environment":
-        failed = Failed(
-            f"{failed} ({url} was asked: is base_url right?)", failed.name, **failed.data
-        )
+        text = f"{failed} ({url} was asked: is base_url right?)"
+        failed = Failed(text, failed.name, **failed.data)
     raise failed
+
+
+def _client(url: str, timeout_s: float) -> httpx2.Client:
+    """A client that goes by the proxy of the environment, which cannot stand for this machine;
+    timeout_s is the longest silence, not the longest answer."""
+    host = urlsplit(url).hostname or ""
+    is_here = host in {"localhost", "::1"} or host.startswith("127.")
+    timeout = httpx2.Timeout(timeout_s, connect=min(_CONNECTING_S, timeout_s))
+    try:
+        return httpx2.Client(timeout=timeout, trust_env=not is_here)
+    except (ValueError, ImportError) as error:
+        text = f"The proxy in the environment cannot be used: {error}"
+        raise Failed(text, "environment") from error
+
+
+def _lines(response: httpx2.Response) -> Iterator[str]:
+    """Lines that end with a newline alone: a text within one may hold other marks for that."""
+    rest = b""
+    for chunk in response.iter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in whole)
+    yield rest.decode("utf-8", "replace")
 
 
 def _address() -> str:
@@ -101,22 +127,18 @@ class Chat:
         self._model = ""
         self._usage = Json()
 
-    def read(self, response: HTTPResponse) -> None:
+    def read(self, lines: Iterator[str]) -> None:
         """Read a stream of events, or the one object of a server that does not stream."""
-        for text in response:
-            line = text.decode("utf-8", "replace").strip()
+        for line in map(str.strip, lines):
+            data = line.removeprefix("data:").strip()
             if line.startswith("{"):
-                self._take(piece_of(line + response.read().decode("utf-8", "replace")))
+                self._take(piece_of("\n".join([line, *lines])))
+                self.answer.complete = True
+            elif data == "[DONE]":
                 self.answer.complete = True
                 return
-            if line.startswith("data:"):
-                data = line.removeprefix("data:").strip()
-                if data == "[DONE]":
-                    self.answer.complete = True
-                    return
-                self._take(piece_of(data))
             elif line and not line.startswith(_FIELDS):
-                piece_of(line)  # which says that it is none
+                self._take(piece_of(data))
 
     def _take(self, piece: Json) -> None:
         if piece.get("error") or piece.get("object") == "error":
@@ -128,7 +150,10 @@ class Chat:
         self._usage = piece.mapping("usage") or self._usage
         for choice in piece.mappings("choices")[:1]:
             message = choice.mapping("delta") or choice.mapping("message")
-            self.answer.add(_text_in(message.get("content")))
+            content = message.get("content")
+            # It may be a list of parts, some of them thoughts.
+            parts = content if isinstance(content, list) else [{"text": text_of(content)}]
+            self.answer.add("".join(mapping_of(part).text("text") for part in parts))
             self.refused += message.text("refusal")
             self.answer.reason = choice.text("finish_reason") or self.answer.reason
 
@@ -157,13 +182,12 @@ def refusal(
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
     kind = fields.text("code") or fields.text("type") or fields.text("status")
-    return Failed(
-        (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE]),
-        _failure_class(kind, status, message),
-        status=status,
-        type=kind or None,
-        retry_at=retry_at(headers or {}, status or 0),
-    )
+    name = _NAMES.get(kind, "")
+    if status == 404 and not name:
+        name = "capability" if "model" in f"{kind} {message}".lower() else "environment"
+    text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
+    at = retry_at(headers or {}, status or 0)
+    return Failed(text, name, status=status, type=kind or None, retry_at=at)
 
 
 def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
@@ -185,99 +209,6 @@ def piece_of(data: str) -> Json:
         said = " ".join(data.split())[:_QUOTE]
         raise Failed(f"The server sent something that is no answer: {said}", "environment")
     return Json(piece)
-
-
-def _failure_class(kind: str, status: int | None, message: str) -> str:
-    """The class of failure, where status and type alone would lead astray."""
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if status == 404:
-        return "capability" if "model" in f"{kind} {message}".lower() else "environment"
-    return ""
-
-
-def _text_in(content: object) -> str:
-    """The text of a message, which may be a list of parts, some of them thoughts."""
-    if isinstance(content, list):
-        return "".join(mapping_of(part).text("text") for part in content)
-    return text_of(content)
-
-
-def is_address(url: str) -> bool:
-    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return False
-    return (
-        bool(fits)
-        and "@" not in parts.netloc
-        and url.isascii()
-        and url.isprintable()
-        and " " not in url
-    )
-
-
-def post(url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> HTTPResponse:
-    """The answer to one request; timeout_s is the longest silence, not the longest answer."""
-    parts = urlsplit(url)
-    connection, target, more = _route(parts, min(_CONNECTING_S, timeout_s))
-    try:
-        connection.connect()
-    except (OSError, HTTPException) as error:
-        text = f"{parts.hostname} cannot be reached: {error or repr(error)}"
-        raise Failed(text, "environment") from error
-    connection.sock.settimeout(timeout_s)
-    # A server that refuses a large body early closes the connection: its answer is still there.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        connection.request("POST", target, body, headers | more)
-    return connection.getresponse()
-
-
-def _route(parts: SplitResult, timeout_s: float) -> tuple[HTTPConnection, str, dict[str, str]]:
-    """The connection, the target of the request line, and headers that only the proxy needs."""
-    host, secure = parts.hostname or "", parts.scheme == "https"
-    target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-    kind = HTTPSConnection if secure else HTTPConnection
-    proxy = _proxy(parts)
-    if proxy is None:
-        return kind(host, parts.port, timeout=timeout_s), target, {}
-    if proxy.scheme != "http" or not proxy.hostname:
-        text = f"The proxy in the environment is no http:// one: {proxy.scheme}://…"
-        raise Failed(text, "environment")
-    login = _login(proxy)
-    connection = kind(proxy.hostname, proxy.port or 80, timeout=timeout_s)
-    if not secure:
-        return connection, parts._replace(fragment="").geturl(), login
-    connection.set_tunnel(host, parts.port or 443, login)
-    return connection, target, {}
-
-
-def _proxy(parts: SplitResult) -> SplitResult | None:
-    address = urllib.request.getproxies().get(parts.scheme)
-    if (
-        not address
-        or _is_loopback(parts.hostname or "")
-        or urllib.request.proxy_bypass(parts.netloc)
-    ):
-        return None
-    return urlsplit(address if "://" in address else f"http://{address}")
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether it is this machine, which no proxy can stand for."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _login(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ class PlaybookError(Exception):
 class Ended(Exception):
     """The part is over."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+    @property
+    def code(self) -> int:
+        return int(self.args[0])
 
 
 class Script:
@@ -229,7 +229,11 @@ def action_of(step: Any, where: str) -> str:
     # A tool step may have a result, which alone is a step too.
     action = "tool" if "tool" in step else next((key for key in step if key in STEPS), None)
     if action is None:
-        raise PlaybookError(f"{where} has no known action: {did_you_mean(next(iter(step)))}")
+        import difflib
+
+        word = next(iter(step))
+        near = [f", did you mean {name!r}?" for name in difflib.get_close_matches(word, STEPS, 1)]
+        raise PlaybookError(f"{where} has no known action: {word!r} is none{''.join(near)}")
     kind, options = STEPS[action]
     for key, value in step.items():
         wanted = kind if key == action else options.get(key)
@@ -239,13 +243,6 @@ def action_of(step: Any, where: str) -> str:
         if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
             raise PlaybookError(f"{where} ({action}): {key} = {value!r} has the wrong type")
     return action
-
-
-def did_you_mean(word: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, STEPS, 1)
-    return f"{word!r} is none" + (f", did you mean {near[0]!r}?" if near else "")
 
 
 def parse_rules(text: str, source: str) -> list[dict[str, Any]]:

@@ -1,31 +1,17 @@
-"""The daemon itself: health, description, backup, stop, and its history as a stream."""
+"""The daemon itself: its health, and its history as a stream."""
 
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Header, Query, Response
 
-from kapelle import __version__
 from kapelle.api.errors import ErrorView
-from kapelle.api.security import AskingAttempt, Parent, UseCases, owner_only
+from kapelle.api.security import AskingAttempt, Parent, UseCases
 from kapelle.api.sse import STREAM, EventStream, sent_event
-from kapelle.domain.specs import Spec
 from kapelle.domain.task import Activity, Event
-from kapelle.domain.views import DaemonView, NotifyView, PruneView
-from kapelle.service.daemon import BackupView
+from kapelle.service.daemon import Health
 
 router = APIRouter(tags=["daemon"])
-_owner = [Depends(owner_only)]
-
-
-class Health(BaseModel):
-    status: str = "ok"
-    version: str = __version__
-
-
-class StopBody(Spec):
-    agents: bool = False
 
 
 @router.get("/healthz", responses={503: {"model": ErrorView, "description": "it is unwell"}})
@@ -33,44 +19,6 @@ async def healthz(service: UseCases) -> Health:
     """Whether the daemon answers and has its files; the only reading that needs no token."""
     await service.daemon.require_health()
     return Health()
-
-
-@router.get("/daemon", dependencies=_owner)
-async def daemon(service: UseCases) -> DaemonView:
-    """What this daemon is and what it is doing."""
-    return await service.daemon.describe()
-
-
-@router.post("/daemon/stop", status_code=202, dependencies=_owner)
-async def stop(service: UseCases, body: StopBody | None = None) -> Health:
-    """End the daemon; running agents go on unless agents is true."""
-    service.daemon.stop(body.agents if body else False)
-    return Health(status="stopping")
-
-
-@router.post("/notify/test", dependencies=_owner)
-async def notify(service: UseCases) -> list[NotifyView]:
-    """Tell you something by every way that is set, and say what came of it."""
-    return await service.notify.test()
-
-
-@router.post("/backup", dependencies=_owner)
-async def back_up(service: UseCases) -> BackupView:
-    """Copy the databases now."""
-    return await service.daemon.back_up()
-
-
-class PruneBody(Spec):
-    merged: bool = False
-    older_s: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] | None = None
-    dry_run: bool = False
-
-
-@router.post("/prune", dependencies=_owner)
-async def prune(service: UseCases, body: PruneBody | None = None) -> PruneView:
-    """Put away what has ended: by the settings, or what is merged, or older than older_s."""
-    body = body or PruneBody()
-    return await service.work.prune(body.merged, body.older_s, body.dry_run)
 
 
 events_router = APIRouter(prefix="/events", tags=["events"])

@@ -4,20 +4,13 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from kapelle.api.security import UseCases, cookie_name, owner_only
 from kapelle.domain.specs import Spec, Text
-from kapelle.service.sessions import SESSION_LIFE_S, LoginCodeView
+from kapelle.service.sessions import SESSION_LIFE_S
 
 router = APIRouter(tags=["logins"])
-_owner = [Depends(owner_only)]
 
 
 class LoginBody(Spec):
     code: Text
-
-
-@router.post("/login-codes", dependencies=_owner)
-async def login_code(service: UseCases) -> LoginCodeView:
-    """A code that opens one browser session, once, within a minute."""
-    return service.sessions.new_code()
 
 
 @router.post("/login", status_code=204)
@@ -30,7 +23,7 @@ async def log_in(body: LoginBody, service: UseCases, request: Request) -> Respon
     return response
 
 
-@router.post("/logout", status_code=204, dependencies=_owner)
+@router.post("/logout", status_code=204, dependencies=[Depends(owner_only)])
 async def log_out(service: UseCases, request: Request) -> Response:
     """End the session of this cookie, and the terminals that it has open."""
     name = cookie_name(request)

@@ -3,33 +3,32 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin, with_hints
-from kapelle.engine.launch import command_variables, launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result
-from kapelle.engine.parts import CHECK_STARTED, Parts
+from kapelle.engine.environment import Origin
+from kapelle.engine.launch import Place
+from kapelle.engine.output import SHOWN_OUTPUT, check_facts
+from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
-from kapelle.engine.runs.limits import RunBudget, Wait
+from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.processes import Announce
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
-
-Place = tuple[Path, Origin]
 
 
 @dataclass(frozen=True)
@@ -40,23 +39,15 @@ class Commands:
     run_id: str
     owner: str
     spec: PatternSpec
-    budget: RunBudget
     journal: Journal
-    wait: Wait
+    budget: RunBudget
 
     async def check(
-        self,
-        step: Step,
-        specs: list[CheckSpec],
-        env: dict[str, str],
-        task: str | None,
-        announced: int,
+        self, step: Step, specs: list[CheckSpec], env: dict[str, str], task: str | None
     ) -> list[CheckResult]:
-        """The results in order; all are made, so that all that is wrong is known.
-
-        announced is how many were before a crash; the last is left to the step's end.
-        """
-        found = []
+        """The results in order; all are made, so that all that is wrong is known. The last is
+        announced at the step's end."""
+        found, announced = [], step.data.get("told", 0)  # before a crash
         for number, spec in enumerate(specs):
             if spec.kind is CheckKind.COMMAND:
                 result = await self._command(f"{step.position}/{number}", spec, env, task)
@@ -84,32 +75,27 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         command = spec.command or ""
-        workspace, place = await self._place(task)
-        directory, origin = place
+        workspace, place = await self._place(task, env)
         with self.parts.making(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
                 events.append(connection, CHECK_STARTED, run_id=self.run_id, **told)
 
-            ended, output = await self._execute(name, command, spec.timeout_s, env, place, announce)
-        settings = self.parts.settings(self.spec.directory)
-        if not ended.succeeded:
-            seen = command_variables(self.parts, settings, self.spec.env | env, origin)
-            output = await asyncio.to_thread(with_hints, output, command, origin, seen)
-        result = check_result(spec, ended, output)
+            process, ended = await self._execute(name, command, spec.timeout_s, place, announce)
+        result = await place.judged(spec, process, ended)
         owner = workspace.owner or task or self.owner
-        tip = await self.parts.workspaces.tip(owner) if workspace.branch is not None else None
-        result = result.model_copy(update={"directory": str(directory), "commit": tip})
-        if tip is None:
+        if workspace.branch is None:
             return result
+        tip = await self.parts.workspaces.tip(owner)
+        result = result.model_copy(update={"commit": tip})
 
-        async def again(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
-            return (await self._execute(name, command, timeout_s, env, (directory, origin)))[0]
+        async def again(name: str, place: Place, timeout_s: float) -> Ended:
+            return (await self._execute(name, command, timeout_s, place))[1]
 
-        subject = Subject(
-            self.parts, self.run_id, owner, workspace, directory, self.spec.directory, origin, again
+        subject = Subject(place, owner, workspace, self.spec.directory, again)
+        return await subject.prove(
+            name, spec, result, self.spec.prove or place.settings.tasks.prove
         )
-        return await subject.prove(name, spec, result, self.spec.prove or settings.tasks.prove)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
         """What the CI says of what is committed."""
@@ -118,7 +104,7 @@ class Commands:
         commit = await self.parts.workspaces.tip(owner)
 
         async def pause(seconds: float) -> bool:
-            await self.wait.until(time.time() + seconds)
+            await self.budget.until(time.time() + seconds)
             return True
 
         with self.parts.making(self.run_id, spec.label, ""):
@@ -138,45 +124,36 @@ class Commands:
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
         with self.parts.making(self.run_id, command.strip().split("\n")[0], command):
-            _, place = await self._place(task)
-            ended, output = await self._execute(step.position, command, timeout_s, env, place)
+            _, place = await self._place(task, env)
+            process, ended = await self._execute(step.position, command, timeout_s, place)
+        output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
-        process = await self.journal.process(step.position)
         printed = await asyncio.to_thread(tail_text, process.directory / "out.log", SHOWN_OUTPUT)
         return read_score(printed, output)
 
     async def _execute(
-        self,
-        name: str,
-        command: str,
-        timeout_s: float,
-        env: dict[str, str],
-        place: Place,
+        self, name: str, command: str, timeout_s: float, place: Place,
         announce: Announce | None = None,
-    ) -> tuple[Ended, str]:
-        directory, origin = place
+    ) -> tuple[Process, Ended]:  # fmt: skip
         process = await self.journal.process(name, announce)
-        settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
-        launch = await launch_command(
-            self.parts, settings, command, self.run_id,
-            process=process, cwd=directory, origin=origin, label=f"{name} of {self.run_id}",
-            env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
-            timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
-        )  # fmt: skip
+        limit_s = timeout_s if left is None else max(0.1, min(timeout_s, left))
+        launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self.budget.require_time_and_money()
-        return ended, await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
+        return process, ended
 
     async def _launch(self, name: str, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self.parts.execute_step(self.run_id, name, launch)
+        stop = partial(runs.end_requested, run_id=self.run_id)
+        tell = partial(self.parts.db.write, events.append, TAMPERED, run_id=self.run_id)
+        return await self.parts.execute(self.run_id, name, launch, stop, tell)
 
-    async def _place(self, task: str | None) -> tuple[Workspace, Place]:
+    async def _place(self, task: str | None, env: dict[str, str]) -> tuple[Workspace, Place]:
         """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
             row = await self.parts.db.read(tasks.get, task)
@@ -185,8 +162,9 @@ class Commands:
             await restore_deleted(self.parts, self.owner)
             run = await self.parts.db.read(runs.row, self.owner)
             workspace, directory = workspace_of(run), Path(self.spec.directory)
-        wanted, shell = self.parts.settings(self.spec.directory).workspace, self.spec.shell
-        if workspace.branch is None:
-            return workspace, (directory, Origin.of(shell, directory, None, wanted))
-        origin = Origin.of(shell, directory, Path(workspace.path), wanted)
-        return workspace, (working_directory(workspace, directory), origin)
+        settings, env = self.parts.work_settings(self.spec.directory), self.spec.env | env
+        worktree = None if workspace.branch is None else Path(workspace.path)
+        origin = Origin.of(self.spec.shell, directory, worktree, settings.workspace)
+        cwd = working_directory(workspace, directory) if worktree else directory
+        env["KAPELLE_RUN_ID"] = self.run_id
+        return workspace, Place(self.parts, settings, self.run_id, cwd, env, origin)

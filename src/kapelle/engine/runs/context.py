@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
@@ -22,14 +23,13 @@ from kapelle.engine.children import has_room
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import Commands
-from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext, T, foreign
 from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
-from kapelle.engine.runs.limits import RunBudget, Wait
+from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Fact, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, Manner, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
@@ -52,85 +52,69 @@ class _NoRoom(Exception):
 
 class DurableContext(GitContext):
     def __init__(
-        self,
-        parts: Parts,
-        run: runs.Row,
-        spec: PatternSpec,
-        journal: Journal,
-        control: Control,
-        budget: RunBudget,
+        self, parts: Parts, run: runs.Row, spec: PatternSpec, journal: Journal, budget: RunBudget
     ) -> None:
         owner = run["workspace_owner"] or run["id"]
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
         self._parts, self._project = parts, run["project"]
-        self._journal, self._control, self._budget = journal, control, budget
-        self._wait = Wait(parts, self.run_id, budget, control)
-        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal, self._wait)
+        self._journal, self._budget = journal, budget
+        self._commands = Commands(parts, self.run_id, owner, spec, journal, budget)
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        workspace: Place = "run",
-        keep_session: bool = False,
-        max_attempts: int = 1,
-        afresh: bool = False,
-        disposable: bool = False,
-        patient: bool = True,
-        **fields: Unpack[TaskArgs],
-    ) -> TaskResult:
+    async def task(self, prompt: str, **asked: Unpack[TaskArgs]) -> TaskResult:
+        workspace = asked.get("workspace", "run")
         is_own = workspace == "own"
 
         async def begin(step: Step) -> None:
             if workspace not in get_args(Place):
                 raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
             left = await self._budget.require_time_and_money()
-            kind, base = await self._place(fields, is_own=is_own, afresh=afresh)
+            kind, base = await self._place(asked, is_own=is_own)
+            tries, calls = asked.get("max_attempts", 1), left.agent_calls
+            tries = max(1, tries if calls is None else min(tries, calls))
             own = {
                 "workspace": kind,
                 "base": base,
-                "fork_session": keep_session and fields.get("continue_from") is not None,
-                "budget_usd": min(filter(None, (left.usd, fields.get("budget_usd"))), default=None),
-                "retry": _retry(max_attempts, left.agent_calls),
+                "fork_session": bool(asked.get("keep_session") and asked.get("continue_from")),
+                "budget_usd": min(filter(None, (left.usd, asked.get("budget_usd"))), default=None),
+                "retry": RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries),
             }
-            await self._submit(step, self._task_spec(prompt, fields, own), is_own=is_own)
+            await self._submit(step, self._task_spec(prompt, asked, own), is_own=is_own)
 
         async def perform(step: Step) -> str:
-            may_ask = not self.spec.never_blocks
+            may_ask, patient = not self.spec.never_blocks, asked.get("patient", True)
             task_id = await self._child(step, may_ask=may_ask, patient=patient)
-            if disposable and is_own:
+            if asked.get("disposable") and is_own:
                 await self._put_away(task_id)
             return task_id
 
-        label = fields.get("title") or prompt.strip()[:80]
-        result = await self._journal.step("task", label, perform, begin=begin, end=self._task_ended)
-        return TaskResult.model_validate(result)
+        label = asked.get("title") or prompt.strip()[:80]
+        step = Step("task", label, perform, begin, self._task_ended)
+        return TaskResult.model_validate(await self._journal.step(step))
 
     async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
-        await self._wait.for_child(child_id, may_ask=may_ask, patient=patient)
+        await self._budget.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
-    async def _place(
-        self, fields: TaskArgs, *, is_own: bool, afresh: bool
-    ) -> tuple[WorkspaceKind, str | None]:
+    async def _place(self, asked: TaskArgs, *, is_own: bool) -> tuple[WorkspaceKind, str | None]:
         """Where a task works, and the branch that a worktree of its own is made from."""
         if not self._is_git:
             return WorkspaceKind.IN_PLACE, None
-        directory = fields.get("directory")
+        directory = asked.get("directory")
         here = directory is None or await self._is_here(directory)
         if not here and not is_own:
             raise foreign(directory)
         # What goes on from another task starts from that one's branch.
-        begins = fields.get("continue_from") is None or afresh
+        begins = asked.get("continue_from") is None or asked.get("afresh")
         branches = is_own and here and begins
         return WorkspaceKind.WORKTREE, await self._branch() if branches else None
 
     def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
         """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
         run, asked = self.spec, {name: value for name, value in fields.items() if value}
+        asked = {name: asked[name] for name in asked if name not in Manner.__annotations__}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
         inherited = {name: getattr(run, name) for name in _INHERITED} | {"project": self._project}
@@ -177,7 +161,7 @@ class DurableContext(GitContext):
                 await store()
                 return
             except _NoRoom:
-                await self._wait.until(time.time() + _LOOK_S)
+                await self._budget.until(time.time() + _LOOK_S)
 
     def _task_ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
@@ -201,20 +185,12 @@ class DurableContext(GitContext):
                 self._require_room(connection)
 
             inherited = await self._inherited(shared is None)
-            await self._in_turn(
-                lambda: start(
-                    self._parts,
-                    pattern,
-                    {**inherited, **spec},
-                    f"{self.run_id}/{step.position}",
-                    parent_id=self.run_id,
-                    workspace_owner=shared,
-                    also=also,
-                )
-            )
+            asked, key = {**inherited, **spec}, f"{self.run_id}/{step.position}"
+            whose = Belonging(run_id=self.run_id, workspace_owner=shared)
+            await self._in_turn(partial(start, self._parts, pattern, asked, key, whose, also))
 
-        result = await self._journal.step("run", pattern, self._child, begin=begin, end=_run_ended)
-        return RunResult.model_validate(result)
+        step = Step("run", pattern, self._child, begin, _run_ended)
+        return RunResult.model_validate(await self._journal.step(step))
 
     async def _inherited(self, own: bool) -> dict[str, Any]:
         """What a run inside this one takes over; its own worktree begins where this one is."""
@@ -226,7 +202,7 @@ class DurableContext(GitContext):
         return inherited
 
     async def check(
-        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
         announced = 0
@@ -234,7 +210,7 @@ class DurableContext(GitContext):
         async def perform(step: Step) -> list[Any]:
             nonlocal announced
             announced = step.data.get("told", 0)
-            found = await self._commands.check(step, specs, env or {}, task, announced)
+            found = await self._commands.check(step, specs, env or {}, task)
             return [result.model_dump(mode="json") for result in found]
 
         def end(connection: Connection, found: list[Any]) -> list[Any]:
@@ -243,10 +219,8 @@ class DurableContext(GitContext):
             return found
 
         label = ", ".join(spec.label for spec in specs)
-        begin = self._begin_in_time
-        return Checked(
-            checks=await self._journal.step("check", label, perform, begin=begin, end=end)
-        )
+        step = Step("check", label, perform, self._begin_in_time, end)
+        return Checked.model_validate({"checks": await self._journal.step(step)})
 
     async def _begin_in_time(self, step: Step) -> None:
         """How a step begins that takes time."""
@@ -254,21 +228,14 @@ class DurableContext(GitContext):
         await self._parts.db.write(self._journal.store, step)
 
     async def score(
-        self,
-        command: str,
-        *,
-        timeout_s: float = 600,
-        env: dict[str, str] | None = None,
-        task: str | None = None,
+        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
         async def perform(step: Step) -> Any:
             scored = await self._commands.score(step, command, timeout_s, env or {}, task)
             return scored.model_dump(mode="json")
 
-        begin = self._begin_in_time
-        return Scored.model_validate(
-            await self._journal.step("score", command, perform, begin=begin)
-        )
+        step = Step("score", command, perform, self._begin_in_time)
+        return Scored.model_validate(await self._journal.step(step))
 
     async def ask(self, question: str, default: str | None = None) -> str:
         if not isinstance(default, str | None):
@@ -283,24 +250,24 @@ class DurableContext(GitContext):
             await self._parts.db.write(store, step, with_patience(self._parts, spec))
 
         def perform(step: Step) -> Coroutine[Any, Any, str]:
-            return self._control.suspend(step.position)
+            return self._budget.control.suspend(step.position)
 
         data = {"default": default}
-        return await self._journal.step("ask", question, perform, begin=begin, data=data)
+        said: str = await self._journal.step(Step("ask", question, perform, begin, data=data))
+        return said
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: Step) -> Awaitable[None]:
-            return self._wait.until(step.data["until"])
+            return self._budget.until(step.data["until"])
 
         data = {"until": time.time() + seconds}
-        await self._journal.step("sleep", f"{seconds:g} s", perform, data=data)
+        await self._journal.step(Step("sleep", f"{seconds:g} s", perform, data=data))
 
     async def now(self) -> datetime:
-        async def perform(_step: Step) -> float:
+        async def perform() -> float:
             return time.time()
 
-        seconds = await self._journal.step("now", "now", perform, at_once=True)
-        return datetime.fromtimestamp(seconds, UTC)
+        return datetime.fromtimestamp(await self._git_step("now", "now", perform), UTC)
 
     async def progress(self, **facts: Fact) -> None:
         for name, value in facts.items():
@@ -309,16 +276,16 @@ class DurableContext(GitContext):
             try:
                 json.dumps(value)
             except (TypeError, ValueError):
-                raise InvalidInput(
-                    f"ctx.progress: {name} is nothing for JSON: {value!r}."
-                ) from None
+                text = f"ctx.progress: {name} is nothing for JSON: {value!r}."
+                raise InvalidInput(text) from None
 
         def end(connection: Connection, _made: None) -> None:
             known = runs.row(connection, self.run_id)["progress"]
             runs.update(connection, self.run_id, progress={**known, **facts})
             events.append(connection, "run.progress", run_id=self.run_id, **facts)
 
-        await self._journal.step("progress", "progress", no_work, end=end, data=facts, at_once=True)
+        step = Step("progress", "progress", no_work, end=end, data=facts, at_once=True)
+        await self._journal.step(step)
 
     async def note(self, key: str, value: str) -> None:
         try:
@@ -329,13 +296,11 @@ class DurableContext(GitContext):
         def end(connection: Connection, _made: None) -> None:
             notes.put(connection, spec, None, self.run_id)
 
-        await self._journal.step("note", key, no_work, end=end, at_once=True)
+        await self._journal.step(Step("note", key, no_work, end=end, at_once=True))
 
     async def read_note(self, key: str) -> str | None:
-        async def perform(_step: Step) -> str | None:
-            return await self._parts.db.read(notes.of_people, self.run_id, key)
-
-        return await self._journal.step("read_note", key, perform, at_once=True)
+        read = partial(self._parts.db.read, notes.of_people, self.run_id, key)
+        return await self._git_step("read_note", key, read)
 
     async def commit(self, message: str) -> str | None:
         async def perform(_step: Step) -> Any:
@@ -351,10 +316,8 @@ class DurableContext(GitContext):
                 self._remember(connection, found[0])
             return found[1]
 
-        tip: str | None = await self._journal.step(
-            "commit", message, perform, end=end, at_once=True
-        )
-        return tip
+        tip = await self._journal.step(Step("commit", message, perform, end=end, at_once=True))
+        return str(tip) if tip else None
 
     async def revert(self, commit: str) -> None:
         async def perform(step: Step) -> None:
@@ -367,7 +330,7 @@ class DurableContext(GitContext):
             if self._is_git:
                 self._remember(connection, commit)
 
-        await self._journal.step("revert", commit[:12], perform, end=end, at_once=True)
+        await self._journal.step(Step("revert", commit[:12], perform, end=end, at_once=True))
 
     def _remember(self, connection: Connection, commit: str | None) -> None:
         """What the run's branch holds, so that exactly this is merged later."""
@@ -381,7 +344,9 @@ class DurableContext(GitContext):
     async def _git_step(
         self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
     ) -> T:
-        return await self._journal.step(kind, label, lambda _step: perform(), at_once=again)
+        step = Step(kind, label, lambda _step: perform(), at_once=again)
+        result: T = await self._journal.step(step)
+        return result
 
     async def merge(self, work: TaskResult | RunResult) -> Merged:
         def perform(_step: Step) -> Awaitable[Merged]:
@@ -394,14 +359,14 @@ class DurableContext(GitContext):
                 update(connection, work.id, merged_at=datetime.now(UTC))
             return merged.model_dump(mode="json")
 
-        return Merged.model_validate(await self._journal.step("merge", work.id, perform, end=end))
+        step = Step("merge", work.id, perform, end=end)
+        return Merged.model_validate(await self._journal.step(step))
 
     async def budget(self) -> Left:
-        async def perform(_step: Step) -> Any:
+        async def perform() -> Any:
             return (await self._budget.left()).model_dump()
 
-        left = await self._journal.step("budget", "budget", perform, at_once=True)
-        return Left.model_validate(left)
+        return Left.model_validate(await self._git_step("budget", "budget", perform))
 
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._journal.lock(name, places)
@@ -417,8 +382,3 @@ def _run_ended(connection: Connection, run_id: str) -> Any:
     cost = runs.spent(connection, runs.family(connection, run_id))[1]
     result = RunResult.model_validate({**same, **commits, "cost_usd": cost})
     return result.model_dump(mode="json")
-
-
-def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
-    tries = max(1, max_attempts if calls is None else min(max_attempts, calls))
-    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)

@@ -13,7 +13,7 @@ from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
-from kapelle.store import attempts, children, events, processes, runs, steps
+from kapelle.store import attempts, children, events, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -28,13 +28,19 @@ END = frozenset({"cancel", "abandon"})
 class Interrupted(BaseException):
     """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
 
+    rank = 0  # of several, the one that goes before the others
+
 
 class Paused(Interrupted):
     """A person wants the run to pause."""
 
+    rank = 2
+
 
 class Suspended(Interrupted):
     """The run waits for a person's answer, at these places."""
+
+    rank = 3
 
     def __init__(self, asked: Set[str]) -> None:
         super().__init__()
@@ -43,6 +49,8 @@ class Suspended(Interrupted):
 
 class Cancelled(Interrupted):
     """A person wants the run to end."""
+
+    rank = 1
 
 
 class Superseded(Interrupted):
@@ -96,19 +104,12 @@ class Control:
 
 
 async def cancel(
-    parts: Parts,
-    run_id: str,
-    reason: str,
-    *,
-    with_tasks: bool = True,
-    limit_reached: str | None = None,
+    parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True, limit: str | None = None
 ) -> None:
-    """End a run and the runs inside it; its tasks are ended too, or left to go on.
-
-    limit_reached is what the run around it has used up, where that is the cause.
-    """
+    """End a run and the runs inside it; its tasks are ended too, or left to go on. limit is what
+    the run around it has used up, where that is the cause."""
     stop = "cancel" if with_tasks else "abandon"
-    stops, family = await parts.db.write(_cancel, run_id, reason, stop, limit_reached)
+    stops, family = await parts.db.write(_cancel, run_id, reason, stop, limit)
     for attempt_id, request in stops:
         parts.stop(attempt_id, request)
     for member in family:
@@ -116,7 +117,7 @@ async def cancel(
 
 
 def _cancel(
-    connection: Connection, run_id: str, reason: str, stop: str, limit_reached: str | None = None
+    connection: Connection, run_id: str, reason: str, stop: str, limit: str | None = None
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
@@ -127,15 +128,14 @@ def _cancel(
         for one in below:
             if is_id("task", one.id) and one.status not in FINAL:
                 with suppress(Conflict):  # it ended with one that it depends on
-                    requests.append(actions.cancel(connection, one.id, reason, limit_reached))
+                    requests.append(actions.cancel(connection, one.id, reason, limit))
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
         if status in _AT_REST:
-            cause = {"limit_reached": limit_reached}
-            runs.change(connection, member, RunStatus.CANCELLED, reason, **cause)
+            runs.change(connection, member, RunStatus.CANCELLED, reason, limit_reached=limit)
         elif status not in RUN_FINAL:
-            _request_stop(connection, member, stop, reason, limit_reached)
+            _request_stop(connection, member, stop, reason, limit)
     return [request for request in requests if request is not None], family
 
 
@@ -192,9 +192,9 @@ def resume(connection: Connection, run_id: str) -> None:
 
 
 def _request_stop(
-    connection: Connection, run_id: str, stop: str, reason: str, limit_reached: str | None = None
+    connection: Connection, run_id: str, stop: str, reason: str, limit: str | None = None
 ) -> None:
-    runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit_reached)
+    runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit)
     kind = "run.pausing" if stop == "pause" else "run.stopping"
     events.append(connection, kind, run_id=run_id, reason=reason)
 
@@ -207,19 +207,13 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
 
 
 async def end_child(
-    parts: Parts,
-    child_id: str,
-    reason: str,
-    *,
-    with_tasks: bool = True,
-    limit_reached: str | None = None,
+    parts: Parts, child_id: str, reason: str, *, with_tasks: bool = True, limit: str | None = None
 ) -> None:
     """End a task or run of a run, unless it has just ended by itself."""
-    cause = {"limit_reached": limit_reached}
     with suppress(Conflict):
         if is_id("run", child_id):
-            await cancel(parts, child_id, reason, with_tasks=with_tasks, **cause)
-        elif stop := await parts.db.write(actions.cancel, child_id, reason, **cause):
+            await cancel(parts, child_id, reason, with_tasks=with_tasks, limit=limit)
+        elif stop := await parts.db.write(actions.cancel, child_id, reason, limit):
             parts.stop(*stop)
 
 
@@ -246,8 +240,7 @@ def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> lis
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
     """End the commands of a run that a daemon before this one started and nobody watches."""
     deadline = time.monotonic() + _LONGEST_S
-    begun = await parts.db.read(processes.of_owner, run_id)
-    directories = [parts.process(row).directory for row in begun.values()]
+    directories = [one.directory for one in (await parts.processes(run_id)).values()]
     while left := await asyncio.to_thread(lambda: list(filter(is_running, directories))):
         if time.monotonic() > deadline:
             _log.warning("%s leaves commands running: %s", run_id, left)

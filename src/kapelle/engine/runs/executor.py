@@ -39,11 +39,11 @@ from kapelle.engine.runs.control import (
     end_checks,
     end_children,
 )
-from kapelle.engine.runs.journal import Exited, Journal
+from kapelle.engine.runs.journal import Exited, Journal, play
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.queue import last_alive
-from kapelle.engine.runs.workspace import restore_branch, run_workspace
+from kapelle.engine.runs.workspace import restore_deleted, run_workspace
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
@@ -159,11 +159,8 @@ class RunExecutor:
             # A repository that is away for a while must not cost the run.
             return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
         with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
-            return (
-                Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
-                if deadly
-                else await self._play(run, known)
-            )
+            dead = Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
+            return dead if deadly else await self._play(run, known)
 
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
@@ -181,13 +178,13 @@ class RunExecutor:
         claim = runs.Claim(self._parts.performer, run["executions"])
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
-        budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(self._parts, run, spec, journal, control, budget)
+        budget = RunBudget(self._parts, run["id"], spec, control)
+        context = DurableContext(self._parts, run, spec, journal, budget)
         own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
         roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
-            result = await _watched(pattern.function(context, spec), journal, control, budget)
+            result = await _watched(pattern.function(context, spec), journal, budget)
         except (Superseded, Paused):
             return Verdict(RunStatus.PAUSED)
         except Suspended as stop:
@@ -227,7 +224,9 @@ class RunExecutor:
             return None
         owner = run["workspace_owner"] or run["id"]
         try:
-            await restore_branch(self._parts, owner, commit, stopped_by)
+            await restore_deleted(self._parts, owner)
+            await self._parts.workspaces.restore(owner, commit, stopped_by)
+            await self._parts.db.write(runs.update, owner, workspace_commit=commit)
         except Unavailable:
             raise
         except KapelleError as error:
@@ -236,17 +235,15 @@ class RunExecutor:
         return None
 
 
-async def _watched(
-    pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control, budget: RunBudget
-) -> Any:
+async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, budget: RunBudget) -> Any:
     """The result of a pattern, which is called off if it heeds neither a request nor a limit by
     itself; raises what ends it, from within or from outside."""
-    playing = asyncio.create_task(journal.main(pattern))
+    playing = asyncio.create_task(play(pattern))
     try:
         while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
             # In a step it sees requests and limits itself, and ends what it has begun.
             if journal.idle_s > _GRACE_S:
-                await control.require()
+                await budget.control.require()
                 await budget.require_time_and_money()
     except BaseException as error:
         journal.close(error)

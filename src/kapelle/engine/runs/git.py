@@ -3,6 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,16 +77,13 @@ class GitContext(Context):
         return Combined.model_validate(found)
 
     async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
-        owner, directory = task.id if task else self._owner, Path(self.spec.directory)
-        return await self._git_step(
-            "read", path, lambda: self._workspaces.read_file(owner, directory, path)
-        )
+        place = (task.id if task else self._owner, Path(self.spec.directory), path)
+        return await self._git_step("read", path, partial(self._workspaces.read_file, *place))
 
     async def write_file(self, path: str, text: str) -> None:
-        owner, directory = self._owner, Path(self.spec.directory)
-        await self._git_step(
-            "write", path, lambda: self._workspaces.write_file(owner, directory, path, text)
-        )
+        place = (self._owner, Path(self.spec.directory), path)
+        write = partial(self._workspaces.write_file, *place, text)
+        await self._git_step("write", path, write)
 
     async def name_branch(self, name: str, task: TaskResult, before: str | None = None) -> bool:
         async def perform() -> bool:
@@ -95,10 +93,8 @@ class GitContext(Context):
         return await self._git_step("branch", name, perform)
 
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
-        async def perform() -> list[str]:
-            return await self._workspaces.conflicted(task.id, paths)
-
-        return await self._git_step("conflicted", task.id, perform)
+        look = partial(self._workspaces.conflicted, task.id, paths)
+        return await self._git_step("conflicted", task.id, look)
 
     async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
         async def perform() -> str:

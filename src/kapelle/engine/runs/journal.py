@@ -7,26 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
-from kapelle.engine.runs.control import (
-    Cancelled,
-    Control,
-    Interrupted,
-    Paused,
-    Superseded,
-    Suspended,
-)
+from kapelle.engine.runs.control import Control, Interrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import processes, steps
 from kapelle.store.database import Connection
-
-T = TypeVar("T")
-
 
 _log = logging.getLogger("kapelle.runs")
 _PAUSE_S = 1.0
@@ -56,17 +46,14 @@ class Step:
     stored in one transaction when it was made.
     """
 
-    position: str
     kind: str
     label: str
     perform: "Callable[[Step], Awaitable[Any]]"
-    begin: "Begin | None" = None
+    begin: "Callable[[Step], Awaitable[None]] | None" = None
     end: Callable[[Connection, Any], Any] | None = None
     data: dict[str, Any] = field(default_factory=dict)
     at_once: bool = False
-
-
-Begin = Callable[[Step], Awaitable[None]]
+    position: str = ""  # its place, which the journal gives it
 
 
 class Journal:
@@ -83,10 +70,6 @@ class Journal:
         self._open = 0
         self._idle_since = time.monotonic()
         self._closed: BaseException | None = None
-
-    async def main(self, pattern: Coroutine[Any, Any, Any]) -> Any:
-        """Play the pattern in the present asyncio task, which alone makes its outermost steps."""
-        return await _branch("", pattern)
 
     @property
     def idle_s(self) -> float:
@@ -110,23 +93,11 @@ class Journal:
             raise scope.left
         return scope.next()
 
-    async def step(
-        self,
-        kind: str,
-        label: str,
-        perform: Callable[[Step], Awaitable[T]],
-        *,
-        begin: Begin | None = None,
-        end: Callable[[Connection, T], Any] | None = None,
-        data: dict[str, Any] | None = None,
-        at_once: bool = False,
-    ) -> T:
+    async def step(self, step: Step) -> Any:
         """The result of a step, which JSON can hold: remembered, or made now."""
-        if not isinstance(label, str):
-            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        step = Step(self._next(), kind, label, perform, begin, end, data or {}, at_once)
-        result: T = await self._repeated(step)
-        return result
+        if not isinstance(step.label, str):
+            raise InvalidInput(f"ctx.{step.kind} takes a text, not {step.label!r}.")
+        return await self._repeated(replace(step, position=self._next()))
 
     async def _repeated(self, step: Step) -> Any:
         """A step, however often what it needs is not to be had."""
@@ -140,13 +111,10 @@ class Journal:
                     _log.warning(
                         "%s %s of %s waits: %s", step.kind, step.position, self._run_id, error
                     )
-                await self._wait_for_resources()
-
-    async def _wait_for_resources(self) -> None:
-        """Wait for what passes, unless a person does not want to, and see how far it has come."""
-        await asyncio.sleep(_PAUSE_S)
-        await retried(self._control.require)()
-        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
+                # Wait for what passes, unless a person does not want to; see how far it has come.
+                await asyncio.sleep(_PAUSE_S)
+                await retried(self._control.require)()
+                self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -158,7 +126,7 @@ class Journal:
         with self._branch_left():
             await self._gates[name].enter(was_in=was_in)
         try:
-            await self._repeated(Step(position, "lock", name, no_work, at_once=True))
+            await self._repeated(Step("lock", name, no_work, at_once=True, position=position))
             yield
         finally:
             self._gates[name].leave()
@@ -218,12 +186,9 @@ class Journal:
             raise
         except KapelleError as error:
             # Remembered too: what was over, or not installed, may be there at the next replay.
-            await self._parts.db.write(self._refuse, step, error)
+            refused = replace(step, kind=step.kind + _REFUSED, at_once=True)
+            await self._parts.db.write(self._end, refused, None, error)
             raise
-
-    def _refuse(self, connection: Connection, step: Step, error: KapelleError) -> None:
-        self._control.check(connection)
-        self._end(connection, replace(step, kind=step.kind + _REFUSED, at_once=True), None, error)
 
     async def _make(self, step: Step) -> Any:
         while True:
@@ -245,6 +210,8 @@ class Journal:
         self, connection: Connection, step: Step, made: Any, error: KapelleError | None = None
     ) -> Any:
         """Store what came of a step, and one that is made at once as a whole."""
+        if step.kind.endswith(_REFUSED):
+            self._control.check(connection)  # it has not begun
         self._control.require_claim(connection)
         result, problem = made, None
         if error is not None:
@@ -283,7 +250,7 @@ class Journal:
         """Branches at once, each with places of its own; all end before anything is raised."""
         prefix = self._next()
         entered = [
-            asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
+            asyncio.create_task(play(branch, f"{prefix}.{number}."))
             for number, branch in enumerate(branches, 1)
         ]
         with self._branch_left():
@@ -294,20 +261,22 @@ class Journal:
                     task.cancel()
                 raise
             errors = [item for item in ended if isinstance(item, BaseException)]
-            for error in sorted(errors, key=_severity):
+            # The end goes before a pause, and both before errors, which the replay repeats.
+            ranks = [item.rank if isinstance(item, Interrupted) else 4 for item in errors]
+            for _, error in sorted(zip(ranks, errors, strict=True), key=lambda pair: pair[0]):
                 raise error
         return list(ended)
 
 
+@dataclass
 class _Scope:
     """Numbers the steps of one branch, so that they have the same places at every replay."""
 
-    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
-        self.prefix = prefix
-        self.owner = owner
-        self.count = 0
-        # What ended the branch: whatever it does on its way out is not part of it.
-        self.left: BaseException | None = None
+    prefix: str
+    owner: "asyncio.Task[Any] | None"
+    count: int = 0
+    # What ended the branch: whatever it does on its way out is not part of it.
+    left: BaseException | None = None
 
     def next(self) -> str:
         self.count += 1
@@ -317,7 +286,8 @@ class _Scope:
 _scope: ContextVar[_Scope] = ContextVar("scope")
 
 
-async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
+async def play(branch: Coroutine[Any, Any, Any], prefix: str = "") -> Any:
+    """Play a pattern or a branch of it in the present asyncio task, which alone makes its steps."""
     _scope.set(_Scope(prefix, asyncio.current_task()))
     try:
         return await branch
@@ -383,12 +353,6 @@ def _is_in(name: str, entry: steps.Row | None) -> bool:
 
 async def no_work(_step: Step) -> None:
     """What a step does that is only recorded."""
-
-
-def _severity(error: BaseException) -> int:
-    """The end goes before a pause, and both before errors, which the replay repeats."""
-    order = (Superseded, Cancelled, Paused, Suspended)
-    return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
 
 
 def _remembered(entry: steps.Row) -> Any:

@@ -1,7 +1,6 @@
 """What a run may use, its children included: held where attempts begin and while it waits."""
 
 import time
-from dataclasses import dataclass
 
 from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
 from kapelle.domain.errors import LimitReached
@@ -20,11 +19,10 @@ _LONG_S = 60.0
 
 
 class RunBudget:
-    """The limits of one run against what it has spent."""
+    """The limits of one run against what it has spent, and how it waits within them."""
 
-    def __init__(self, parts: Parts, run_id: str, spec: PatternSpec) -> None:
-        self._parts = parts
-        self._run_id = run_id
+    def __init__(self, parts: Parts, run_id: str, spec: PatternSpec, control: Control) -> None:
+        self._parts, self._run_id, self.control = parts, run_id, control
         self._budget = Budget(
             max_seconds=spec.max_seconds,
             max_usd=spec.budget_usd,
@@ -67,55 +65,45 @@ class RunBudget:
             raise LimitReached(money_spent(found[0]))
         return left.model_copy(update={"usd": usd})
 
-    async def look_again_s(self) -> float:
+    async def _look_again_s(self) -> float:
         """How long one may wait before looking again."""
         left = (await self.left()).seconds
         longest = _LONG_S if self._budget.max_usd is None else _LOOK_S
         return longest if left is None else max(0.01, min(left, longest))
-
-
-@dataclass(frozen=True)
-class Wait:
-    """How one run waits: requests and limits are looked at meanwhile."""
-
-    parts: Parts
-    run_id: str
-    budget: RunBudget
-    control: Control
 
     async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
         row = runs.row if is_id("run", child_id) else tasks.row
         spent = False
-        with self.parts.db.watch(child_id, self.run_id) as changed:
-            while (child := await self.parts.db.glance(row, child_id))["status"] not in FINAL:
+        with self._parts.db.watch(child_id, self._run_id) as changed:
+            while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.control.require(still=child["status"] == TaskStatus.RUNNING)
                 if child["waiting_for"] == "input" and not may_ask:
                     reason = f"{NOBODY}: {child['reason']}"
-                    await end_child(self.parts, child_id, reason)
+                    await end_child(self._parts, child_id, reason)
                 elif child["waiting_for"] == "rate_limit" and not patient:
-                    await end_child(self.parts, child_id, f"{MAKES_WAY}: {child['reason']}")
+                    await end_child(self._parts, child_id, f"{MAKES_WAY}: {child['reason']}")
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     reason = limit_reason(limit)
-                    await end_child(self.parts, child_id, reason, limit_reached=limit)
-                await changed.wait(_LONG_S if spent else await self.budget.look_again_s())
+                    await end_child(self._parts, child_id, reason, limit=limit)
+                await changed.wait(_LONG_S if spent else await self._look_again_s())
         # As its row tells also after a restart.
         if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
             raise LimitReached(child["limit_reached"])
 
     async def until(self, deadline: float) -> None:
         """Return at a time (seconds since 1970)."""
-        with self.parts.db.watch(self.run_id) as changed:
+        with self._parts.db.watch(self._run_id) as changed:
             while (left := deadline - time.time()) > 0:
                 await self.control.require()
-                await self.budget.require_time_and_money()
-                await changed.wait(min(left, await self.budget.look_again_s()))
+                await self.require_time_and_money()
+                await changed.wait(min(left, await self._look_again_s()))
 
     async def _limit_reached(self) -> str | None:
         try:
-            await self.budget.require_time_and_money()
+            await self.require_time_and_money()
         except LimitReached as error:
             return error.message
         return None

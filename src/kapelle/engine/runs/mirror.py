@@ -15,6 +15,7 @@ from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
+from kapelle.runner.shim import files
 from kapelle.store import events, runs
 
 _log = logging.getLogger("kapelle.runs")
@@ -62,7 +63,7 @@ class RunMirror:
             if found:
                 with self._guarded(self._position):
                     self._position.parent.mkdir(mode=0o700, exist_ok=True)
-                    _replace(self._position, str(seq))
+                    files.replace(str(self._position), str(seq).encode())
 
     @contextmanager
     def _guarded(self, path: Path) -> Iterator[None]:
@@ -115,10 +116,10 @@ class RunMirror:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.writelines(event.model_dump_json() + "\n" for event in told)
         status = run.model_dump(mode="json", exclude={"spec", "result"})
-        _replace(directory / "status.json", json.dumps(status, indent=1))
+        files.replace(f"{directory}/status.json", json.dumps(status, indent=1).encode())
         if run.status in RUN_FINAL:
             result = run.model_dump(mode="json", include={"id", "status", "reason", "result"})
-            _replace(directory / "result.json", json.dumps(result, indent=1))
+            files.replace(f"{directory}/result.json", json.dumps(result, indent=1).encode())
 
 
 def _read_position(path: Path) -> int:
@@ -143,11 +144,3 @@ def _last_seq(path: Path) -> int:
             return int(json.loads(whole.rpartition(b"\n")[2])["seq"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0
-
-
-def _replace(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    fresh.replace(path)

@@ -157,16 +157,12 @@ def _written(path: Path, text: str) -> list[PatternView]:
     return items
 
 
+@lru_cache(maxsize=100)
 def _tried(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
     """The patterns that a file defines, as a process of its own says that has imported it."""
+    # What is raised is not kept by the cache.
     if time.monotonic() < _slow.get((path, text), 0):
         raise _too_slow(path)
-    told = _told(path, text)
-    return [PatternView(**item) for item in told["patterns"]], told["problems"]
-
-
-@lru_cache(maxsize=100)
-def _told(path: Path, text: str) -> dict[str, Any]:
     argv = [sys.executable, "-P", "-c", _IMPORT, str(path)]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     env = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -178,9 +174,8 @@ def _told(path: Path, text: str) -> dict[str, Any]:
     try:
         told: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
-        problem = f"{path} ends the process that imports it (exit code {ended.code})."
-        return {"patterns": [], "problems": [problem]}
-    return told
+        return [], [f"{path} ends the process that imports it (exit code {ended.code})."]
+    return [PatternView(**item) for item in told["patterns"]], told["problems"]
 
 
 def _too_slow(path: Path) -> InvalidInput:

@@ -14,14 +14,8 @@ from kapelle.domain.text import titled
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.tasks.submit import (
-    Also,
-    require_abilities,
-    require_agent,
-    require_directory,
-    with_template,
-    workspace_kind,
-)
+from kapelle.engine.tasks import submit
+from kapelle.engine.tasks.submit import ALONE, Also, Belonging, require_directory
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
@@ -32,21 +26,13 @@ _DEEPEST = 20
 
 
 async def start(
-    parts: Parts,
-    pattern: str,
-    spec: dict[str, Any],
-    idempotency_key: str | None = None,
-    *,
-    parent_id: str | None = None,
-    schedule_id: str | None = None,
-    parent_task_id: str | None = None,
-    workspace_owner: str | None = None,
-    also: Also | None = None,
-) -> str:
+    parts: Parts, pattern: str, spec: dict[str, Any], idempotency_key: str | None = None,
+    belonging: Belonging = ALONE, also: Also | None = None,
+) -> str:  # fmt: skip
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
-    checked, _ = await with_template(parts, checked)
+    checked, _ = await submit.with_template(parts, checked)
     run_id = await parts.db.glance(unused_id, "run")
     directory = os.path.normpath(checked.directory)
     values: dict[str, Any] = {
@@ -56,16 +42,16 @@ async def start(
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "repository": repository_of(directory),
-        "project": checked.project or _project(parts, checked, run_id, parent_id),
-        "parent_id": parent_id,
-        "schedule_id": schedule_id,
-        "parent_task_id": parent_task_id,
+        "project": checked.project or _project(parts, checked, run_id, belonging.run_id),
+        "parent_id": belonging.run_id,
+        "schedule_id": belonging.schedule_id,
+        "parent_task_id": belonging.parent_task_id,
         "status": RunStatus.QUEUED,
         "may_ask": not checked.never_blocks,
         "progress": {},
         "workspace_kind": kind,
         "workspace_path": directory,
-        "workspace_owner": workspace_owner,
+        "workspace_owner": belonging.workspace_owner,
         "idempotency_key": idempotency_key,
         "shell": parts.secrets.keep_shell(checked.shell),
     }
@@ -82,19 +68,17 @@ async def examine(
     """The specification, and where its run would work; raises what would keep it from that."""
     checked = await validated(parts, pattern, spec)
     settings = parts.work_settings(checked.directory)
-    by_template, _ = await with_template(parts, checked)
+    by_template, _ = await submit.with_template(parts, checked)
     for role in dict.fromkeys(by_template.roles):
-        agent = require_agent(role.agent, settings)
-        require_abilities(
-            agent, settings, model=role.model, system_prompt=role.system_prompt,
-            budget=checked.budget_usd,
-        )  # fmt: skip
+        agent = submit.require_agent(role.agent, settings)
+        given: dict[str, Any] = {"model": role.model, "system_prompt": role.system_prompt}
+        submit.require_abilities(agent, settings, budget=checked.budget_usd, **given)
     for name in checked.fallback_agents:
-        require_agent(name, settings)
+        submit.require_agent(name, settings)
     shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}
     for name, inner in checked.inner_runs:
         await examine(parts, name, {**shared, **inner})
-    kind = await workspace_kind(parts, checked, settings)
+    kind = await submit.workspace_kind(parts, checked, settings)
     for place, shares in checked.places:
         here = await is_here(parts.workspaces, checked, require_directory(place))
         if shares and not here and kind is WorkspaceKind.WORKTREE:

@@ -22,14 +22,9 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
         *brought_along(wanted, run["directory"]),
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
-        await parts.db.write(
-            runs.update,
-            run["id"],
-            workspace_path=made.path,
-            workspace_branch=made.branch,
-            workspace_base=made.base,
-            workspace_base_commit=made.base_commit,
-        )
+        found = {f"workspace_{name}": getattr(made, name)
+                 for name in ("path", "branch", "base", "base_commit")}  # fmt: skip
+        await parts.db.write(runs.update, run["id"], **found)
     return made
 
 
@@ -38,10 +33,3 @@ async def restore_deleted(parts: Parts, owner: str) -> None:
     run = await parts.db.glance(runs.row, owner)
     if run["workspace_branch"] is not None and not Path(run["workspace_path"]).is_dir():
         await run_workspace(parts, run)
-
-
-async def restore_branch(parts: Parts, owner: str, commit: str, name: str) -> None:
-    """Have the worktree and the branch of a run hold a commit; what is lost by that is archived."""
-    await restore_deleted(parts, owner)
-    await parts.workspaces.restore(owner, commit, name)
-    await parts.db.write(runs.update, owner, workspace_commit=commit)

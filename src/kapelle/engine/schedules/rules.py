@@ -217,20 +217,18 @@ def _decide_after(situation: Situation, decision: Decision) -> None:
     if leader is None or situation.expired:
         return
     for slot in leader.to_follow:
-        _fire(situation, decision, slot, gated=False)
+        _fire(situation, decision, slot)
     at_rest = not leader.to_follow and leader.in_flight is None and not situation.starting
     if at_rest and not leader.is_open:
         decision.status = (ScheduleStatus.COMPLETED, f"{leader.id}, which it follows, has ended")
 
 
 def _fire(
-    situation: Situation,
-    decision: Decision,
-    slot: datetime,
-    reason: str | None = None,
-    gated: bool = True,
+    situation: Situation, decision: Decision, slot: datetime, reason: str | None = None
 ) -> None:
-    schedule, leader = situation.schedule, situation.leader if gated else None
+    schedule, leader = situation.schedule, situation.leader
+    if trigger_of(schedule) == "after":
+        leader = None  # its success is what the slot is for
     starting = decision.count(Outcome.STARTING)
     in_flight = situation.in_flight or ("what the slot before it started" if starting else None)
     runs = schedule["started"] + situation.starting + starting

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
@@ -13,9 +13,8 @@ from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets
 from kapelle.store import schedules
-from kapelle.store.database import Connection, Database
+from kapelle.store.database import Database
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Slot = tuple[str, datetime]
 
@@ -48,10 +47,7 @@ class Scheduler:
         secrets: SpecSecrets,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._db = db
-        self._starter = starter
-        self._secrets = secrets
-        self.clock = clock
+        self._db, self._starter, self._secrets, self.clock = db, starter, secrets, clock
         self._lock = asyncio.Lock()
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
@@ -66,7 +62,10 @@ class Scheduler:
                 began = time.monotonic()
                 try:
                     await self.tick()
-                    pause = await self._until_next()
+                    moment, pause = await self._db.glance(schedules.next_moment), _LONGEST_PAUSE_S
+                    if moment is not None:
+                        left = (moment - self.clock()).total_seconds()
+                        pause = min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
                 except Exception:
                     _log.exception("a pass of the scheduler failed and will be made again")
                     pause = 1.0
@@ -86,28 +85,15 @@ class Scheduler:
                 await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
                 self._sweep_at = time.monotonic() + _SWEEP_S
 
-    async def alter(
-        self,
-        change: Callable[Concatenate[Connection, str, P], T],
-        schedule_id: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def alter(self, change: Callable[..., T], schedule_id: str, *args: Any) -> T:
         """Apply a change between two passes; what it wants started is, when this returns."""
         async with self._lock:
             await self._settle_all(self.clock())
             self._asked = False
-            result = await self._db.write(change, schedule_id, *args, **kwargs)
+            result = await self._db.write(change, schedule_id, *args)
             await self._settle_all(self.clock())
             await self._drop_secrets(schedule_id)
             return result
-
-    async def _until_next(self) -> float:
-        moment = await self._db.glance(schedules.next_moment)
-        if moment is None:
-            return _LONGEST_PAUSE_S
-        left = (moment - self.clock()).total_seconds()
-        return min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     async def _advance(self, schedule_id: str, now: datetime) -> None:
         """See to one schedule; what goes wrong with it keeps no other one waiting."""

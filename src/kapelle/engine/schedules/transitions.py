@@ -19,9 +19,8 @@ def situation(
 ) -> rules.Situation:
     """All that decides about a schedule; but is a slot of its own that is being decided about."""
     schedule = schedules.row(connection, schedule_id)
-    unsettled = [
-        row for row in schedules.unsettled_firings(connection, schedule_id) if row["slot"] != but
-    ]
+    unsettled = schedules.unsettled_firings(connection, schedule_id)
+    unsettled = [row for row in unsettled if row["slot"] != but]
     starting = sum(row["outcome"] == Outcome.STARTING for row in unsettled)
     leader = schedule["after"]
     return rules.Situation(
@@ -41,12 +40,11 @@ def _leader(connection: Connection, schedule: Row, leader_id: str) -> rules.Lead
     if rules.trigger_of(schedule) == "after":
         since = schedule["created_at"]
         to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
+    unsettled = bool(schedules.unsettled_firings(connection, leader_id))
     return rules.Leader(
         id=leader_id,
         is_open=schedules.row(connection, leader_id)["status"] in OPEN,
-        in_flight=_in_flight(
-            connection, leader_id, bool(schedules.unsettled_firings(connection, leader_id))
-        ),
+        in_flight=_in_flight(connection, leader_id, unsettled),
         failed=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
         to_follow=tuple(to_follow),
     )
@@ -90,7 +88,7 @@ def advance(connection: Connection, schedule_id: str, now: datetime) -> list[dat
     opened: list[datetime] = []
     for slot, outcome, reason in decided.firings:
         if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
-            _announce(connection, schedule, slot, outcome, reason)
+            _announce(connection, schedule, slot, outcome, reason=reason)
             opened += [slot] if outcome in _UNSETTLED else []
     if decided.next_at != schedule["next_at"]:
         schedules.update(connection, schedule_id, next_at=decided.next_at)
@@ -112,7 +110,7 @@ def release_slot(
     outcome, reason = rules.release(found)
     if outcome is Outcome.HELD:
         return outcome
-    _settle(connection, found.schedule, slot, outcome, reason)
+    _settle(connection, found.schedule, slot, outcome, reason=reason)
     if outcome is Outcome.SKIPPED and _is_only(found.schedule, slot):
         change_status(connection, found.schedule, ScheduleStatus.FAILED, reason, now)
     return outcome
@@ -136,11 +134,10 @@ def not_started(
 ) -> None:
     """Write down why a slot could not start anything; a schedule that has further ones goes on."""
     schedule = schedules.row(connection, schedule_id)
-    _settle(connection, schedule, slot, Outcome.FAILED, reason)
+    _settle(connection, schedule, slot, Outcome.FAILED, reason=reason)
     if _is_only(schedule, slot) or rules.trigger_of(schedule) == "every":
-        change_status(
-            connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now
-        )
+        told = f"it could not start: {reason}"
+        change_status(connection, schedule, ScheduleStatus.FAILED, told, now)
 
 
 def _is_only(schedule: Row, slot: datetime) -> bool:
@@ -158,40 +155,29 @@ def change_status(
     if status not in OPEN:
         for firing in schedules.unsettled_firings(connection, schedule["id"]):
             if firing["outcome"] == Outcome.HELD:
-                reason_ = "the schedule has ended"
-                _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason_)
+                told = {"reason": "the schedule has ended"}
+                _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, **told)
     schedules.change(connection, present, status, reason, now)
 
 
 def _settle(
-    connection: Connection,
-    schedule: Row,
-    slot: datetime,
-    outcome: Outcome,
-    reason: str | None = None,
-    subject: str | None = None,
+    connection: Connection, schedule: Row, slot: datetime, outcome: Outcome, **told: str | None
 ) -> None:
-    """Write down what became of a slot that was open."""
+    """Write down what became of a slot that was open: told are its reason and its subject."""
     # A reason for which it was to start stays the reason of what it started.
-    told = {"reason": reason, "subject": subject}
     values = {name: value for name, value in told.items() if value is not None}
     schedules.update_firing(connection, schedule["id"], slot, outcome=outcome, **values)
-    _announce(connection, schedule, slot, outcome, reason, subject)
+    _announce(connection, schedule, slot, outcome, **told)
 
 
 def _announce(
-    connection: Connection,
-    schedule: Row,
-    slot: datetime,
-    outcome: Outcome,
-    reason: str | None,
-    subject: str | None = None,
+    connection: Connection, schedule: Row, slot: datetime, outcome: Outcome, **told: str | None
 ) -> None:
     """Add the end of a slot to the history; what is not settled yet has none."""
     if outcome not in _UNSETTLED:
-        told = {"slot": slot.isoformat(), "subject": subject, "reason": reason}
         about = {"schedule_id": schedule["id"], "title": schedule["title"]}
-        events.append(connection, f"firing.{outcome}", **about, **told)
+        facts = {"slot": slot.isoformat(), "subject": None, "reason": None, **told}
+        events.append(connection, f"firing.{outcome}", **about, **facts)
 
 
 def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
@@ -220,7 +206,10 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
             cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
             next_at = now if cancelled else next_at
         case "after":
-            _skip_followed(connection, schedule, now)
+            since, skipped = schedule["created_at"], "the schedule was paused"
+            for slot in schedules.to_follow(connection, schedule_id, schedule["after"], since):
+                what = (schedule_id, slot, Outcome.SKIPPED, now, skipped)
+                schedules.record_firing(connection, *what)
     schedules.change(connection, schedule, status, reason, now, next_at=next_at)
 
 
@@ -274,10 +263,4 @@ def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetim
         if firing["outcome"] == Outcome.STARTING and subject is not None:
             started(connection, schedule["id"], firing["slot"], subject, now)
         else:
-            _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason)
-
-
-def _skip_followed(connection: Connection, schedule: Row, now: datetime) -> None:
-    since, reason = schedule["created_at"], "the schedule was paused"
-    for slot in schedules.to_follow(connection, schedule["id"], schedule["after"], since):
-        schedules.record_firing(connection, schedule["id"], slot, Outcome.SKIPPED, now, reason)
+            _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason=reason)

@@ -17,7 +17,7 @@ from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import excerpt
 from kapelle.runner.shim import files
-from kapelle.store import accounts, attempts, events, runs, steps, tasks
+from kapelle.store import accounts, attempts, deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -37,6 +37,7 @@ class NewLimits(Spec):
 
 
 _UNCHANGED = NewLimits()
+_AFRESH: dict[str, Any] = {"next_mode": "fresh", "next_message": None, "tries": 0}
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
@@ -68,16 +69,21 @@ def cancel(
 
 def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
     require_ended(connection, task_id, "retried")
-    tasks.enqueue_again(
-        connection, task_id, next_mode="fresh", next_message=None, tries=0, **limits.given
-    )
+    tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.given)
     return None
 
 
 def resume(
-    connection: Connection, task_id: str, message: str | None, limits: NewLimits = _UNCHANGED
+    connection: Connection,
+    task_id: str,
+    message: str | None,
+    limits: NewLimits = _UNCHANGED,
+    heard_at: datetime | None = None,
 ) -> Stop:
+    """Have it go on with a message, in which it is told the comments of others up to a time."""
     require_ended(connection, task_id, "resumed")
+    if heard_at is not None:
+        deliveries.update(connection, task_id, heard_at=heard_at)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     # A message that a limit kept from being read is still to be read.
     message = _joined(tasks.row(connection, task_id)["next_message"], message)
@@ -147,15 +153,8 @@ def requeue(connection: Connection, task_id: str) -> Stop:
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
     require_ended(connection, task_id, "requeued")
-    tasks.enqueue_again(
-        connection,
-        task_id,
-        next_mode="fresh",
-        next_message=None,
-        tries=0,
-        workspace_base_commit=None,
-        starting_tree=None,
-    )
+    anew = {"workspace_base_commit": None, "starting_tree": None}
+    tasks.enqueue_again(connection, task_id, **_AFRESH, **anew)
     return None
 
 
@@ -175,26 +174,24 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
 
 def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
     """Store that a task or run was merged or archived, and tell the history."""
-    values = {f"{change}_at": datetime.now(UTC)}
-    if isinstance(work, Task):
-        tasks.update(connection, work.id, **values)
-        events.append(connection, f"task.{change}", work.id, **data)
+    table = tasks if isinstance(work, Task) else runs
+    table.update(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
+    tell(connection, work.id, change, **data)
+
+
+def tell(connection: Connection, work_id: str, what: str, /, **data: Any) -> None:
+    """Add something to the history of a task or run."""
+    if is_id("run", work_id):
+        events.append(connection, f"run.{what}", run_id=work_id, **data)
     else:
-        runs.update(connection, work.id, **values)
-        events.append(connection, f"run.{change}", run_id=work.id, **data)
+        events.append(connection, f"task.{what}", work_id, **data)
 
 
 def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
     """Store what a person marks a task or run with; that it was seen is not worth an event."""
-    is_run = is_id("run", work_id)
-    (runs if is_run else tasks).update(connection, work_id, **values)
-    told: dict[str, Any] = {
-        name: at and at.isoformat() for name, at in values.items() if name != "seen_at"
-    }
-    if told and is_run:
-        events.append(connection, "run.marked", run_id=work_id, **told)
-    elif told:
-        events.append(connection, "task.marked", work_id, **told)
+    (runs if is_id("run", work_id) else tasks).update(connection, work_id, **values)
+    if told := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
+        tell(connection, work_id, "marked", **told)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:

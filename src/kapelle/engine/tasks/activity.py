@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kapelle.domain.task import Activity
+
+if TYPE_CHECKING:
+    from kapelle.engine.tasks.watch import Watch
 
 # How soon a new line is noticed; a look costs one question to the file system.
 _LOOK_S = 0.05
@@ -13,26 +16,16 @@ _LOOK_S = 0.05
 Listener = Callable[[Activity], None]
 
 
-class Watched(Protocol):
-    """An attempt whose output is read as it comes."""
-
-    def glance(self) -> None:
-        """Read on, if something was printed since and enough time is over."""
-
-    def activity(self) -> Activity:
-        """What it does at this moment."""
-
-
 class Activities:
     """The attempts that this daemon watches, closely only while somebody listens."""
 
     def __init__(self) -> None:
-        self._watched: set[Watched] = set()
+        self._watched: set[Watch] = set()
         self._listeners: set[Listener] = set()
         self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
-    def showing(self, watched: Watched) -> Iterator[None]:
+    def showing(self, watched: "Watch") -> Iterator[None]:
         """While an attempt can be looked at."""
         self._watched.add(watched)
         try:
@@ -52,7 +45,7 @@ class Activities:
         finally:
             self._listeners.discard(listener)
 
-    def tell(self, watched: Watched) -> None:
+    def tell(self, watched: "Watch") -> None:
         if self._listeners:
             activity = watched.activity()
             for listener in self._listeners:

@@ -5,23 +5,25 @@ performer that has lost the attempt to another one writes nothing any more.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import InvalidInput, NotTrusted, Tampered
+from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.domain.failures import Failure
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Task, Usage, Workspace
-from kapelle.engine.environment import Origin, Variables, with_hints
-from kapelle.engine.launch import command_variables, launch_command
-from kapelle.engine.parts import TAMPERED, Parts, tampered
+from kapelle.engine.environment import Origin
+from kapelle.engine.launch import Place
+from kapelle.engine.parts import TAMPERED, Parts
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks
@@ -72,13 +74,9 @@ class Attempt:
     """One attempt; row and task are what is stored, with what this performer has written since."""
 
     def __init__(
-        self,
-        parts: Parts,
-        row: dict[str, Any],
-        task: dict[str, Any],
-        settings: Settings,
-        begun: dict[str, Row] | None = None,
-    ) -> None:
+        self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings,
+        begun: Mapping[str, Row],
+    ) -> None:  # fmt: skip
         self.parts, self.row, self.task, self.settings = parts, row, task, settings
         self.id: str = row["id"]
         self.task_id: str = task["id"]
@@ -87,7 +85,7 @@ class Attempt:
         self.message: str | None = row["message"]
         self.agent_name: str = row["agent"]
         self.process_dir = parts.process_directory(self.id)
-        self.processes = {name: parts.process(found) for name, found in (begun or {}).items()}
+        self.processes = {name: parts.process(found) for name, found in begun.items()}
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
         self.task_env = parts.secrets.env(self.task_id) if task["env"] else {}
         self.shell = parts.secrets.shell(task["shell"])
@@ -98,7 +96,12 @@ class Attempt:
     @classmethod
     async def load(cls, parts: Parts, attempt_id: str) -> "Attempt":
         """Read it with its task; ClaimLost if it is not this performer's any more."""
-        row, task, begun = await parts.db.glance(_rows, attempt_id, parts.performer)
+        (row, task), begun = await parts.db.glance(
+            lambda connection: (
+                claimed(connection, attempt_id, parts.performer),
+                processes.of_owner(connection, attempt_id),
+            )
+        )
         try:
             settings = parts.work_settings(task["directory"])
         except (InvalidInput, NotTrusted):
@@ -107,7 +110,7 @@ class Attempt:
             if not is_started(parts.process_directory(attempt_id)):
                 raise
             settings = Settings()
-        return cls(parts, row, task, settings, begun)
+        return cls(parts, dict(row), dict(task), settings, begun)
 
     def agent(self) -> Agent:
         """Its adapter, a new one each time, for some count what they read; raises if unknown."""
@@ -132,47 +135,25 @@ class Attempt:
         return bool(self.task["read_only"])
 
     @property
-    def _copy(self) -> Path | None:
-        """The throwaway copy of its worktree, in which an agent works that only reports."""
-        return self.parts.workspaces.copy_of(self.owner) if self.is_read_only else None
-
-    @property
-    def place(self) -> Path:
-        """Where its agent works."""
-        if self._copy is None or not self.is_worktree:
-            return self.directory
-        return self._copy / self.directory.relative_to(self.workspace.path)
-
-    @property
     def workspace(self) -> Workspace:
         return workspace_of(self.task)
 
     @property
-    def origin(self) -> Origin:
-        """What it was asked for in, and the checkout that its worktree stands for."""
+    def place(self) -> Place:
+        """Where its checks and other commands are executed."""
         in_worktree = self.is_worktree and self.task["workspace_branch"]
         worktree = Path(self.workspace.path) if in_worktree else None
-        return Origin.of(
-            self.shell, Path(self.task["directory"]), worktree, self.settings.workspace
-        )
+        around = (Path(self.task["directory"]), worktree, self.settings.workspace)
+        origin = Origin.of(self.shell, *around)
+        return Place(self.parts, self.settings, self.id, self.directory, self.env, origin)
 
     @property
-    def agent_origin(self) -> Origin:
-        """The same for its agent: what leads into the worktree leads into the copy of it."""
-        origin = self.origin
-        if self._copy is None or origin.worktree is None:
-            return origin
-        checkouts = (*origin.checkouts, origin.worktree)
-        return replace(origin, checkouts=checkouts, worktree=self._copy)
-
-    @property
-    def variables(self) -> Variables:
-        """What its checks and other commands see."""
-        return command_variables(self.parts, self.settings, self.env, self.origin)
-
-    def with_hints(self, output: str, command: str) -> str:
-        """What a command of its printed that failed, and what it may have missed."""
-        return with_hints(output, command, self.origin, self.variables)
+    def agent_place(self) -> Place:
+        """Where its agent works: there, or in a throwaway copy of it if it only reports."""
+        place = self.place
+        if not self.is_read_only or place.origin.worktree is None:
+            return place
+        return place.in_copy(self.parts.workspaces.copy_of(self.owner))
 
     @property
     def owner(self) -> str:
@@ -196,11 +177,6 @@ class Attempt:
     def timeout_s(self) -> float | None:
         limit: float | None = self.task["timeout_s"]
         return limit or self.settings.tasks.timeout_s
-
-    @property
-    def starting_tree(self) -> str | None:
-        value: str | None = self.task["starting_tree"]
-        return value
 
     @property
     def asks_for_changes(self) -> bool:
@@ -248,34 +224,24 @@ class Attempt:
         return self.processes[name]
 
     async def execute(self, name: str, launch: Launch) -> Ended:
-        """Run one of its processes; a request to stop, whenever it came, reaches it.
-
-        Tampered if somebody else than its supervisor says how it ended.
-        """
-        ended = await self.parts.execute(self.id, name, launch, self._stop_request)
-        if ended.exit.kind == "tampered":
-            await self.write(
-                events.append, TAMPERED, self.task_id, self.id, name=name, detail=ended.detail
-            )
-            raise Tampered(tampered(name, ended))
-        return ended
+        """Run one of its processes; a request to stop, whenever it came, reaches it."""
+        tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
+        return await self.parts.execute(self.id, name, launch, self._stop_request, tell)
 
     async def execute_command(
-        self,
-        name: str,
-        command: str,
-        timeout_s: float,
-        directory: Path | None = None,
-        origin: Origin | None = None,
-    ) -> tuple[Path, Ended]:
-        """Run a shell command beside the agent; the directory of its process, and how it ended."""
-        process = await self.process(name)
-        launch = await launch_command(
-            self.parts, self.settings, command, self.id, process=process,
-            cwd=directory or self.directory, env=self.env, timeout_s=timeout_s,
-            label=f"{name} of {self.task_id}", origin=origin or self.origin,
-        )  # fmt: skip
-        return process.directory, await self.execute(name, launch)
+        self, name: str, command: str, timeout_s: float, place: Place | None = None
+    ) -> tuple[Process, Ended]:
+        """Run a shell command beside the agent; its process, and how it ended."""
+        process, label = await self.process(name), f"{name} of {self.task_id}"
+        launch = await (place or self.place).command(process, command, timeout_s, label)
+        return process, await self.execute(name, launch)
+
+    async def continued(self) -> Task | None:
+        """The task that this one goes on from, unless it was forgotten meanwhile."""
+        with suppress(NotFound):
+            if earlier := self.task["continue_from"]:
+                return await self.parts.db.read(tasks.get, earlier)
+        return None
 
     async def stop_requested(self) -> bool:
         return await self.parts.db.glance(self._stop_request) is not None
@@ -299,13 +265,6 @@ def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Ro
     if row["status"] != AttemptStatus.RUNNING or row["performer"] != performer:
         raise ClaimLost(attempt_id)
     return row, tasks.row(connection, row["task_id"])
-
-
-def _rows(
-    connection: Connection, attempt_id: str, performer: str
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Row]]:
-    attempt, task = claimed(connection, attempt_id, performer)
-    return dict(attempt), dict(task), processes.of_owner(connection, attempt_id)
 
 
 def is_started(process_dir: Path) -> bool:

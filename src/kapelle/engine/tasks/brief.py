@@ -1,6 +1,5 @@
 """Collects what an agent is told beyond its task: earlier attempts, earlier tasks, a message."""
 
-import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
-from kapelle.domain.errors import KapelleError, NotFound
+from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
@@ -51,16 +50,9 @@ class Briefing:
 
 async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefing:
     """The prompt with its context; the session does for context where the agent can resume it."""
-    parts, row, message = attempt.parts, attempt.task, attempt.message
-    if row["continue_from"] is None and attempt.mode != "resume":
-        memory = await _memory(attempt)
-        told = compose(
-            row["prompt"], row["context"] | _container(attempt), [], message, diagnosis, memory,
-            row["guidelines"],
-        )  # fmt: skip
-        return Briefing(told)
+    parts, message = attempt.parts, attempt.message
     task = await parts.db.read(tasks.get, attempt.task_id)
-    continued = await _continued(parts, task)
+    continued = await attempt.continued()
     ended = [other for other in task.attempts if other.id != attempt.id]
     resumed = ended[-1] if attempt.mode == "resume" and ended else None
     asked = resumed is not None and resumed.question is not None
@@ -77,17 +69,11 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
         pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
     if resumed:
         pieces.append(await earlier_attempt(parts, task))
-    told = compose(
-        task.prompt, task.context | _container(attempt), pieces, message, diagnosis,
-        await _memory(attempt), task.guidelines,
-    )  # fmt: skip
+    in_container = attempt.is_worktree and attempt.settings.workspace.docker.wanted
+    context = task.context | ({"Container": TOLD} if in_container else {})
+    memory = await _memory(attempt)
+    told = compose(task.prompt, context, pieces, message, diagnosis, memory, task.guidelines)
     return Briefing(told, asked=asked)
-
-
-def _container(attempt: Attempt) -> dict[str, str]:
-    """That the project's commands run in a container, where they do."""
-    wanted = attempt.is_worktree and attempt.settings.workspace.docker.wanted
-    return {"Container": TOLD} if wanted else {}
 
 
 def project_of(task: Row | dict[str, Any]) -> str:
@@ -115,15 +101,6 @@ async def _memory(attempt: Attempt) -> list[Learning]:
             left -= letters
     await attempt.update(memory=[{"id": one.id, "title": one.title} for one in told] or None)
     return told
-
-
-async def _continued(parts: Parts, task: Task) -> Task | None:
-    """The task that this one goes on from, unless it was forgotten meanwhile."""
-    if task.continue_from is None:
-        return None
-    with contextlib.suppress(NotFound):
-        return await parts.db.read(tasks.get, task.continue_from)
-    return None
 
 
 def _leaves_session(last: PastAttempt, agent: Agent) -> bool:

@@ -9,15 +9,15 @@ import shutil
 import socket
 import stat
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
-from kapelle.engine.launch import launch_command
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
-from kapelle.runner.process_dir import Launch
+from kapelle.runner.process_dir import Process
 
 _SERVE = "serve/"
 _LOOK_S = 0.1
@@ -52,18 +52,20 @@ def told(attempt: Attempt) -> str:
 
 async def serve(attempt: Attempt) -> None:
     """Start the application in the agent's workspace, on a port of its own, and wait for it."""
-    wanted, parts = attempt.settings.browser, attempt.parts
+    wanted = attempt.settings.browser
     _place(attempt).mkdir(mode=0o700, exist_ok=True)
     if not wanted.serve:
         return
-    port = _port(attempt) or _free_port()
+    port = _port(attempt)
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
     name = f"{_SERVE}{port}"
     process = await attempt.process(name)
-    launch = await launch_command(
-        parts, attempt.settings, wanted.serve, attempt.id, process=process, cwd=attempt.place,
-        env=attempt.env | {"PORT": str(port)}, timeout_s=_LONGEST_S,
-        label=f"the application of {attempt.task_id}", origin=attempt.agent_origin,
-    )  # fmt: skip
+    place = replace(attempt.agent_place, env=attempt.env | {"PORT": str(port)})
+    label = f"the application of {attempt.task_id}"
+    launch = await place.command(process, wanted.serve, _LONGEST_S, label)
     attempt.serving = asyncio.ensure_future(attempt.execute(name, launch))
     try:
         async with asyncio.timeout(wanted.ready_s):
@@ -75,23 +77,25 @@ async def serve(attempt: Attempt) -> None:
     except TimeoutError:
         problem = f"did not answer on port {port} within {wanted.ready_s:g} s"
     await stop(attempt)
-    words = tail_text(process.directory / "err.log", 500) or tail_text(
-        process.directory / "out.log", 500
-    )
     raise WorkspaceError(
-        f"The application {problem}: {words.strip()}",
+        f"The application {problem}: {last_words(process)}",
         hint="browser.serve starts it, on the port that the variable PORT names.",
     )
+
+
+def last_words(process: Process) -> str:
+    """The end of what a command said that failed."""
+    names = ("err.log", "out.log")
+    return next(
+        filter(None, (tail_text(process.directory / name, 500) for name in names)), ""
+    ).strip()
 
 
 async def stop(attempt: Attempt) -> None:
     """End the application, whoever started it."""
     for name, process in attempt.processes.items():
         if name.startswith(_SERVE):
-            attempt.parts.runner.stop(process.directory, "its agent has ended")
-            root = attempt.parts.home.root
-            launch = Launch(process.directory, ["true"], root, {}, secret=process.secret)
-            await attempt.parts.runner.execute(launch)
+            await attempt.parts.end_process(process, "its agent has ended")
 
 
 def keep_pictures(attempt: Attempt) -> None:
@@ -135,13 +139,6 @@ def _place(attempt: Attempt) -> Path:
 def _port(attempt: Attempt) -> int | None:
     names = [name for name in attempt.processes if name.startswith(_SERVE)]
     return int(names[-1].removeprefix(_SERVE)) if names else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def _answers(port: int) -> bool:

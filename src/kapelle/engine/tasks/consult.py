@@ -2,27 +2,25 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.specs import Shell
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
-from kapelle.engine.launch import launch_agent
+from kapelle.engine.launch import Place
 from kapelle.engine.output import attempt_usage, output_tail, read_output
-from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.runner.process_dir import Launch, Process
-from kapelle.settings import AgentSettings, Settings
+from kapelle.settings import AgentSettings
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
@@ -43,10 +41,8 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
     process, settings = await attempt.process(name), attempt.settings
     try:
         agent = get_agent(agent_name, settings)
-        launch = question(
-            attempt.parts, settings, agent, prompt, process, attempt.id, attempt.task_env,
-            attempt.shell,
-        )  # fmt: skip
+        place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
+        launch = question(place, agent, prompt, process)
     except KapelleError as error:
         return Answer(None, error.message)
     ended = await attempt.execute(name, launch)
@@ -59,35 +55,19 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
 
 def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
-    settings = attempt.settings
+    settings, found = attempt.settings, list[Usage | None]()
     judge = settings.roles.judge or attempt.agent_name
-    return [
-        _usage(attempt, name, agent_name)
-        for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge))
-        if agent_name and name in attempt.processes
-    ]
+    for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge)):
+        with suppress(KapelleError):  # it is not configured any more
+            if agent_name and name in attempt.processes:
+                agent = get_agent(agent_name, settings)
+                summary = read_output(agent, attempt.processes[name].directory)
+                found.append(attempt_usage(summary, {}, None, settings))
+    return found
 
 
-def _usage(attempt: Attempt, name: str, agent_name: str) -> Usage | None:
-    try:
-        agent = get_agent(agent_name, attempt.settings)
-    except KapelleError:
-        return None  # it is not configured any more
-    summary = read_output(agent, attempt.processes[name].directory)
-    return attempt_usage(summary, {}, None, attempt.settings)
-
-
-def question(
-    parts: Parts,
-    settings: Settings,
-    agent: Agent,
-    prompt: str,
-    process: Process,
-    owner: str,
-    env: Mapping[str, str],
-    shell: Shell | None = None,
-) -> Launch:
-    """The process that asks an agent; raises when that is not set up."""
+def question(place: Place, agent: Agent, prompt: str, process: Process) -> Launch:
+    """The process that asks an agent, in an empty directory; raises when that is not set up."""
     empty = process.directory / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = AgentRequest(
@@ -95,21 +75,9 @@ def question(
         workspace=empty,
         prompt_file=process.directory / "prompt",
         settings=agent.settings,
-        credential=stored_credential(parts, agent, settings, env),
+        credential=stored_credential(place.parts, agent, place.settings, place.env),
     )
-    label = f"{agent.name} is asked"
-    return launch_agent(
-        parts,
-        settings,
-        agent,
-        request,
-        owner,
-        process=process,
-        env=env,
-        timeout_s=_TIMEOUT_S,
-        label=label,
-        origin=Origin(shell),
-    )
+    return place.agent(process, agent, request, _TIMEOUT_S, f"{agent.name} is asked")
 
 
 _DIAGNOSIS_QUESTION = """\
@@ -126,17 +94,10 @@ _DIAGNOSIS = "diagnosis"
 _LONGEST_FAILED_PROMPT = 20_000
 _LONGEST_DIAGNOSIS = 10_000
 # A diagnosis helps where the work was wrong, not where the provider or the machine was.
-_WORTH_IT = frozenset(
-    {
-        FailureClass.CHECKS,
-        FailureClass.TASK,
-        FailureClass.TOOL,
-        FailureClass.TIMEOUT,
-        FailureClass.STALLED,
-        FailureClass.CONTEXT_OVERFLOW,
-        FailureClass.UNKNOWN,
-    }
-)
+_WORTH_IT = {
+    FailureClass.CHECKS, FailureClass.TASK, FailureClass.TOOL, FailureClass.TIMEOUT,
+    FailureClass.STALLED, FailureClass.CONTEXT_OVERFLOW, FailureClass.UNKNOWN,
+}  # fmt: skip
 
 
 async def diagnose(attempt: Attempt) -> str | None:
@@ -160,14 +121,14 @@ async def diagnose(attempt: Attempt) -> str | None:
         await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {answer.problem}")
         return None
     text = answer.text[:_LONGEST_DIAGNOSIS]
-    await attempt.write(_record_diagnosis, attempt, judge, text)
+
+    def record(connection: Connection) -> None:
+        attempts.update(connection, attempt.id, diagnosis=text)
+        about = (attempt.task_id, attempt.id)
+        events.append(connection, "attempt.diagnosed", *about, agent=judge, text=text[:500])
+
+    await attempt.write(record)
     return text
-
-
-def _record_diagnosis(connection: Connection, attempt: Attempt, judge: str, text: str) -> None:
-    attempts.update(connection, attempt.id, diagnosis=text)
-    about = (attempt.task_id, attempt.id)
-    events.append(connection, "attempt.diagnosed", *about, agent=judge, text=text[:500])
 
 
 Difficulty = Literal["simple", "medium", "complex"]
@@ -194,21 +155,13 @@ _SIMPLE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A model with the reason why it was chosen."""
-
-    model: str
-    reason: str
-
-
-async def choose_model(attempt: Attempt, own: AgentSettings) -> Choice | None:
-    """The model of this task's difficulty; None where a model is named or none is configured."""
+async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None, str | None]:
+    """The agent's model, by this task's difficulty where one is configured, and why that one."""
     if attempt.task["model"] or not attempt.settings.difficulty.classify or not own.models:
-        return None
+        return own.model, None
     difficulty, reason = await _difficulty(attempt)
     model = own.models.get(difficulty) or own.model
-    return Choice(model, f"{difficulty}: {reason}") if model else None
+    return model, f"{difficulty}: {reason}" if model else None
 
 
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:

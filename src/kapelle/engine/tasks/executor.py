@@ -4,6 +4,7 @@ finished checks, a settled row."""
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
@@ -14,7 +15,6 @@ from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.engine.container import begin_container
-from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.tasks import browser
@@ -102,20 +102,15 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     if limits.budget_left_usd == 0:
         raise LimitReached(money_spent(limits.budget_usd or 0))
     token = attempt_token(parts.secret, attempt.id)
-    await begin_container(parts, attempt.settings, attempt.agent_origin.worktree)
-    return launch_agent(
-        parts,
-        attempt.settings,
-        agent,
+    place = attempt.agent_place
+    await begin_container(parts, attempt.settings, place.origin.worktree)
+    place = replace(place, env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token})
+    request, label = (
         await _request(attempt, agent, limits),
-        attempt.id,
-        process=attempt.processes[AGENT],
-        env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
-        timeout_s=attempt.timeout_s,
-        label=f"{attempt.agent_name} for {attempt.task_id}",
-        origin=attempt.agent_origin,
-        terminal=_TERMINAL if attempt.task["interactive"] else None,
+        f"{attempt.agent_name} for {attempt.task_id}",
     )
+    terminal = _TERMINAL if attempt.task["interactive"] else None
+    return place.agent(attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal)
 
 
 async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:
@@ -123,15 +118,14 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     briefing = await brief(attempt, agent, await diagnose(attempt))
     # A model was named for the task's own agent; another one that takes over has its own.
     named = task["model"] if attempt.agent_name == task["agent"] else None
-    choice = await choose_model(attempt, own)
-    model = named or (choice.model if choice else own.model)
+    chosen, reason = await choose_model(attempt, own)
+    model = named or chosen
     if model or briefing.session_id:
-        reason = choice.reason if choice else None
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
     where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt + browser.told(attempt),
-        workspace=attempt.place,
+        workspace=attempt.agent_place.cwd,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
         system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
@@ -177,7 +171,7 @@ def _relaunch(attempt: Attempt) -> Launch:
         process_dir=attempt.process_dir,
         secret=attempt.processes[AGENT].secret,
         argv=[],
-        cwd=attempt.place,
+        cwd=attempt.agent_place.cwd,
         env={},
         timeout_s=attempt.timeout_s,
         grace_s=attempt.settings.tasks.grace_s,

@@ -2,16 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-from kapelle.domain.errors import NotFound, WorkspaceError
+from kapelle.domain.errors import WorkspaceError
 from kapelle.engine.environment import brought_along, leading_back, left_out
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
-from kapelle.engine.tasks.browser import serve
-from kapelle.runner.output import tail_text
+from kapelle.engine.tasks.browser import last_words, serve
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, processes, runs, steps, tasks
+from kapelle.store import attempts, processes, runs, steps
 
 _SETUP = "setup"
 
@@ -21,13 +19,18 @@ async def prepare(attempt: Attempt) -> None:
     if not attempt.is_worktree:
         if not attempt.directory.is_dir():
             raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
-        if attempt.starting_tree is None and attempt.asks_for_changes:
+        if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
             await _remember_content(attempt)
         if attempt.task["browser"]:
             await serve(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
-    await _prepare_content(attempt)
+    command = attempt.settings.workspace.setup
+    again = attempt.mode == "fresh" and not attempt.is_shared
+    if command and (again or not await _was_set_up(attempt)):
+        await _set_up(attempt, command)
+        if attempt.asks_for_changes:
+            await _remember_content(attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.copy(attempt.owner, alone=True)
     if attempt.task["browser"]:
@@ -47,7 +50,7 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."
             )
-    if said := left_out(attempt.variables.omitted):
+    if said := left_out(attempt.place.variables.omitted):
         found["environment"] = said
     name, able = attempt.agent_name, attempt.agent().capabilities
     if attempt.is_read_only and not able.read_only:
@@ -57,21 +60,17 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
     return found
 
 
-async def _prepare_content(attempt: Attempt) -> None:
-    """Set a worktree up, and remember what is there before the agent begins."""
-    command = attempt.settings.workspace.setup
-    again = attempt.mode == "fresh" and not attempt.is_shared
-    if command and (again or not await _was_set_up(attempt)):
-        await _set_up(attempt, command)
-        if attempt.asks_for_changes:
-            await _remember_content(attempt)
-
-
 async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
     task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
-    earlier = await _continued(attempt)
-    base = task["requested_base"] or (earlier and _branch_of(earlier))
+    earlier = None if task["requested_base"] else await attempt.continued()
+    if earlier and not (earlier.workspace.branch and earlier.directory == task["directory"]):
+        earlier = None  # it has no branch that could be built upon
+    base = task["requested_base"]
+    if earlier:
+        # A merged one's branch is gone, and its commit is not.
+        merged = earlier.merged_at and earlier.workspace.commit
+        base = merged or earlier.workspace.branch
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
     workspace = await workspaces.create(
         attempt.task_id, Path(task["directory"]), base, *brought_along(wanted, task["directory"])
@@ -86,17 +85,11 @@ async def _make_worktree(attempt: Attempt) -> None:
         workspace_path=workspace.path,
         workspace_branch=workspace.branch,
         # What continues another task's branch is merged where that one would be.
-        workspace_base=earlier["workspace_base"] if earlier else workspace.base,
+        workspace_base=earlier.workspace.base if earlier else workspace.base,
         workspace_base_commit=workspace.base_commit,
         workspace_commit=None if fresh else task["workspace_commit"],
         starting_tree=None if fresh else task["starting_tree"],
     )
-
-
-def _branch_of(earlier: Any) -> str:
-    """What holds a task's work: its branch, or the commit of a merged one, whose branch is gone."""
-    merged = earlier["merged_at"] is not None and earlier["workspace_commit"]
-    return str(merged or earlier["workspace_branch"])
 
 
 async def _share_worktree(attempt: Attempt) -> None:
@@ -129,19 +122,6 @@ def _starts_over(attempt: Attempt) -> bool:
     return attempt.number > 1 and attempt.mode == "fresh" and _SETUP not in attempt.processes
 
 
-async def _continued(attempt: Attempt) -> Any:
-    """The row of the task that this one continues, if its branch is to be built upon."""
-    task = attempt.task
-    if task["continue_from"] is None or task["requested_base"] is not None:
-        return None
-    try:
-        earlier = await attempt.parts.db.read(tasks.row, task["continue_from"])
-    except NotFound:
-        return None  # it was forgotten meanwhile
-    same = earlier["workspace_branch"] and earlier["directory"] == task["directory"]
-    return earlier if same else None
-
-
 async def _remember_content(attempt: Attempt) -> None:
     """Keep what is there before the agent begins, to tell its work from the rest."""
     tree = await attempt.parts.workspaces.snapshot(attempt.directory)
@@ -157,10 +137,9 @@ async def _was_set_up(attempt: Attempt) -> bool:
 
 async def _set_up(attempt: Attempt, command: str) -> None:
     timeout_s = attempt.settings.workspace.setup_timeout_s
-    process_dir, ended = await attempt.execute_command(_SETUP, command, timeout_s)
+    process, ended = await attempt.execute_command(_SETUP, command, timeout_s)
     if not ended.succeeded:
-        words = tail_text(process_dir / "err.log", 500) or tail_text(process_dir / "out.log", 500)
-        words = await asyncio.to_thread(attempt.with_hints, words.strip(), command)
+        words = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = ended.ending(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}): {words}")
     await attempt.write(processes.note_success, attempt.id, _SETUP)

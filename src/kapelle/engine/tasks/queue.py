@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, events, processes, questions, runs, tasks
+from kapelle.store import accounts, attempts, events, questions, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
@@ -160,31 +160,13 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     now = datetime.now(UTC)
     number = (last["number"] if last else 0) + 1
     attempts.insert(
-        connection,
-        id=attempt_id,
-        task_id=task["id"],
-        number=number,
-        status=AttemptStatus.RUNNING,
-        mode=task["next_mode"],
-        message=task["next_message"],
-        agent=chosen.agent,
-        account=chosen.account,
-        model=chosen.model,
-        performer=performer,
-        warnings=[],
-        started_at=now,
-    )
-    tasks.move(
-        connection,
-        task,
-        TaskStatus.RUNNING,
-        started_at=task["started_at"] or now,
-        not_before=None,
-        next_mode="fresh",
-        next_message=None,
-        report=None,
-        tries=task["tries"] + 1,
-    )
+        connection, id=attempt_id, task_id=task["id"], number=number, status=AttemptStatus.RUNNING,
+        mode=task["next_mode"], message=task["next_message"], **asdict(chosen),
+        performer=performer, warnings=[], started_at=now,
+    )  # fmt: skip
+    begun = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
+    over = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
+    tasks.move(connection, task, TaskStatus.RUNNING, **begun, **over)
     events.append(
         connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
     )
@@ -245,8 +227,7 @@ class TaskQueue:
         await asyncio.gather(self._performers.close(), self._run_queue.close())
 
     async def _until_due(self) -> float:
-        due = await self._parts.db.glance(tasks.next_due)
-        if due is None:
+        if (due := await self._parts.db.glance(tasks.next_due)) is None:
             return _SWEEP_S
         left = (due - datetime.now(UTC)).total_seconds()
         # What is due already but held back waits for the next change or sweep.
@@ -319,8 +300,7 @@ class TaskQueue:
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
-        begun = await self._parts.db.read(processes.of_owner, attempt_id)
-        beside = [self._parts.process(row).directory for row in begun.values()]
+        beside = [one.directory for one in (await self._parts.processes(attempt_id)).values()]
         for process_dir in [self._parts.process_directory(attempt_id), *beside]:
             self._parts.runner.stop(process_dir, problem)
         finish = Finish(Exit(kind="lost"), detail=problem)

@@ -49,21 +49,17 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
         said = unread(parts.home.said, attempt_id)
         if findings.failure is not None:
             # Nobody knows whether what it was answered arrived, unless it went on after that.
-            lost = questions.told_since(connection, attempt_id, _printed_at(parts, attempt_id))
+            printed_at = 0.0
+            with suppress(OSError):
+                printed_at = os.stat(parts.process_directory(attempt_id) / "out.log").st_mtime
+            moment = datetime.fromtimestamp(printed_at, UTC)
+            lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
         _Settlement(connection, attempt, task, finish, findings, others, failures, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
         await asyncio.to_thread(shutil.rmtree, parts.home.said / attempt_id, ignore_errors=True)
-
-
-def _printed_at(parts: Parts, attempt_id: str) -> datetime:
-    """When an agent printed something for the last time."""
-    with suppress(OSError):
-        printed = os.stat(parts.process_directory(attempt_id) / "out.log")
-        return datetime.fromtimestamp(printed.st_mtime, UTC)
-    return datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -120,6 +116,9 @@ class _Settlement:
     def _found(self) -> dict[str, Any]:
         """What the attempt came to, for its row."""
         findings, failure, exit = self.findings, self.failure, self.finish.exit
+        # The session that it went on with, where it died before it could name it.
+        lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
+        resumes = self.attempt["mode"] == "resume" and not lost
         return {
             "exit_kind": exit.kind,
             "exit_code": exit.code,
@@ -128,7 +127,8 @@ class _Settlement:
             "question": findings.question,
             "failure": failure.kind if failure else None,
             "evidence": failure.evidence if failure else None,
-            "session_id": findings.session_id or self._kept_session(),
+            "session_id": findings.session_id
+            or (self.attempt["started_from"] if resumes else None),
             "session_usage": findings.session_usage or None,
             "model": findings.model or self.attempt["model"],
             "output_bytes": self.finish.output_bytes,
@@ -140,12 +140,6 @@ class _Settlement:
         own, failure = self.attempt["id"], self.failure.kind if self.failure else None
         rows = map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))
         return [row | {"failure": failure} if row["id"] == own else row for row in rows]
-
-    def _kept_session(self) -> str | None:
-        """The session that it went on with, where it died before it could name it."""
-        lost = self.failure is not None and self.failure.kind is FailureClass.SESSION_LOST
-        kept: str | None = self.attempt["started_from"]
-        return kept if self.attempt["mode"] == "resume" and not lost else None
 
     def _charge_account(self) -> None:
         """Pause, count or clear the account that the attempt worked under."""

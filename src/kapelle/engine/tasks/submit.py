@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
+from kapelle.domain.specs import TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
@@ -44,15 +44,14 @@ class Belonging:
     workspace_owner: str | None = None
 
 
+ALONE = Belonging()
+
+
 async def submit(
-    parts: Parts,
-    spec: TaskSpec,
-    idempotency_key: str | None = None,
-    belonging: Belonging | None = None,
-    also: Also | None = None,
-) -> Task:
+    parts: Parts, spec: TaskSpec, idempotency_key: str | None = None,
+    belonging: Belonging = ALONE, also: Also | None = None,
+) -> Task:  # fmt: skip
     """Store a task; also is done in the same transaction, if the task is a new one."""
-    belonging = belonging or Belonging()
     settings, agent, kind = await examine(parts, spec, belonging)
     spec, guidelines = await with_template(parts, spec)
     values = _values(spec, settings, agent, belonging)
@@ -69,7 +68,7 @@ async def submit(
 
 
 async def examine(
-    parts: Parts, spec: TaskSpec, belonging: Belonging | None = None
+    parts: Parts, spec: TaskSpec, belonging: Belonging = ALONE
 ) -> tuple[Settings, str, WorkspaceKind]:
     """Its settings, its agent and where it would work; raises what would keep it from that."""
     spec, _ = await with_template(parts, spec)
@@ -77,19 +76,17 @@ async def examine(
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
-    of_run = belonging is not None and belonging.run_id is not None
-    by_itself = spec.retry.policy != "none" or belonging not in {None, Belonging()}
-    if spec.interactive and by_itself:
+    if spec.interactive and (spec.retry.policy != "none" or belonging != ALONE):
         raise InvalidInput(
             "Only a person can be in a terminal: no agent, no schedule, and nobody at a retry.",
             hint="Leave --interactive out, or what starts it by itself.",
         )
+    # A pattern gives tools to those of its agents that can use them.
+    servers = spec.mcp or ((spec.coordinate or spec.browser) and not belonging.run_id)
     require_abilities(
-        agent, settings, interactive=spec.interactive, model=spec.model,
-        system_prompt=spec.system_prompt,
-        # A pattern gives tools to those of its agents that can use them.
-        mcp=spec.mcp or ((spec.coordinate or spec.browser) and not of_run),
-        max_turns=spec.max_turns, budget=spec.budget_usd, tools=spec.tools,
+        agent, settings, interactive=spec.interactive, model=spec.model, mcp_server=servers,
+        system_prompt=spec.system_prompt, limit_of_turns=spec.max_turns, budget=spec.budget_usd,
+        list_of_tools=spec.tools,
     )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools or spec.interactive:
         # Better to hear now than from a failed attempt that it cannot be given that.
@@ -98,7 +95,7 @@ async def examine(
         request = AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt)
         more = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
         adapter.command(replace(request, **more))  # type: ignore[arg-type]
-    if belonging is not None and belonging.workspace_owner:
+    if belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     kind = await workspace_kind(parts, spec, settings)
     able = registry.get(agent, settings).capabilities
@@ -171,10 +168,6 @@ def _submit(
     return task
 
 
-def _of_task(check: CheckSpec, spec: TaskSpec) -> CheckSpec:
-    return check.model_copy(update={"prove": check.prove or spec.prove})
-
-
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
     named = spec.fallback_agents or settings.fallback_agents
     checks = spec.checks or ([] if belonging.run_id else settings.checks)
@@ -190,7 +183,9 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
         "priority": int(spec.priority.removeprefix("P")),
         "continue_from": None,
         "fallback_agents": [name for name in dict.fromkeys(named) if name != agent],
-        "check_specs": [_of_task(check, spec).model_dump(mode="json") for check in checks],
+        "check_specs": [
+            check.model_dump(mode="json") | {"prove": check.prove or spec.prove} for check in checks
+        ],
         # Of what may be secret only the names.
         "env": sorted(spec.env),
         "mcp": sorted(spec.mcp),
@@ -206,24 +201,11 @@ async def workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     """Where a task or run would work; raises InvalidInput where it cannot."""
-    kind = await _workspace_kind(parts, spec, settings)
-    if spec.deliver != "branch" and kind is WorkspaceKind.IN_PLACE:
-        raise InvalidInput(
-            "What is worked on in place has no branch that could be delivered.",
-            hint="Leave out --deliver, or work in a worktree of a git repository.",
-        )
-    return kind
-
-
-async def _workspace_kind(
-    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
-) -> WorkspaceKind:
-    wanted = spec.workspace or settings.workspace.default
+    wanted, directory = spec.workspace or settings.workspace.default, Path(spec.directory)
     if wanted == WorkspaceKind.IN_PLACE:
         if spec.base is not None:
             raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
-        return WorkspaceKind.IN_PLACE
-    directory = Path(spec.directory)
+        return _in_place(spec)
     repository = await parts.workspaces.locate(directory)
     if repository is not None and repository.head_commit is not None:
         if spec.base is not None:
@@ -234,7 +216,7 @@ async def _workspace_kind(
     elif is_git_directory(directory):
         problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
     elif wanted == "auto" and spec.base is None:
-        return WorkspaceKind.IN_PLACE
+        return _in_place(spec)
     else:
         problem, advice = "no git repository", "Go to one, or work"
     raise InvalidInput(
@@ -243,34 +225,34 @@ async def _workspace_kind(
     )
 
 
+def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
+    if spec.deliver != "branch":
+        raise InvalidInput(
+            "What is worked on in place has no branch that could be delivered.",
+            hint="Leave out --deliver, or work in a worktree of a git repository.",
+        )
+    return WorkspaceKind.IN_PLACE
+
+
 def require_abilities(
-    agent: str,
-    settings: Settings,
-    *,
-    interactive: bool = False,
-    model: object = None,
-    system_prompt: object = None,
-    mcp: object = None,
-    max_turns: object = None,
-    budget: object = None,
-    tools: object = None,
+    agent: str, settings: Settings, *, interactive: bool = False, **given: object
 ) -> None:
     """Raise InvalidInput if an agent is given what it cannot take."""
     adapter = registry.get(agent, settings, interactive=interactive)
     able = adapter.capabilities
-    for name, wanted, can in (
-        ("model", model, able.model),
-        ("system prompt", system_prompt, able.system_prompt),
-        ("MCP server", mcp, able.mcp),
-        ("limit of turns", max_turns, able.max_turns or able.usage),
-        ("budget", budget, able.budget or able.usage or able.cost),
-        ("list of tools", tools, able.tools),
-    ):
-        if wanted and not can:
-            raise InvalidInput(
-                f"The agent {agent} cannot be given a {name}"
-                f"{' in a terminal' if interactive else ''}.",
-                hint="A command template needs the placeholder for it, or has to tell what it used."
-                if adapter.settings.command
-                else "docs/agents.md tells what each agent can.",
-            )
+    can = {
+        "model": able.model,
+        "system_prompt": able.system_prompt,
+        "mcp_server": able.mcp,
+        "limit_of_turns": able.max_turns or able.usage,
+        "budget": able.budget or able.usage or able.cost,
+        "list_of_tools": able.tools,
+    }
+    for name in (name for name in can if given.get(name) and not can[name]):
+        told = name.replace("_", " ").replace("mcp", "MCP")
+        raise InvalidInput(
+            f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
+            hint="A command template needs the placeholder for it, or has to tell what it used."
+            if adapter.settings.command
+            else "docs/agents.md tells what each agent can.",
+        )

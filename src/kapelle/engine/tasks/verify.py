@@ -22,12 +22,11 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin
+from kapelle.engine.launch import Place
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
     check_facts,
-    check_result,
     output_tail,
     read_output,
     session_counters,
@@ -40,7 +39,7 @@ from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
-from kapelle.runner.output import both_streams, lines_of
+from kapelle.runner.output import lines_of
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
@@ -73,10 +72,7 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        # Who writes its own end may write the cause of it as well.
-        cause = None if is_forged else recorded_cause(attempt.process_dir)
-        failure = _failure(attempt, finish, verdict, summary, tail, cause)
-        reason = _reason(finish, verdict, failure, is_ours=cause is not None)
+        failure, reason = _failed(attempt, finish, verdict, summary, tail)
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
@@ -164,32 +160,25 @@ def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
     return summary, tail, agent.judge(summary, finish.exit, tail)
 
 
-def _failure(
-    attempt: Attempt,
-    finish: Finish,
-    verdict: Verdict,
-    summary: Summary,
-    tail: str,
-    cause: Failure | None,
-) -> Failure:
-    if finish.timed_out:
-        return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+def _failed(
+    attempt: Attempt, finish: Finish, verdict: Verdict, summary: Summary, tail: str
+) -> tuple[Failure, str]:
+    """Why an agent failed, and what is said of that."""
+    # Who writes its own end may write the cause of it as well.
+    cause = None if finish.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
     found = cause or verdict.failure
-    if found is not None:
-        return found
-    found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
-    if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
-        # An exit code is all that a plain command can say, and it said so.
-        return Failure(FailureClass.TASK, found.evidence)
-    return found
-
-
-def _reason(finish: Finish, verdict: Verdict, failure: Failure, *, is_ours: bool) -> str:
+    if finish.timed_out:
+        found = Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+    elif found is None:
+        found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
+        if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
+            # An exit code is all that a plain command can say, and it said so.
+            found = Failure(FailureClass.TASK, found.evidence)
     if finish.exit.kind == "lost":
-        return f"lost: {finish.detail or 'nobody saw how it ended'}"
-    if finish.timed_out or is_ours:
-        return failure.evidence
-    return verdict.reason or finish.detail or failure.evidence
+        return found, f"lost: {finish.detail or 'nobody saw how it ended'}"
+    if finish.timed_out or cause:
+        return found, found.evidence
+    return found, verdict.reason or finish.detail or found.evidence
 
 
 async def _commit(attempt: Attempt) -> str | None:
@@ -203,15 +192,14 @@ async def _commit(attempt: Attempt) -> str | None:
         writes = not attempt.is_read_only
         commit = await attempt.parts.workspaces.commit(attempt.owner, message) if writes else None
         tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
-        await attempt.write(_record_commit, attempt, commit, tip)
+
+        def record(connection: Connection) -> None:
+            tasks.update(connection, attempt.task_id, workspace_commit=commit)
+            attempts.update(connection, attempt.id, checked_commit=tip)
+
+        await attempt.write(record)
         attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit
-    checked: str = attempt.row["checked_commit"]
-    return checked
-
-
-def _record_commit(connection: Connection, attempt: Attempt, commit: str | None, tip: str) -> None:
-    tasks.update(connection, attempt.task_id, workspace_commit=commit)
-    attempts.update(connection, attempt.id, checked_commit=tip)
+    return str(attempt.row["checked_commit"])
 
 
 async def _require_resolved(attempt: Attempt) -> None:
@@ -269,14 +257,11 @@ async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
 def _subject(attempt: Attempt, check: CheckSpec) -> Subject:
     """What a check was made on, and how it is made again."""
 
-    async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
-        command = check.command or ""
-        return (await attempt.execute_command(name, command, timeout_s, directory, origin))[1]
+    async def execute(name: str, place: Place, timeout_s: float) -> Ended:
+        return (await attempt.execute_command(name, check.command or "", timeout_s, place))[1]
 
-    return Subject(
-        attempt.parts, attempt.id, attempt.owner, attempt.workspace, attempt.directory,
-        attempt.task["directory"], attempt.origin, execute,
-    )  # fmt: skip
+    where = (attempt.owner, attempt.workspace, attempt.task["directory"])
+    return Subject(attempt.place, *where, execute)
 
 
 def _record_check(
@@ -311,11 +296,8 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
         with attempt.parts.making(attempt.id, check.label, command) as told:
             subject = (attempt.task_id, attempt.id)
             await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
-            process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
-        output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
-        if not ended.succeeded:
-            output = await asyncio.to_thread(attempt.with_hints, output, check.command or "")
-        return check_result(check, ended, output)
+            process, ended = await attempt.execute_command(name, command, check.timeout_s)
+        return await attempt.place.judged(check, process, ended)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
         passed, output = await _diff_not_empty(attempt)
@@ -329,8 +311,8 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
 async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
     parts = attempt.parts
     try:
-        if attempt.starting_tree:
-            diff = await parts.workspaces.diff_since(attempt.directory, attempt.starting_tree)
+        if began := attempt.task["starting_tree"]:
+            diff = await parts.workspaces.diff_since(attempt.directory, began)
         elif attempt.is_worktree:
             diff = await task_diff(parts, attempt.task_id, attempt.workspace)
         else:
@@ -339,7 +321,7 @@ async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    redacted = redact(diff.stat.encode(), parts.redactions(attempt.id, attempt.task_env))
+    redacted = redact(diff.stat.encode(), parts.known_secrets([attempt.id], attempt.task_env))
     return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
 
 

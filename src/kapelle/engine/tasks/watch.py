@@ -43,8 +43,7 @@ class Stall:
     """Looks at output and CPU time; both must stand still for the whole time."""
 
     def __init__(self, process_dir: Path, limit_s: float) -> None:
-        self._process_dir = process_dir
-        self._limit_s = limit_s
+        self._process_dir, self._limit_s = process_dir, limit_s
         self._bytes = -1
         self._cpu_s: float | None = None
         self._since = self._looked = time.monotonic()
@@ -136,18 +135,17 @@ class Limits:
             return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
         return None
 
-    def is_blind(self, usage: Usage) -> bool:
-        """Whether there is a budget and no way to tell what was spent of it."""
-        return self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0
-
     def near(self, usage: Usage, share: float) -> list[tuple[str, str]]:
-        """The limits of which this share is used, each with a sentence."""
+        """The limits of which this share is used, or that cannot be kept, each with a sentence."""
         found = []
         if self.max_turns is not None and usage.turns >= share * self.max_turns:
             found.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
         spent = self.spent_usd + (usage.cost_usd or 0)
         if self.budget_usd is not None and not left_usd(share * self.budget_usd, spent):
             found.append(("budget", f"${spent:.4f} of ${self.budget_usd:g} are spent"))
+        if self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0:
+            unknown = "the budget cannot be kept: the price of its model is unknown"
+            found.append(("price", unknown))
         return found
 
 
@@ -174,13 +172,6 @@ async def limits_of(attempt: Attempt) -> Limits:
 
 
 _ENDED_FOR = "ended_for.json"
-
-
-def record_cause(process_dir: Path, failure: Failure) -> None:
-    """Write down why a process is ended, before it is."""
-    retry_at = failure.retry_at.isoformat() if failure.retry_at else None
-    body = asdict(failure) | {"retry_at": retry_at}
-    files.replace(str(process_dir / _ENDED_FOR), json.dumps(body).encode())
 
 
 def recorded_cause(process_dir: Path) -> Failure | None:
@@ -244,10 +235,8 @@ class Watch:
         self, attempt: Attempt, agent: Agent, limits: Limits, before: dict[str, float]
     ) -> None:
         process_dir = attempt.process_dir
-        self._attempt = attempt
-        self._agent = agent
-        self._limits = limits
-        self._before = before
+        self._attempt, self._agent = attempt, agent
+        self._limits, self._before = limits, before
         self._fold = Fold()
         self._out = LogReader(process_dir / "out.log")
         self._err = LogReader(process_dir / "err.log")
@@ -275,8 +264,11 @@ class Watch:
         due = time.monotonic() + pause
         while not await self._ended_within(due - time.monotonic()):
             try:
-                if time.monotonic() < due:
-                    await self._read_on()
+                if time.monotonic() < due:  # somebody looks on: tell what it does
+                    self._told = (time.monotonic(), self._printed())
+                    if self._agent.reads_whole_output:
+                        await asyncio.to_thread(self._count)
+                    self._attempt.parts.activities.tell(self)
                     continue
                 due = time.monotonic() + pause
                 if await self._look():
@@ -309,13 +301,6 @@ class Watch:
         except FileNotFoundError:
             return 0
 
-    async def _read_on(self) -> None:
-        """Read what was printed since, and tell what it does."""
-        self._told = (time.monotonic(), self._printed())
-        if self._agent.reads_whole_output:
-            await asyncio.to_thread(self._count)
-        self._attempt.parts.activities.tell(self)
-
     def activity(self) -> Activity:
         """What it does at this moment."""
         attempt, last = self._attempt, self._last
@@ -345,10 +330,13 @@ class Watch:
         if refused := self._refusal.outlasts(settings.failures.patience_s):
             return self._end(refused)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
-        # Whoever sits at a terminal may think, or be away, for as long as they like.
-        if silent_s and (self._attempt.task["interactive"] or await self._asks()):
-            self._stall.reset()
-        elif silent_s:
+        if silent_s:
+            task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
+            # A person, in a terminal or asked something, may think for as long as they like.
+            if task["interactive"] or task["status"] == TaskStatus.WAITING:
+                self._stall.reset()
+                silent_s = 0.0
+        if silent_s:
             sentence = f"no output and no work for {silent_s:.0f} s"
             await self._warn("stalled", sentence)
             if settings.health.on_stall != "warn":
@@ -356,11 +344,6 @@ class Watch:
         await self._warn_of_limits(usage)
         await self._store(usage)
         return False
-
-    async def _asks(self) -> bool:
-        """Whether the agent waits for a person, who may take their time."""
-        task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
-        return bool(task["status"] == TaskStatus.WAITING)
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""
@@ -431,10 +414,6 @@ class Watch:
         seconds = (datetime.now(UTC) - self._attempt.row["started_at"]).total_seconds()
         for what, text in self._limits.near(usage, health.warn_at) if usage else ():
             await self._warn(what, text)
-        if usage is not None and self._limits.is_blind(usage):
-            await self._warn(
-                "price", "the budget cannot be kept: the price of its model is unknown"
-            )
         if limit is not None and seconds >= health.warn_at * limit:
             await self._warn("time", f"{seconds:.0f} of {limit:g} s are over")
         if seconds >= health.long_s:
@@ -455,6 +434,10 @@ class Watch:
             self._looked_around, self._limits = now, await limits_of(self._attempt)
 
     def _end(self, failure: Failure) -> bool:
-        record_cause(self._attempt.process_dir, failure)
-        self._attempt.parts.runner.stop(self._attempt.process_dir, failure.evidence)
+        """Write down why the process is ended, then end it."""
+        process_dir = self._attempt.process_dir
+        retry_at = failure.retry_at.isoformat() if failure.retry_at else None
+        body = asdict(failure) | {"retry_at": retry_at}
+        files.replace(str(process_dir / _ENDED_FOR), json.dumps(body).encode())
+        self._attempt.parts.runner.stop(process_dir, failure.evidence)
         return True

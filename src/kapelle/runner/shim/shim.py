@@ -103,11 +103,10 @@ class Shim:
         failpoint("shim_after_run_json")
         supervisor = Supervisor(
             agent,
+            self._request,
             self._streams,
             self._tree,
             self._signals,
-            timeout_s=self._request.timeout_s,
-            grace_s=self._request.grace_s,
             on_exec=lambda report: self._on_exec(agent, report),
             terminal=self._terminal,
         )

@@ -119,12 +119,11 @@ class Supervisor:
     def __init__(
         self,
         agent: Child,
+        request: Request,
         streams: tuple[Stream, ...],
         tree: Subtree,
         signals: Signals,
         *,
-        timeout_s: float | None,
-        grace_s: float,
         on_exec: Callable[[bytes], None],
         terminal: Terminal | None = None,
     ) -> None:
@@ -136,7 +135,7 @@ class Supervisor:
         self._streams = streams
         self._tree = tree
         self._signals = signals
-        self._grace_s = grace_s
+        self._grace_s, timeout_s = request.grace_s, request.timeout_s
         self._on_exec = on_exec
         self._terminal = terminal
         self._report: int | None = agent.report
@@ -176,17 +175,13 @@ class Supervisor:
     def _due(self) -> float | None:
         times = [stream.retry_at for stream in self._streams]
         if not self._gone:
-            times.append(self._next_kill())
+            again = None if self._kill_since is None else time.monotonic() + _KILL_ROUND_S
+            times.append(again or self._kill_at)
             if self.status is None and self.ended_by is None:
                 times.append(self._deadline)
             if self.leftovers is None:
                 times.append(self._linger_until)
         return min((at for at in times if at is not None), default=None)
-
-    def _next_kill(self) -> float | None:
-        if self._kill_since is None:
-            return self._kill_at
-        return time.monotonic() + _KILL_ROUND_S
 
     def _serve(self, ready: set[int], now: float) -> None:
         if self._signals.file in ready:

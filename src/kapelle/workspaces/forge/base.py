@@ -111,11 +111,8 @@ class Forge:
         if known is not None and not known.is_open:
             known = await self.find(wanted.branch)
         # What people wrote around our part of the description stays.
-        ours, text = (
-            f"<!-- kapelle -->\n{wanted.text}\n<!-- /kapelle -->",
-            known.text if known else "",
-        )
-        text, replaced = _OURS.subn(lambda _: ours, text, count=1)
+        ours = f"<!-- kapelle -->\n{wanted.text}\n<!-- /kapelle -->"
+        text, replaced = _OURS.subn(lambda _: ours, known.text if known else "", count=1)
         wanted = replace(wanted, text=text if replaced else f"{text}\n\n{ours}".strip())
         return await (self.update(known, wanted) if known else self.open(wanted))
 
@@ -145,40 +142,32 @@ class Forge:
             async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
-            raise Unavailable(
-                f"{self.host} cannot be reached: {error}. It is tried again."
-            ) from None
+            text = f"{self.host} cannot be reached: {error}. It is tried again."
+            raise Unavailable(text) from None
         if answer.status_code < 400:
             return answer
         raise self._problem(answer)
 
     def _problem(self, answer: "httpx2.Response") -> ForgeError | Unavailable:
-        code, said, host = answer.status_code, _said(answer), self.host
-        if code == 429 or (code == 403 and _is_limit(answer)):
-            reset = answer.headers.get("x-ratelimit-reset", "")
-            at = f"{datetime.fromtimestamp(int(reset), UTC):%H:%M} UTC" if reset.isdigit() else ""
-            return Unavailable(
-                f"{host} allows no more calls {at and f'until {at} '}for now. It is tried again."
-            )
+        code, said, host, given = answer.status_code, _said(answer), self.host, answer.headers
+        is_limit = given.get("x-ratelimit-remaining") == "0" or "retry-after" in given
+        if code == 429 or (code == 403 and is_limit):
+            reset = given.get("x-ratelimit-reset", "")
+            at = datetime.fromtimestamp(int(reset), UTC) if reset.isdigit() else None
+            until = f"until {at:%H:%M} UTC " if at else ""
+            return Unavailable(f"{host} allows no more calls {until}for now. It is tried again.")
         if code >= 500:
             return Unavailable(f"{host} answered {code}: {said}. It is tried again.")
+        text, hint = f"{host} refused it ({code}): {said}.", login_hint(self.kind, host)
         if code == 401:
-            return ForgeError(f"{host} does not accept the token: {said}.", hint=self.login_hint)
-        if code == 403:
-            return ForgeError(
-                f"The token for {host} may not do this in {self.project}: {said}.",
-                hint="It needs the right to write pull requests. " + self.login_hint,
-            )
-        if code == 404:
-            return ForgeError(
-                f"{host} knows no {self.project}, or your token may not see it.",
-                hint="`git remote -v` shows where it would be pushed. " + self.login_hint,
-            )
-        return ForgeError(f"{host} refused it ({code}): {said}.")
-
-    @property
-    def login_hint(self) -> str:
-        return login_hint(self.kind, self.host)
+            text = f"{host} does not accept the token: {said}."
+        elif code == 403:
+            text = f"The token for {host} may not do this in {self.project}: {said}."
+            hint = f"It needs the right to write pull requests. {hint}"
+        elif code == 404:
+            text = f"{host} knows no {self.project}, or your token may not see it."
+            hint = f"`git remote -v` shows where it would be pushed. {hint}"
+        return ForgeError(text, hint=hint if code in {401, 403, 404} else None)
 
 
 def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -190,10 +179,9 @@ def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
             return await call(self, *args)
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             # Its text may hold a token.
-            raise ForgeError(
-                f"{self.host} did not answer as a {self.kind} does ({type(error).__name__}).",
-                hint=f'See kind and url of [forge.hosts."{self.host}"] in config.toml.',
-            ) from None
+            text = f"{self.host} did not answer as a {self.kind} does ({type(error).__name__})."
+            hint = f'See kind and url of [forge.hosts."{self.host}"] in config.toml.'
+            raise ForgeError(text, hint=hint) from None
 
     return told
 
@@ -206,11 +194,6 @@ def login_hint(kind: str, host: str) -> str:
         f"Give git's credential helper a token for {host} (`git credential approve`), or name a "
         f'variable that holds one: token_variable of [forge.hosts."{host}"] in config.toml.'
     )
-
-
-def _is_limit(answer: "httpx2.Response") -> bool:
-    left = answer.headers.get("x-ratelimit-remaining")
-    return left == "0" or "retry-after" in answer.headers
 
 
 def _said(answer: "httpx2.Response") -> str:

@@ -1,10 +1,11 @@
 """GitHub, and Gitea and Forgejo, whose API resembles it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from kapelle.domain.errors import ForgeError
+from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
 
@@ -63,18 +64,15 @@ class GitHub(Forge):
             if len(runs) >= found["total_count"] or not found["check_runs"]:
                 break
         status = await self.call("GET", f"{self._path}/commits/{commit}/status?per_page=100")
-        bad, log = [], ""
-        for run in runs:
-            if run["conclusion"] in _BAD:
-                bad.append(
-                    f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}".strip()
-                )
-        for run in [run for run in runs if run["conclusion"] in _BAD][:_MOST_LOGS]:
+        bad, log = [run for run in runs if run["conclusion"] in _BAD], ""
+        for run in bad[:_MOST_LOGS]:
             told = await self.text(f"{self._path}/actions/jobs/{run['id']}/logs")
             output = run.get("output") or {}
             told = told or "\n".join(filter(None, (output.get("summary"), output.get("text"))))
             log += f"\n== {run['name']}\n{told.rstrip()}\n"
-        return _verdict(bad, log, [run["conclusion"] for run in runs], status)
+        said = [f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}" for run in bad]
+        ends = [run["conclusion"] for run in runs]
+        return _verdict([one.strip() for one in said], log, ends, status)
 
     async def comments(self, number: int) -> list[Comment]:
         found = []
@@ -96,7 +94,7 @@ class GitHub(Forge):
 
 
 class Gitea(GitHub):
-    """Drafts are those whose title says so, and its CI tells statuses alone."""
+    """Drafts are those whose title says so, and its CI tells statuses, and lately logs."""
 
     kind = "gitea"
     _places = ("issues",)
@@ -124,7 +122,21 @@ class Gitea(GitHub):
 
     async def verdict(self, commit: str) -> Verdict:
         status = await self.call("GET", f"{self._path}/commits/{commit}/status")
-        return _verdict([], "", [], status)
+        found = _verdict([], "", [], status)
+        return replace(found, log=found.log + await self._logs(commit)) if found.log else found
+
+    async def _logs(self, commit: str) -> str:
+        """What its failed jobs printed; nothing where it has no calls for that, as before Gitea
+        1.25 and Forgejo 16."""
+        log = ""
+        with suppress(ForgeError, Unavailable, LookupError, TypeError):
+            path = f"{self._path}/actions/runs"
+            for run in (await self.call("GET", f"{path}?head_sha={commit}"))["workflow_runs"]:
+                jobs = (await self.call("GET", f"{path}/{run['id']}/jobs"))["jobs"]
+                for job in [job for job in jobs if job["conclusion"] in _BAD][:_MOST_LOGS]:
+                    told = await self.text(f"{self._path}/actions/jobs/{job['id']}/logs")
+                    log += f"\n== {job['name']}\n{told.rstrip()}\n"
+        return log
 
     def _read(self, told: Any) -> PullRequest:
         is_draft, head = told["title"].startswith(self._MARK), told["head"]

@@ -109,14 +109,11 @@ class Remote(Place):
         host = self.host
         known = settings.hosts.get(host) or ForgeHost(kind=_KNOWN.get(host))
         if known.kind is None:
-            raise ForgeError(
-                f"{host} is no forge that Kapelle knows.",
-                hint=f'Say what it is in your config.toml: [forge.hosts."{host}"] with '
-                'kind = "github", "gitlab" or "gitea" (Forgejo too).',
-            )
-        url = known.url or f"https://{host}/{_APIS[known.kind]}"
-        if host == "github.com":
-            url = known.url or "https://api.github.com"
+            hint = f'Say what it is in your config.toml: [forge.hosts."{host}"] with '
+            hint += 'kind = "github", "gitlab" or "gitea" (Forgejo too).'
+            raise ForgeError(f"{host} is no forge that Kapelle knows.", hint=hint)
+        api = f"https://{host}/{_APIS[known.kind]}"
+        url = known.url or ("https://api.github.com" if host == "github.com" else api)
         if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in _LOCAL:
             raise ForgeError(f"{url} must be reached over https: a token is sent to it.")
         token = await self._find_token(known)
@@ -138,13 +135,11 @@ class Remote(Place):
                 return token
         if value := self.environ.get(_VARIABLES.get(host, "")):
             return value
-        asking = f"protocol=https\nhost={host}\npath={self.project}\n\n"
-        if self.scheme == "http":
-            asking = asking.replace("https", "http", 1)
+        protocol = "http" if self.scheme == "http" else "https"
+        asking = f"protocol={protocol}\nhost={host}\npath={self.project}\n\n"
         answer = await self.run("credential", "fill", stdin=asking.encode(), ok=(0, 1, 128))
-        for line in answer.line.splitlines():
-            if line.startswith("password="):
-                return line.removeprefix("password=")
+        if found := re.search("^password=(.*)$", answer.line, re.MULTILINE):
+            return found[1]
         raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host))
 
     async def branches(self, *names: str, token: str) -> dict[str, str]:
@@ -169,27 +164,22 @@ class Remote(Place):
         if branch_ref(branch) is None:
             raise ForgeError(f"{branch!r} can be no branch.")
         if held is not None and held not in ours and not await _is_behind(objects, held, commit):
-            raise ForgeError(
-                f"{branch} at {self.host} holds a commit that Kapelle did not push, "
-                f"{held[:12]}; it is not overwritten.",
-                hint=f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again.",
-            )
+            text = f"{branch} at {self.host} holds a commit that Kapelle did not push, {held[:12]}"
+            hint = f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again."
+            raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
         lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
-        await self._reach(
-            token, "push", "--porcelain", "--no-verify", lease, "--", self.url,
-            f"{commit}:{BRANCHES}{branch}", variables=objects.variables,
-        )  # fmt: skip
+        what = ("--porcelain", "--no-verify", lease, "--", self.url, f"{commit}:{BRANCHES}{branch}")
+        await self._reach(token, "push", *what, variables=objects.variables)
 
     async def _reach(
         self, token: str, *args: str, variables: Mapping[str, str] | None = None
     ) -> str:
         """What git says; a failure is told as what a person can do about it."""
-        url, host = self.url, self.host
-        place = replace(
-            self,
-            variables={**self.variables, **(variables or {}), _TOKEN: token},
-            settings=() if self.scheme == "ssh" else (_helper(self),),
-        )
+        # The token as the last of a person's credential helpers, for this host alone.
+        helper = f"credential.{self.scheme}://{self.host}.helper={_HELPER}"
+        settings = () if self.scheme == "ssh" else (helper,)
+        given = {**self.variables, **(variables or {}), _TOKEN: token}
+        place = replace(self, variables=given, settings=settings)
         try:
             output = await place.run(*args, ok=(0, 1, 128), timeout_s=_PUSH_TIMEOUT_S)
         except GitError as error:
@@ -200,10 +190,8 @@ class Remote(Place):
             raise self._problem(output.stderr)
         if refused:
             said = _without_login(" ".join(refused).replace("\t", " "))
-            raise ForgeError(
-                f"{host} refused the push: {said}.",
-                hint=f"`git ls-remote {_without_login(url)}` shows what is there.",
-            )
+            hint = f"`git ls-remote {_without_login(self.url)}` shows what is there."
+            raise ForgeError(f"{self.host} refused the push: {said}.", hint=hint)
         return output.line
 
     def _problem(self, stderr: str) -> KapelleError:
@@ -211,24 +199,15 @@ class Remote(Place):
         host = self.host
         said = _without_login(" ".join(_ADVICE.sub("", stderr).split()))[-_MOST_SAID:]
         if _NO_LOGIN.search(said):
-            return ForgeError(
-                f"{host} does not let you in: {said}.",
-                hint=f"See that `git ls-remote {_without_login(self.url)}` works without a "
-                "question, then `kapelle pr` again.",
-            )
+            works = f"`git ls-remote {_without_login(self.url)}` works without a question"
+            hint = f"See that {works}, then `kapelle pr` again."
+            return ForgeError(f"{host} does not let you in: {said}.", hint=hint)
         if _NOT_THERE.search(said):
-            return ForgeError(
-                f"The remote {self.name} is not there: {said}.",
-                hint=f"`git remote set-url {self.name} URL` says where it is now.",
-            )
+            hint = f"`git remote set-url {self.name} URL` says where it is now."
+            return ForgeError(f"The remote {self.name} is not there: {said}.", hint=hint)
         if _AWAY.search(said) and not _REFUSED.search(said):
             return Unavailable(f"{host} cannot be reached: {said}. It is tried again.")
         return ForgeError(said)
-
-
-def _helper(remote: Remote) -> str:
-    """The token as the last of a person's credential helpers, for this host alone."""
-    return f"credential.{remote.scheme}://{remote.host}.helper={_HELPER}"
 
 
 async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
@@ -247,25 +226,21 @@ async def find_remote(
     """The remote of a repository by its name, with its address as the person's own configuration
     rewrites it; raises ForgeError where there is none that could be pushed to."""
     own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
-    found: dict[str, str] = {}
     file = ("--file", str(common_dir / "config"), "--no-includes")
     wanted = rf"^remote\.{re.escape(name)}\.(url|pushurl)$"
     output = await own.run("config", *file, "-z", "--get-regexp", wanted, ok=(0, 1))
-    for one in output.fields:
-        key, _, value = one.decode("utf-8", "replace").partition("\n")
-        found.setdefault(key.rpartition(".")[2], value)
-    url = found.get("pushurl") or found.get("url")
+    # The first of each counts, and the one to push to first.
+    told = [one.decode("utf-8", "replace").partition("\n") for one in output.fields]
+    told.sort(key=lambda one: not one[0].endswith(".pushurl"))
+    url = next((value for _, _, value in told if value), None)
     if not url:
-        raise ForgeError(
-            f"The repository has no remote {name}.",
-            hint=f"`git remote add {name} URL`, or `kapelle config set forge.remote NAME`.",
-        )
+        hint = f"`git remote add {name} URL`, or `kapelle config set forge.remote NAME`."
+        raise ForgeError(f"The repository has no remote {name}.", hint=hint)
     remote = Remote(git, shadow, {"GIT_DIR": str(shadow)}, environ=environ, name=name)
     if not url.startswith("-"):
         url = (await remote.run("ls-remote", "--get-url", url)).line
-    if (found_ := remote.at(url)) is None:
-        raise ForgeError(
-            f"The remote {name} is {_without_login(url)}, which is no address of a forge.",
-            hint=f"Pull requests need one over https or ssh: git remote set-url {name} URL",
-        )
-    return found_
+    if (found := remote.at(url)) is None:
+        text = f"The remote {name} is {_without_login(url)}, which is no address of a forge."
+        hint = f"Pull requests need one over https or ssh: git remote set-url {name} URL"
+        raise ForgeError(text, hint=hint)
+    return found

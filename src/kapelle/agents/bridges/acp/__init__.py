@@ -25,6 +25,7 @@ class Job:
     # Where the daemon is and with which token, if others work on the same files: files are written
     # by the bridge then, and only what nobody else holds.
     daemon: Mapping[str, str] | None = None
+    claude_settings: str | None = None  # Claude writes by itself, so its own hooks keep it
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))

@@ -58,6 +58,19 @@ class Session:
             clientCapabilities=capabilities,
             clientInfo={"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
         )
+        if self._job.daemon and "codex" in self.name:
+            await self._trust_hook()
+
+    async def _trust_hook(self) -> None:
+        """Let codex run the hook that its adapter gave it, which asks who holds a file."""
+        params: dict[str, Any] = {"cwd": str(Path.cwd())}
+        try:
+            listed = await self._ask("_codex/hooks/list", _CHOOSING_S, **params)
+            keys = ("key", "currentHash")
+            hooks = [{key: hook.text(key) for key in keys} for hook in listed.mappings("hooks")]
+            await self._ask("_codex/hooks/trust", _CHOOSING_S, hooks=hooks, **params)
+        except RequestError as error:
+            emit("notice", f"Nothing keeps this codex from locked files: {failure_of(error)}")
 
     @property
     def name(self) -> str:
@@ -107,16 +120,18 @@ class Session:
     def _params(self) -> dict[str, Any]:
         known = _mcp_servers(self._job.mcp_servers, self._offers("mcpCapabilities"))
         params: dict[str, Any] = {"cwd": str(Path.cwd()), "mcpServers": known}
-        text = self._job.system_prompt
+        text, meta = self._job.system_prompt, dict[str, Any]()
+        if self._job.claude_settings:
+            meta["claudeCode"] = {"options": {"settings": self._job.claude_settings}}
+        self.system_prompt_taken = bool(text)
         if text and self._offers("sessionCapabilities").get("systemPrompt") is not None:
             blocks = [{"type": "text", "text": text}]
             params["systemPrompt"] = {"mode": "append", "content": blocks}
         elif text and "claude" in self.name:
-            params["_meta"] = {"systemPrompt": {"append": text}}
+            meta["systemPrompt"] = {"append": text}
         else:
-            return params
-        self.system_prompt_taken = True
-        return params
+            self.system_prompt_taken = False
+        return {**params, "_meta": meta} if meta else params
 
     def _offers(self, what: str) -> Json:
         return self._agent.mapping("agentCapabilities", what)

@@ -141,7 +141,10 @@ class UsageMeter:
         for entry in quota.mappings("model_usage"):
             if model := entry.text("model"):
                 emit("model", model)
-        tokens = _tokens(usage) if usage else _quota(quota.mapping("token_count"))
+        tokens, count = _tokens(usage) if usage else {}, quota.mapping("token_count")
+        if not usage and "input_tokens" in count:
+            names = ("input_tokens", "output_tokens", "cached_tokens")
+            tokens = {name: count.count(name) for name in names}
         if not tokens:
             return
         self._now = Counter(tokens)
@@ -183,11 +186,6 @@ def _tokens(usage: Json) -> dict[str, int]:
     return {"input_tokens": sent, "output_tokens": said, "cached_tokens": cached}
 
 
-def _quota(count: Json) -> dict[str, int]:
-    names = ("input_tokens", "output_tokens", "cached_tokens")
-    return {name: count.count(name) for name in names if "input_tokens" in count}
-
-
 class Updates:
     """Prints one prompt's updates; text is held back until its line, or the answer, is complete."""
 
@@ -209,7 +207,11 @@ class Updates:
             return
         if kind in {"tool_call", "tool_call_update"}:
             self._flush()
-            self._update_call(update)
+            tool = self._tool(update)
+            if not tool.emitted:
+                self.meter.start_answer()
+            if tool.take(update):
+                self.meter.end_tool()
         elif kind == "agent_thought_chunk":
             self.meter.start_answer()
         elif kind == "plan":
@@ -273,13 +275,6 @@ class Updates:
         if self._line.strip():
             emit("text", self._line)
         self._line = ""
-
-    def _update_call(self, update: Json) -> None:
-        tool = self._tool(update)
-        if not tool.emitted:
-            self.meter.start_answer()
-        if tool.take(update):
-            self.meter.end_tool()
 
     def _tool(self, update: Json) -> ToolCall:
         key = update.text("toolCallId")
