@@ -170,7 +170,12 @@ export const actions = {
   run: (id: string, action: RunAction): Promise<Work> =>
     ask(api.POST(`/api/v1/runs/{run_id}/${action}`, onRun(id))),
   resume: (id: string, message: string | null): Promise<Work> =>
-    ask(api.POST('/api/v1/tasks/{task_id}/resume', { ...onTask(id), body: { message, merge: false } })),
+    ask(
+      api.POST('/api/v1/tasks/{task_id}/resume', {
+        ...onTask(id),
+        body: { message, merge: false, comments: false },
+      }),
+    ),
   answer: async (id: string, token: string, answer: string): Promise<Work> => {
     await ask(
       api.POST('/api/v1/questions/{token}/answer', { params: { path: { token } }, body: { answer } }),
