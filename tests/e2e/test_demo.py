@@ -58,8 +58,8 @@ def test_the_demo_conducts_an_ensemble_to_a_verified_merged_result(tmp_path: Pat
     assert re.search(r"melody +blocked +waits for intervals and scales", told)
     assert re.search(r"kill -9 \d+: the daemon is gone, while .*intervals and scales", told)
     assert "only verified work is merged" in told
-    assert "iteration 1: the reviewer says no to goal complete" in told
-    assert "completed: the goal is reached after iteration 2" in told
+    assert "the reviewer says no to goal complete" in told
+    assert "Completed: the goal is reached after iteration 2" in told
     assert "loop: 903 → 776 → none → 655 → 843 bytes" in told
     assert re.search(r"kill -9 \d+: the next daemon \(\d+\) goes on with the run", told)
     assert nothing_runs(place)

@@ -24,6 +24,7 @@ from kapelle.cli.outcome import settled
 from kapelle.cli.schedules import STARTING
 from kapelle.cli.transcript import passage
 from kapelle.client.http import ServerEvent
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
 _PROTOCOL = 1
 # What a person wants at hand; whatever else is typed after a slash is tried all the same.
@@ -47,14 +48,6 @@ class Session:
     said: str = ""  # the end of it, so that a result is not told twice
 
 
-class Refused(Exception):
-    """A request that cannot be carried out."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class Server:
     """Answers the editor; each prompt in a thread of its own."""
 
@@ -75,20 +68,17 @@ class Server:
                 threading.Thread(target=self._handle, args=(message,), daemon=True).start()
 
     def _handle(self, message: dict[str, Any]) -> None:
-        params = message.get("params")
+        method, params = str(message["method"]), message.get("params")
         try:
-            answer = self._answer(
-                str(message["method"]), params if isinstance(params, dict) else {}
-            )
-        except Refused as refused:
-            told = {"code": refused.code, "message": str(refused)}
-            if "id" in message:
-                self._send(id=message["id"], error=told)
-            return
+            answer = self._answer(method, params if isinstance(params, dict) else {})
+            told = {"result": answer}
+        except KapelleError as refused:
+            code = _UNKNOWN_METHOD if isinstance(refused, NotFound) else _BAD_PARAMS
+            told = {"error": {"code": code, "message": refused.message}}
         if "id" in message:
-            self._send(id=message["id"], result=answer)
-        if message["method"] == "session/new":
-            self._offer(answer["sessionId"])
+            self._send(id=message["id"], **told)
+        if method == "session/new" and "result" in told:
+            self._offer(told["result"]["sessionId"])
 
     def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         match method:
@@ -106,12 +96,12 @@ class Server:
             case "session/cancel":
                 self._cancel(self._session(params))
                 return {}
-        raise Refused(_UNKNOWN_METHOD, f"There is no method {method!r}.")
+        raise NotFound(f"There is no method {method!r}.")
 
     def _new(self, params: dict[str, Any]) -> Session:
         cwd = str(params.get("cwd", ""))
         if not Path(cwd).is_absolute() or not Path(cwd).is_dir():
-            raise Refused(_BAD_PARAMS, f"cwd must be a directory that exists, not {cwd!r}.")
+            raise InvalidInput(f"cwd must be a directory that exists, not {cwd!r}.")
         session = Session(uuid.uuid4().hex, cwd)
         self._sessions[session.id] = session
         return session
@@ -120,16 +110,14 @@ class Server:
         try:
             return self._sessions[params["sessionId"]]
         except (KeyError, TypeError):
-            raise Refused(_BAD_PARAMS, "There is no such session.") from None
+            raise InvalidInput("There is no such session.") from None
 
     def _prompt(self, session: Session, params: dict[str, Any]) -> str:
         if session.process is not None:
-            raise Refused(
-                _BAD_PARAMS, "The prompt before is still being worked on: cancel it first."
-            )
+            raise InvalidInput("The prompt before is still being worked on: cancel it first.")
         said = _text(params.get("prompt")).strip()
         if not said:
-            raise Refused(_BAD_PARAMS, "The prompt is empty.")
+            raise InvalidInput("The prompt is empty.")
         session.cancelled = False
         words = self._words(session, said)
         if words[0] in {*STARTING, "continue", "answer"}:
@@ -152,13 +140,13 @@ class Server:
         """A command after a slash; of one that starts work, what is not quoted is the prompt."""
         if name not in commands():
             close = suggestion(name, commands(), 0.6, "/{}")
-            raise Refused(_BAD_PARAMS, f"There is no command /{name}.{close}")
+            raise InvalidInput(f"There is no command /{name}.{close}")
         is_plain = not {'"', "'"} & set(rest) and " --" not in rest
         try:
             whole = bool(rest) and is_plain and name in {*STARTING, "continue"}
             given = [rest] if whole else shlex.split(rest)
         except ValueError as error:
-            raise Refused(_BAD_PARAMS, f"/{name}: {error}.") from None
+            raise InvalidInput(f"/{name}: {error}.") from None
         if session.work is not None and not given and name in _ON_WORK:
             given = [session.work["id"]]
         return [name, *(self._options if name in STARTING else ()), *given]
@@ -246,13 +234,9 @@ class Server:
 
     def _offer(self, session_id: str) -> None:
         known = commands()
+        hint = {"hint": "as on the command line"}
         offered = [
-            {
-                "name": name,
-                "description": known[name][1],
-                "input": {"hint": "as on the command line"},
-            }
-            for name in _OFFERED
+            {"name": name, "description": known[name][1], "input": hint} for name in _OFFERED
         ]
         update = {"sessionUpdate": "available_commands_update", "availableCommands": offered}
         self._send(method="session/update", params={"sessionId": session_id, "update": update})

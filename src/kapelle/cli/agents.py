@@ -10,11 +10,11 @@ from urllib.parse import quote
 import typer
 
 from kapelle.agents.base import remark
-from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag
-from kapelle.cli.config import Entry, Repo, change, current, loaded, print_entries
+from kapelle.cli.command import LISTS, Json, Report, argument, command_group, flag
+from kapelle.cli.config import Entry, Repo, change, current, loaded, shown_entries
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.outcome import WORK_FAILED
-from kapelle.cli.output import document, say, write
+from kapelle.cli.output import document, say
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -24,16 +24,13 @@ Agent = dict[str, Any]
 TIMEOUT_S = 200.0
 
 
-def list_agents(as_json: Json = False) -> None:
+def list_agents() -> Report:
     """List the agents that are known, and whether they can be used."""
     from kapelle.cli.spec_options import absolute_directory
 
-    known = Connection().get("/agents", {"directory": absolute_directory(None)})
-    if as_json:
-        document(known)
-        return
+    yield (known := Connection().get("/agents", {"directory": absolute_directory(None)}))
     header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
-    write(table(header, [*map(_row, known)], [*map(_style, known)]))
+    yield from table(header, [*map(_row, known)], [*map(_style, known)])
     sys.stdout.flush()
     for text in (text for agent in known for text in _remarks(agent)):
         say(text)
@@ -95,7 +92,10 @@ def check(
     client, directory = Connection(), absolute_directory(None)
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
-    for name in dict.fromkeys(named) or _installed(client, directory):
+    known = [] if named else client.get("/agents", {"directory": directory})
+    # The rehearsal is always there, and no news unless it is what tasks get.
+    real = [one for one in known if one["default"] or one["type"] != "rehearsal"]
+    for name in dict.fromkeys(named) or [one["name"] for one in real if one["installed"]]:
         body = {"live": live, "directory": directory}
         found.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
         if not as_json:
@@ -106,13 +106,6 @@ def check(
         say("No coding agent is installed; `kapelle agents` lists those that are known.")
     if named and not all(result["usable"] for result in found):
         raise typer.Exit(WORK_FAILED)
-
-
-def _installed(client: Connection, directory: str) -> list[str]:
-    known = client.get("/agents", {"directory": directory})
-    # The rehearsal is always there, and no news unless it is what tasks get.
-    real = [agent for agent in known if agent["default"] or agent["type"] != "rehearsal"]
-    return [agent["name"] for agent in real if agent["installed"]]
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -173,33 +166,28 @@ config = command_group("Show and change the settings of agents.")
 Name = Annotated[str, argument("NAME", "An agent, such as claude.")]
 
 
-@config.command(cls=LightCommand)
+@config.command()
 def show(
     name: Annotated[
         str | None, argument("[NAME]", "An agent; without one, what is set of all.")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Show the settings that hold for agents, and where each came from."""
     if name is None:
         entries = [entry for entry in _entries("agents.") if entry[2] != "default"]
-        print_entries(entries, as_json)
-        if not entries and not as_json:
+        yield from shown_entries(entries)
+        if not entries:
             say("No agent has settings of its own.")
         return
     _require(name)
     login = Connection().get(_path(name), {"directory": str(current())})["login"]
-    entries = _entries(f"agents.{name}.", name)
-    if as_json:
-        values = {key: {"value": value, "origin": origin} for key, value, origin in entries}
-        document({"settings": values, "login": login})
-        return
-    print_entries(entries, as_json)
+    settings, *lines = shown_entries(_entries(f"agents.{name}.", name))
+    yield {"settings": settings, "login": login}
     # The key itself stays with the daemon.
-    sys.stdout.write(f"login: {one_line(login_words(login)) or 'not needed'}\n")
+    yield from [*lines, f"login: {one_line(login_words(login)) or 'not needed'}"]
 
 
-@config.command("set", cls=LightCommand)
+@config.command("set")
 def set_(
     name: Name,
     key: Annotated[
@@ -210,13 +198,12 @@ def set_(
         argument("[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."),
     ] = None,
     repo: Repo = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Change one setting of an agent."""
     from kapelle.domain.environment import looks_secret
 
     if key == API_KEY:
-        _store_key(name, value, repo, as_json)
+        yield from _store_key(name, value, repo)
         return
     if value is None:
         raise InvalidInput(
@@ -226,7 +213,7 @@ def set_(
         )
     if key.partition(".")[0] not in _FOUNDING:
         _require(name)
-    change(f"agents.{name}.{key}", value, repo, as_json)
+    yield from change(f"agents.{name}.{key}", value, repo)
     if key.startswith("env.") and looks_secret(key):
         say(
             "It can be read there by whoever reads the file;"
@@ -234,29 +221,26 @@ def set_(
         )
 
 
-@config.command(cls=LightCommand)
+@config.command()
 def reset(
     name: Name,
     key: Annotated[
         str | None, argument("[KEY]", "One setting; without it, all but api_key.")
     ] = None,
     repo: Repo = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Take settings of an agent out of the file, so that the defaults hold again."""
     if key == API_KEY:
         query = {"directory": str(current())}
         removed = Connection().delete(_path(name, "/credential"), query)["removed"]
-        if as_json:
-            document({"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed})
-        else:
-            say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
+        yield {"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed}
+        say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
         return
     _require(name)
-    change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo, as_json)
+    yield from change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo)
 
 
-def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
+def _store_key(name: str, value: str | None, repo: bool) -> Report:
     if value is not None:
         raise InvalidInput(
             "A key is not taken from the command line: it would stay in the history of your shell"
@@ -269,9 +253,7 @@ def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
     _require(name)
     path, query = _path(name, "/credential"), {"directory": str(current())}
     agent = Connection().put(path, {"api_key": _read_key(name)}, query)
-    if as_json:
-        document({"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]})
-        return
+    yield {"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]}
     say(f"The key of {name} was stored. `kapelle agents check {name} --live` tries it.")
     if agent["login"]["source"] != "stored":
         say(f"It is not used as long as there is {login_words(agent['login'])}.")
@@ -325,6 +307,6 @@ def login_words(login: dict[str, Any]) -> str:
 
 
 agents = command_group("List agents, try them out and set them up." + LISTS)
-agents.command("list", cls=LightCommand)(list_agents)
-agents.command("check", cls=LightCommand)(check)
+agents.command("list")(list_agents)
+agents.command("check")(check)
 agents.add_typer(config, name="config")

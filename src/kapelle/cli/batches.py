@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import (
-    LISTS,
-    FollowToEnd,
-    Json,
-    LightCommand,
-    argument,
-    command_group,
-    flag,
-)
+from kapelle.cli.command import LISTS, FollowToEnd, Json, Report, argument, command_group, flag
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import data, document, say, show
+from kapelle.cli.output import data
+from kapelle.cli.pages import Items, whole_list
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.spec_options import (
     absolute_directory,
@@ -41,40 +34,38 @@ Name = Annotated[str, argument("NAME", "What the list is called.")]
 _SOURCE = argument("NAME|FILE", "A saved list, or a file: .md or .csv.")
 
 
-@batches.command("list", cls=LightCommand)
-def list_batches(as_json: Json = False) -> None:
+@batches.command("list")
+def list_batches() -> Report:
     """List what is saved."""
-    found = Connection().get("/batches")
+    nothing = "No lists. `kapelle batches save NAME FILE` keeps one."
+    return whole_list(Connection().get("/batches"), _rows, nothing)
+
+
+def _rows(found: Items) -> list[str]:
     rows = [[one_line(b["name"]), str(len(b["items"])), local(b["updated_at"])] for b in found]
-    if not found and not as_json:
-        say("No lists. `kapelle batches save NAME FILE` keeps one.")
-    show(found, as_json, table(["NAME", "ITEMS", "SAVED"], rows) if rows else [])
+    return table(["NAME", "ITEMS", "SAVED"], rows)
 
 
-@batches.command("show", cls=LightCommand)
+@batches.command("show")
 def show_batch(
-    name: Name,
-    as_csv: Annotated[bool, flag("As CSV instead of Markdown.", "--csv")] = False,
-    as_json: Json = False,
-) -> None:
+    name: Name, as_csv: Annotated[bool, flag("As CSV instead of Markdown.", "--csv")] = False
+) -> Report:
     """Print a list as Markdown or CSV, as `save` takes it."""
-    found = Connection().get(_path(name))
-    show(found, as_json, found["csv" if as_csv else "markdown"].splitlines())
+    yield (found := Connection().get(_path(name)))
+    yield from found["csv" if as_csv else "markdown"].splitlines()
 
 
-@batches.command("save", cls=LightCommand)
+@batches.command()
 def save(
     name: Name,
     file: Annotated[Path, argument("FILE", "A list in .md or .csv; - reads Markdown from stdin.")],
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Keep a list under a name; what was there is replaced."""
-    body = {"text": _text(file), "format": format_of(file.name)}
-    _saved(Connection().put(_path(name), body), as_json)
+    return _saved(Connection(), name, {"text": _text(file), "format": format_of(file.name)})
 
 
-@batches.command("edit", cls=LightCommand)
-def edit(name: Name, as_json: Json = False) -> None:
+@batches.command()
+def edit(name: Name) -> Report:
     """Change a list in your editor ($VISUAL or $EDITOR)."""
     client = Connection()
     found = client.get(_path(name))
@@ -85,15 +76,19 @@ def edit(name: Name, as_json: Json = False) -> None:
         if code := subprocess.run([*shlex.split(editor), str(file)], check=False).returncode:
             raise InvalidInput(f"{editor} ended with code {code}: nothing was changed.")
         text = file.read_text(encoding="utf-8")
-    body = {"text": text, "expected_version": found["version"]}
-    _saved(client.put(_path(name), body), as_json)
+    return _saved(client, name, {"text": text, "expected_version": found["version"]})
 
 
-@batches.command("delete", cls=LightCommand)
-def delete(name: Name, as_json: Json = False) -> None:
+def _saved(client: Connection, name: str, body: dict[str, Any]) -> Report:
+    yield (found := client.put(_path(name), body))
+    data(counted(len(found["items"]), "item"))
+
+
+@batches.command()
+def delete(name: Name) -> Report:
     """Delete a list; `kapelle batches show` printed it before that."""
-    found = Connection().delete(_path(name))
-    document(found) if as_json else data(one_line(name))
+    yield Connection().delete(_path(name))
+    data(one_line(name))
 
 
 def run_command() -> Any:
@@ -116,7 +111,7 @@ def run_command() -> Any:
             where = absolute_directory(params["directory"])
             title = Path(source).stem if is_file else source
             spec = {"items": items, "directory": where, "title": title, **spec_of(options, params)}
-            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec}, options)
+            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec})
             show_new(client, begun, params["follow"], params["as_json"])
 
     first = {"source": Annotated[str, _SOURCE]}
@@ -125,7 +120,7 @@ def run_command() -> Any:
     return with_parameters(run, about, first, options, last)
 
 
-batches.command("run", cls=LightCommand)(run_command())
+batches.command("run")(run_command())
 
 
 def _path(name: str) -> str:
@@ -135,7 +130,3 @@ def _path(name: str) -> str:
 def _text(file: Path) -> str:
     is_stdin = str(file) == "-"
     return read_prompt("-" if is_stdin else None, None if is_stdin else file, "", "list")
-
-
-def _saved(found: dict[str, Any], as_json: bool) -> None:
-    document(found) if as_json else data(counted(len(found["items"]), "item"))

@@ -4,16 +4,19 @@ Typer checks every parameter through a pydantic adapter, which costs more than a
 command; the few kinds of parameters used here need none of it.
 """
 
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from kapelle.cli.output import document, write
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
@@ -51,6 +54,7 @@ FollowToEnd = Annotated[
     ),
 ]
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)", re.DOTALL)
 
 
@@ -156,19 +160,68 @@ class LightGroup(_Light, TyperGroup):
         return super().parse_args(ctx, args)
 
 
+class Group(typer.Typer):
+    """A group that reads its commands without pydantic, and gives --json to those that report."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        register = super().command(name, cls=LightCommand, **settings)
+
+        def kept(function: Function) -> Function:
+            register(_with_json(function))
+            return function
+
+        return kept
+
+
+Report = Iterator[Any]
+"""What a command found, which is all that --json prints, then lines about it for people."""
+
+
+class Ended(NamedTuple):
+    """What a command found, and the exit code that tells about it."""
+
+    found: Any
+    code: int
+
+
+def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that makes a report, with the option that all of them have."""
+    if function.__annotations__.get("return") != Report:
+        return function
+
+    @wraps(function)
+    def command(*, as_json: bool, **params: Any) -> None:
+        report = function(**params)
+        found = next(report)
+        value, code = found if isinstance(found, Ended) else (found, 0)
+        document(value) if as_json else write(report)
+        if code:
+            raise typer.Exit(code)
+
+    known = inspect.signature(function)
+    last = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
+    )
+    command.__signature__ = known.replace(  # type: ignore[attr-defined]
+        parameters=[*known.parameters.values(), last]
+    )
+    command.__annotations__ = {**function.__annotations__, "as_json": Json}
+    return command
+
+
 def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
     """A command by itself, made of a function with Typer's annotations."""
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=LightCommand, **settings)(function)
+    single = Group(add_completion=False, rich_markup_mode=None)
+    single.command(name, **settings)(function)
     return get_command(single)
 
 
 LISTS = "\n\nWithout a command it lists them, with the options of `list`, such as --json."
 
 
-def command_group(about: str, without: Callable[[], None] | None = None) -> typer.Typer:
+def command_group(about: str, without: Callable[[], None] | None = None) -> Group:
     """A group of commands; without is called if none is named."""
-    made = typer.Typer(
+    made = Group(
         cls=LightGroup,
         help=about,
         invoke_without_command=without is not None,

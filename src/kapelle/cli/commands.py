@@ -42,8 +42,8 @@ search      knowledge:search_all  Find words in all that was asked, said and don
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 project     projects:project  Make projects, rename them, put them away, switch between them.
 templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.
-notes       notes:notes  Read and write notes that agents and people share.
-locks       locks:locks  Hold files of a checkout, so that no agent changes them.
+notes       coordination:notes  Read and write notes that agents and people share.
+locks       coordination:locks  Hold files of a checkout, so that no agent changes them.
 report      usage:report  Tell what was asked for, done, proven and spent, and what needs you.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.

@@ -2,15 +2,14 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from kapelle.cli.command import Json, LightCommand, argument, command_group, flag, meant
+from kapelle.cli.command import Report, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
-from kapelle.cli.output import data, document, say
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.cli.output import data, say
+from kapelle.domain.errors import NotFound
 from kapelle.home import Home
 
 if TYPE_CHECKING:
@@ -21,13 +20,8 @@ Entry = tuple[str, Any, str]
 
 
 def current() -> Path:
-    """The directory the command was typed in."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise InvalidInput(
-            "The current directory no longer exists.", hint="Change to another one first."
-        ) from None
+    """The directory the command was typed in; if it is gone, the command ends with that error."""
+    return Path.cwd()
 
 
 def root(directory: Path) -> Path | None:
@@ -47,21 +41,21 @@ Repo = Annotated[bool, flag("The repository's config instead of yours.", "--repo
 Key = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
 
 
-@config.command(cls=LightCommand)
-def show(repo: Repo = False, as_json: Json = False) -> None:
+@config.command()
+def show(repo: Repo = False) -> Report:
     """Show every setting and where its value came from."""
     found = loaded()
     entries = [e for e in found.show() if not repo or e[2].startswith("repository")]
-    print_entries(entries, as_json)
-    if repo and not entries and not found.held_back and not as_json:
+    yield from shown_entries(entries)
+    if repo and not entries and not found.held_back:
         say(f"{config_file(current())} sets nothing.")
-    if found.held_back and not as_json:
+    if found.held_back:
         names = one_line(", ".join(found.held_back), 200)
         say(f"Not trusted, so these of the repository do not hold: {names} (kapelle trust)")
 
 
-@config.command(cls=LightCommand)
-def get(key: Key, as_json: Json = False) -> None:
+@config.command()
+def get(key: Key) -> Report:
     """Print the value of one setting, or of all those under a name."""
     known = list(loaded().show())
     entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
@@ -73,43 +67,38 @@ def get(key: Key, as_json: Json = False) -> None:
             f"There is no setting {key!r}{meant(key, names)}.",
             hint="`kapelle config show` lists all.",
         )
+    yield next(shown_entries(entries))
     value = entries[0][1]
-    if as_json or entries[0][0] != key:
+    if entries[0][0] != key:
         # Where one value came from is no part of several.
-        print_entries(
-            [(*entry[:2], entry[2] if as_json else "default") for entry in entries], as_json
-        )
+        _, *lines = shown_entries([(*entry[:2], "default") for entry in entries])
+        yield from lines
     elif value is None:
         say(f"{key} is not set.")
     else:
         data(value if isinstance(value, str) else json.dumps(value))
 
 
-@config.command("set", cls=LightCommand)
+@config.command("set")
 def set_(
-    key: Key,
-    value: Annotated[str, argument("VALUE", "Text, or a TOML value.")],
-    repo: Repo = False,
-    as_json: Json = False,
-) -> None:
+    key: Key, value: Annotated[str, argument("VALUE", "Text, or a TOML value.")], repo: Repo = False
+) -> Report:
     """Change one setting."""
-    change(key, value, repo, as_json)
+    return change(key, value, repo)
 
 
-@config.command(cls=LightCommand)
-def reset(key: Key, repo: Repo = False, as_json: Json = False) -> None:
+@config.command()
+def reset(key: Key, repo: Repo = False) -> Report:
     """Take one setting out of the file, so that its default holds again."""
-    change(key, None, repo, as_json)
+    return change(key, None, repo)
 
 
-@config.command(cls=LightCommand)
-def path(repo: Repo = False, as_json: Json = False) -> None:
+@config.command()
+def path(repo: Repo = False) -> Report:
     """Print where the config file is."""
     file = _path(repo)
-    if as_json:
-        document({"path": str(file), "exists": file.exists()})
-    else:
-        data(str(file))
+    yield {"path": str(file), "exists": file.exists()}
+    data(str(file))
 
 
 def loaded() -> "Loaded":
@@ -119,18 +108,16 @@ def loaded() -> "Loaded":
     return load(Home.default(), current(), os.environ)
 
 
-def print_entries(entries: Iterable[Entry], as_json: bool) -> None:
+def shown_entries(entries: Iterable[Entry]) -> Report:
     """Settings with their values and, where it is not the default, where each came from."""
-    if as_json:
-        document({key: {"value": value, "origin": origin} for key, value, origin in entries})
-        return
+    yield {key: {"value": value, "origin": origin} for key, value, origin in entries}
     for key, value, origin in entries:
         shown = "not set" if value is None else json.dumps(value, ensure_ascii=False)
         note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
-        sys.stdout.write(f"{key} = {one_line(shown)}{note}\n")
+        yield f"{key} = {one_line(shown)}{note}"
 
 
-def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
+def change(key: str, value: str | None, repo: bool) -> Report:
     """Set a value in a file, or take the setting out of it, and say so."""
     from kapelle.cli.trust import ask
     from kapelle.settings import reset_value, set_value
@@ -148,12 +135,10 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
         set_value(path, key, value, scope)
     action = "reset" if value is None else "set"
     holds = not (repo and loaded().held_back)
-    if as_json:
-        document({"action": action, "key": key, "path": str(path), "holds": holds})
-    else:
-        say(f"{key} was {action} in {path}.")
-        if not holds and not ask(refusal("", path.parent.parent)):
-            say("It holds as soon as you trust what stands there: kapelle trust")
+    yield {"action": action, "key": key, "path": str(path), "holds": holds}
+    say(f"{key} was {action} in {path}.")
+    if not holds and not ask(refusal("", path.parent.parent)):
+        say("It holds as soon as you trust what stands there: kapelle trust")
 
 
 def _path(repo: bool) -> Path:

@@ -1,6 +1,5 @@
 """`kapelle serve`, `stop`, `open`, `backup`, `prune` and `notify`."""
 
-import fcntl
 import json
 import os
 import signal
@@ -8,13 +7,12 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
-from kapelle.cli.command import Json, LightCommand, command_group, flag, option
+from kapelle.cli.command import Ended, Json, Report, command_group, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
 from kapelle.client.address import Address
+from kapelle.client.autostart import lock_holder
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.text import counted
@@ -46,30 +44,25 @@ def serve(
 notify = command_group("Try how you are told what happens while you are elsewhere.")
 
 
-@notify.command("test", cls=LightCommand)
-def notify_test(as_json: Json = False) -> None:
+@notify.command("test")
+def notify_test() -> Report:
     """Tell yourself something by every way that [notify] sets."""
     told = Connection().post("/notify/test", None)
-    if as_json:
-        document(told)
-        return
+    yield Ended(told, 1 if any(one["problem"] for one in told) else 0)
     for one in told:
         say(f"{one['way']}: {one['problem'] or 'delivered'}")
-    if any(one["problem"] for one in told):
-        raise typer.Exit(1)
 
 
 def stop(
     agents: Annotated[bool, flag("Stop the running agents too.", "--agents")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
     home, is_there, pid = client.address.home, True, None
     if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
         is_there, client = agents and home.database.exists(), Connection()
-        pid = _lock_holder(home)
+        pid = lock_holder(home)
     if pid is not None:
         _stop_without_socket(home, pid, agents)
     elif is_there:
@@ -77,23 +70,8 @@ def stop(
         client.post("/daemon/stop", {"agents": agents})
     if pid is not None:
         _wait_until_gone(client, pid)
-    if as_json:
-        document({"stopped": pid is not None, "pid": pid})
-    else:
-        say("No daemon is running." if pid is None else "The daemon has stopped.")
-
-
-def _lock_holder(home: Home) -> int | None:
-    """The process that holds the home's lock, as only a daemon does."""
-    try:
-        with home.lock.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read())
-    except (OSError, ValueError):
-        return None
-    return None
+    yield {"stopped": pid is not None, "pid": pid}
+    say("No daemon is running." if pid is None else "The daemon has stopped.")
 
 
 def _stop_without_socket(home: Home, pid: int, agents: bool) -> None:
@@ -138,8 +116,7 @@ def open_page(
     only_print: Annotated[
         bool, flag("Print the address instead; it works once.", "--print")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Open the page in the browser, logged in.
 
     The address holds a code that works once, within a minute.
@@ -150,9 +127,8 @@ def open_page(
     url = f"{client.get('/daemon')['url']}/login#{code['code']}"
     if not _is_built(url):
         say("The page is not built: type `make web` in the checkout of this daemon.")
-    if as_json:
-        document({"url": url, "expires_at": code["expires_at"]})
-    elif only_print or not _browse(url):
+    yield {"url": url, "expires_at": code["expires_at"]}
+    if only_print or not _browse(url):
         data(url)
 
 
@@ -183,31 +159,24 @@ def _browse(url: str) -> bool:
     return windowed and browser.open(url)
 
 
-def backup(as_json: Json = False) -> None:
+def backup() -> Report:
     """Copy the database to a safe place now."""
-    made = Connection().post("/backup", timeout=600)
-    if as_json:
-        document(made)
-    else:
-        data(made["path"])
+    yield (made := Connection().post("/backup", timeout=600))
+    data(made["path"])
 
 
 def prune(
     dry_run: Annotated[bool, flag("Only say what would be put away.", "--dry-run")] = False,
     merged: Annotated[bool, flag("What is merged, and nothing else.", "--merged")] = False,
     older: Annotated[str | None, option("DURATION", "What ended more than 7d or 12h ago.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Put away what has ended and free its disk space.
 
     Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
     upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
     """
     body = {"merged": merged, "older_s": optional_duration_s(older, "--older"), "dry_run": dry_run}
-    pruned = Connection().post("/prune", body, timeout=3600)
-    if as_json:
-        document(pruned)
-        return
+    yield (pruned := Connection().post("/prune", body, timeout=3600))
     for id_ in pruned["archived"]:
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"

@@ -31,12 +31,11 @@ def demo(
 
     Exits with 0 only if everything came out as it should and the sample's tests pass.
     """
-    from kapelle.cli.format import colourful
     from kapelle.demo.report import as_document, lines
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
     from kapelle.demo.sandbox import kapelle as run_kapelle
     from kapelle.demo.steps import run_demo
-    from kapelle.demo.view import Lines, LiveTable, View
+    from kapelle.demo.view import View
 
     kapelle = own_name(os.environ.get("PATH"))
     if keep and clean:
@@ -47,7 +46,7 @@ def demo(
     clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
-    view = View() if as_json else LiveTable() if colourful() else Lines()
+    view = View(quiet=as_json)
     try:
         view.say("Kapelle demo", "bold")
         view.say(OPENING)

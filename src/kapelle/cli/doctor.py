@@ -14,14 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from kapelle.cli.agents import login_words
-from kapelle.cli.command import Json, argument
+from kapelle.cli.command import Ended, Report, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped
-from kapelle.cli.outcome import WORK_FAILED
-from kapelle.cli.output import document, say
+from kapelle.cli.outcome import DONE, WORK_FAILED
+from kapelle.cli.output import say
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
@@ -57,8 +55,7 @@ class Finding:
 
 def doctor(
     directory: Annotated[Path | None, argument("DIR", "Where to look; by default here.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Look for anything that keeps Kapelle from working.
 
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
@@ -73,18 +70,15 @@ def doctor(
             text = f"could not be examined: {error}"
             findings.append(Finding(examination.__name__, "warning", text))
     broken = sum(finding.state == "broken" for finding in findings)
-    if as_json:
-        document({"ok": not broken, "findings": [asdict(finding) for finding in findings]})
-    else:
-        for finding in findings:
-            mark, style = _MARKS[finding.state]
-            hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
-            text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
-            sys.stdout.write(wrapped(f"{paint(mark, style)} {text}", 2) + "\n")
-        sys.stdout.flush()
-        say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")
-    if broken:
-        raise typer.Exit(WORK_FAILED)
+    found = {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
+    yield Ended(found, WORK_FAILED if broken else DONE)
+    for finding in findings:
+        mark, style = _MARKS[finding.state]
+        hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
+        text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
+        yield wrapped(f"{paint(mark, style)} {text}", 2)
+    sys.stdout.flush()
+    say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")
 
 
 def python(home: Home) -> Iterator[Finding]:

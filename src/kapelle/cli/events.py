@@ -6,7 +6,7 @@ from textwrap import indent
 from typing import Annotated, Any
 
 from kapelle.cli.command import Follow, JsonLines, option
-from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
+from kapelle.cli.format import STATUS_STYLE, local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import completing
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage, check_passage
@@ -16,11 +16,8 @@ Event = dict[str, Any]
 Facts = dict[str, Any]
 
 _WIDTH = 300
-_STYLES = {
-    "completed": "green", "failed": "red", "cancelled": "dim", "waiting": "yellow",
-    "paused": "yellow", "pausing": "yellow", "stopping": "yellow",
-}  # fmt: skip
-_MARKS = {"running": "▸", "completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
+_STYLES = {**STATUS_STYLE, "running": None, "pausing": "yellow", "stopping": "yellow"}
+MARKS = {"running": "▸", "completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
 _RUN_WORDS = {
     "created": "Created: {title}",
     "running": "Under way",
@@ -136,7 +133,7 @@ def _unverified(data: dict[str, Any]) -> str:
 
 
 def _of_task(what: str, event: Event) -> Passage | None:
-    if what not in _MARKS:
+    if what not in MARKS:
         return None
     # So many letters that a title fits on the line with the time and an id.
     width = max(min((terminal_width() or 200) - 48, 80), 30)
@@ -146,8 +143,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     why += _unverified(event["data"])
     if what == "waiting" and event["data"].get("waiting_for") == "input":
         why += f' (answer with `kapelle answer {event["task_id"]} "…"`)'
-    style = None if what == "running" else _STYLES[what]
-    return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)
+    return Passage(f"  {MARKS[what]} {title} ({event['task_id']}){why}", _STYLES[what])
 
 
 def progress_words(facts: Facts) -> str:

@@ -62,18 +62,14 @@ def show_new(
     client: Connection, item: Task | Run, to_end: bool, as_json: bool, after: int | None = None
 ) -> None:
     """The id of what was begun or goes on; to its end if asked for, behind an attempt if given."""
-    if to_end:
-        if as_json:
-            json_line(item)
-        else:
-            data(item["id"])
-            sys.stdout.flush()
-        raise typer.Exit(exit_code(follow(client, item, as_json, after=after, whole=True)))
     if as_json:
-        document(item)
-        return
-    data(item["id"])
-    if sys.stdout.isatty():
+        json_line(item) if to_end else document(item)
+    else:
+        data(item["id"])
+        sys.stdout.flush()
+    if to_end:
+        raise typer.Exit(exit_code(follow(client, item, as_json, after=after, whole=True)))
+    if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
 
 
@@ -119,12 +115,11 @@ def follow(
 
 def _delivered(client: Connection, item: Task | Run) -> Task | Run:
     """What is completed, once it is delivered or that is seen to take longer."""
-    path = run_path if "spent" in item else task_path
     while item["status"] == "completed" and (told := item.get("delivery")):
         if told["status"] != "pending" or told["reason"]:
             break
         time.sleep(_DELIVERY_PAUSE_S)
-        item = client.get(path(item["id"]))
+        item = client.get(path_of(item["id"]))
     return item
 
 
@@ -324,11 +319,8 @@ def conclude(item: Task | Run) -> None:
     if said:
         say(f"\n{clean(said)}\n")
     say(wrapped(verdict(item), 2))
-    if (
-        (told := item.get("delivery"))
-        and told["mode"] != "branch"
-        and item["status"] == "completed"
-    ):
+    told = item.get("delivery") if item["status"] == "completed" else None
+    if told and told["mode"] != "branch":
         say(wrapped(delivery_words(told), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -231,9 +231,7 @@ def size(count: int) -> str:
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
-            return (
-                f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-            )
+            return f"{amount:.{0 if unit == 'B' or amount >= 100 else 1}f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
 
@@ -317,6 +315,11 @@ def field(name: str, value: str) -> str:
     return wrapped(line.rstrip(), 13)
 
 
+def fields(facts: Mapping[str, str | None]) -> Iterator[str]:
+    """Those of several fields that have something to tell."""
+    return (field(name, value) for name, value in facts.items() if value)
+
+
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     """Where a task or a run works, and on which branch."""
     workspace = item["workspace"]
@@ -358,7 +361,7 @@ def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
     beside = room is None or width + max(len(purpose) for _, purpose in commands) + 4 <= room
     for command, purpose in commands:
         if beside:
-            yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
+            yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}".rstrip()
         else:
             yield f"  {command}"
             yield paint(f"      {purpose}", "dim")

@@ -2,16 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag, option
+from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
 from kapelle.cli.config import current
 from kapelle.cli.format import between, field, heading, one_line, paint, shown, table
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
-from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import Items, show_list
+from kapelle.cli.output import data, say
+from kapelle.cli.pages import Items, Limit, listing
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed, not_empty
@@ -29,7 +29,7 @@ All = Annotated[bool, flag("Of every project.", "--all")]
 Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
 
 
-@learnings.command("list", cls=LightCommand)
+@learnings.command("list")
 def list_learnings(
     project: Project = None,
     all_: All = False,
@@ -37,39 +37,35 @@ def list_learnings(
     status: Annotated[
         str | None, option("STATUS", "kept, reported (to be judged) or discarded.")
     ] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
-    as_json: Json = False,
-) -> None:
+    limit: Limit = 50,
+) -> Report:
     """List what work here is told: this project's learnings and the global ones, newest first."""
     query = {**_where(project, all_), "tag": tag, "status": status}
     nothing = 'No learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
     if tag or status:
         nothing = "No learnings here are like that; `kapelle learnings` lists those that are kept."
-    show_list(Connection(), _PATH, query, limit, as_json=as_json, lines=_rows, nothing=nothing)
+    return listing(_PATH, query, limit, _rows, nothing)
 
 
-@learnings.command("search", cls=LightCommand)
+@learnings.command("search")
 def search(
     words: Annotated[list[str], argument("WORDS...", "What it is about.")],
     project: Project = None,
     all_: All = False,
     tag: Tag = None,
     limit: Annotated[int, option(None, "How many at most.", min=1, max=1000)] = 10,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Find learnings by their words, the best first; "several words" stand together."""
     query = {**_where(project, all_), "query": " ".join(words), "tag": tag}
-    show_list(
-        Connection(), _PATH, query, limit, as_json=as_json, lines=_rows, nothing="Nothing is known."
-    )
+    return listing(_PATH, query, limit, _rows, "Nothing is known.")
 
 
-def add_command() -> Callable[..., None]:
+def add_command() -> Callable[..., Report]:
     """`kapelle learnings add`."""
     schema = schemas()["learning"]
     options = options_of(schema)
 
-    def add(**params: Any) -> None:
+    def add(**params: Any) -> Report:
         example = 'Write `kapelle learnings add "Tests need Redis" "Start it with make redis."`'
         if params["title"] is None:
             raise InvalidInput("TITLE is missing.", hint=f"{example}.")
@@ -79,25 +75,30 @@ def add_command() -> Callable[..., None]:
         spec = spec_of(options, params, "learnings add")
         with spelled(options):
             made = Connection().post(_PATH, {"directory": str(current()), **spec})
-        document(made) if params["as_json"] else data(made["id"])
+        yield made
+        data(made["id"])
 
-    return with_parameters(add, schema, options, {"as_json": Json})
-
-
-learnings.command("add", cls=LightCommand)(add_command())
+    return with_parameters(add, schema, options)
 
 
-@learnings.command("show", cls=LightCommand)
-def show(learning_id: LearningId, as_json: Json = False) -> None:
+learnings.command("add")(add_command())
+
+
+@learnings.command("show")
+def show(learning_id: LearningId) -> Report:
     """Show one learning, with who said it."""
-    found = Connection().get(learning_path(learning_id))
-    if as_json:
-        document(found)
-        return
-    sys.stdout.writelines(f"{line}\n" for line in _described(found))
+    yield (found := Connection().get(learning_path(learning_id)))
+    yield from heading(found, found["reason"], _STYLES)
+    scope, project = found["scope"], found["project"]
+    yield field("scope", one_line(f"{scope} {os.path.basename(project or '')}".strip()))
+    yield field("by", one_line(" in ".join(filter(None, [found["author"], found["task_id"]]))))
+    yield field("time", f"said {between(found['created_at'], None)} ago")
+    if found["tags"]:
+        yield field("tags", one_line(", ".join(found["tags"])))
+    yield from ("", *(one_line(line) for line in found["content"].split("\n")))
 
 
-@learnings.command("edit", cls=LightCommand)
+@learnings.command("edit")
 def edit(
     learning_id: LearningId,
     title: Annotated[str | None, option("TEXT", "Its new title.")] = None,
@@ -105,8 +106,7 @@ def edit(
     tag: Annotated[list[str] | None, option("TAG", "Its new tags; repeatable.")] = None,
     scope: Annotated[str | None, option("project|global", "Whose work is told it.")] = None,
     project: Annotated[str | None, option("NAME", "Its new project.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Change a learning; one that was discarded is kept by that."""
     given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -116,33 +116,28 @@ def edit(
             "Nothing was given to change.",
             hint="Give --title, --content, --tag, --scope or --project.",
         )
-    changed = Connection().put(learning_path(learning_id), changes)
-    document(changed) if as_json else data(changed["id"])
+    yield (changed := Connection().put(learning_path(learning_id), changes))
+    data(changed["id"])
 
 
-@learnings.command("delete", cls=LightCommand)
-def delete(learning_ids: LearningIds, as_json: Json = False) -> None:
+@learnings.command("delete")
+def delete(learning_ids: LearningIds) -> Report:
     """Delete learnings; `export` first keeps a copy."""
     client = Connection()
-    gone = [client.delete(learning_path(one)) for one in learning_ids]
-    if as_json:
-        document(gone)
-        return
+    yield (gone := [client.delete(learning_path(one)) for one in learning_ids])
     for one in gone:
         say(f"{one['id']} is deleted: {one_line(one['title'], 80)}")
 
 
-@learnings.command("export", cls=LightCommand)
+@learnings.command("export")
 def export(
     file: Annotated[Path | None, argument("[FILE]", "By default stdout.")] = None,
     all_: All = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Write what work here is told as Markdown, which `import` reads."""
     page, _ = Connection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
-    if as_json:
-        document({"markdown": page.decode()})
-    elif file is None:
+    yield {"markdown": page.decode()}
+    if file is None:
         sys.stdout.write(page.decode())
     else:
         file.write_bytes(page)
@@ -150,17 +145,12 @@ def export(
         say(f"{file} holds {counted(number, 'learning')}.")
 
 
-@learnings.command("import", cls=LightCommand)
-def import_(
-    file: Annotated[Path, argument("FILE", "Markdown; - is stdin.")], as_json: Json = False
-) -> None:
+@learnings.command("import")
+def import_(file: Annotated[Path, argument("FILE", "Markdown; - is stdin.")]) -> Report:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
     page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     body = {"markdown": page.decode("utf-8", "replace"), "directory": str(current())}
-    done = Connection().post(f"{_PATH}/markdown", body)
-    if as_json:
-        document(done)
-        return
+    yield (done := Connection().post(f"{_PATH}/markdown", body))
     say(", ".join(f"{number:,} {what}" for what, number in done.items()) + ".")
 
 
@@ -179,17 +169,6 @@ def _rows(found: Items) -> list[str]:
     return table(["ID", "SCOPE", "BY", "TAGS", "TITLE"], rows, fold=(2, 3))
 
 
-def _described(found: dict[str, Any]) -> Iterator[str]:
-    yield from heading(found, found["reason"], _STYLES)
-    scope, project = found["scope"], found["project"]
-    yield field("scope", one_line(f"{scope} {os.path.basename(project or '')}".strip()))
-    yield field("by", one_line(" in ".join(filter(None, [found["author"], found["task_id"]]))))
-    yield field("time", f"said {between(found['created_at'], None)} ago")
-    if found["tags"]:
-        yield field("tags", one_line(", ".join(found["tags"])))
-    yield from ("", *(one_line(line) for line in found["content"].split("\n")))
-
-
 def search_all(
     words: Annotated[list[str], argument("WORDS...", "What to look for, all of it.")],
     kind: Annotated[
@@ -198,8 +177,7 @@ def search_all(
     task: Annotated[str | None, option("ID", "Only of this task or run.")] = None,
     project: Annotated[str | None, option("NAME", "Only of this project.")] = None,
     limit: Annotated[int, option(None, "How many at most.", min=1, max=200)] = 20,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Find words in all that was asked, said and done, learnt and noted.
 
     "Several words" in quotation marks stand together. Learnings and notes come first, then work,
@@ -209,16 +187,14 @@ def search_all(
     typed = not_empty(" ".join(words), "WORDS")
     query = {"query": typed, "kind": kind, "project": project, "limit": limit}
     found = client.get("/search", {**query, "task": work_id(client, task) if task else None})
-    if as_json:
-        document(found)
-        return
+    yield found
     for hit in found["hits"]:
         place = f", attempt {hit['attempt']}, {hit['stream']} byte {hit['offset']}"
         about = f"{hit['kind']}{place if hit['attempt'] else ''}: {one_line(hit['title'], 60)}"
         if hit["kind"] == "note":
             about = f"note of {hit['project']}"  # without its scope nobody can get it
         about = paint(shown(about), "dim")
-        sys.stdout.write(f"{shown(hit['id'])}  {about}\n    {one_line(hit['text'])}\n")
+        yield f"{shown(hit['id'])}  {about}\n    {one_line(hit['text'])}"
     if not found["hits"]:
         say("Nothing was found.")
     if not found["complete"]:

@@ -11,9 +11,8 @@ from kapelle.cli.command import Follow, JsonLines, flag, option
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
-from kapelle.cli.values import choice
+from kapelle.cli.values import choice, refuse
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
 POLL_S = 0.25
@@ -35,17 +34,16 @@ def logs(
     as_json: JsonLines = False,
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
-    if choice("--stream", stream, ("out", "err")) and not raw:
-        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
-    if raw and as_json:
-        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
+    named = choice("--stream", stream, ("out", "err"))
+    refuse(
+        (named and not raw, "--stream goes only with --raw.", f"Write --raw --stream {stream}."),
+        (raw and as_json, "--raw and --json exclude each other.", "Leave one of them out."),
+    )
     client = Connection()
     whole = work_id(client, task_id)
-    if is_run(whole) and (raw or attempt is not None):
-        raise InvalidInput(
-            "A run has neither attempts nor raw output of its own.",
-            hint=f"`kapelle runs steps {whole}` lists its tasks, which have.",
-        )
+    mistake = "A run has neither attempts nor raw output of its own."
+    hint = f"`kapelle runs steps {whole}` lists its tasks, which have."
+    refuse((is_run(whole) and (raw or attempt is not None), mistake, hint))
     if raw:
         _write_raw(_chunks(client, whole, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import Json, argument, option, usage_error
+from kapelle.cli.command import Report, argument, option, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.output import (
-    document,
     give_up,
     internal_error,
     lenient_streams,
@@ -125,8 +124,7 @@ _SHELLS = {
 
 def completion(
     shell: Annotated[str | None, argument("bash|zsh|fish", "By default your shell.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Print the completion script of a shell."""
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in _SHELLS:
@@ -138,9 +136,7 @@ def completion(
 
     names = {"prog_name": "kapelle", "complete_var": "_KAPELLE_COMPLETE"}
     script = get_completion_script(**names, shell=name)
-    if as_json:
-        document({"shell": name, "script": script})
-        return
-    sys.stdout.write(script + "\n")
+    yield {"shell": name, "script": script}
+    yield script
     if sys.stdout.isatty():
         say(f"To have it in every shell, put this line into place:\n  {_SHELLS[name]}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group, flag
+from kapelle.cli.command import command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.client.environment import shell_for
 from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
@@ -168,7 +168,7 @@ _CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 _SHARED = ("vscode", "project")
 
 
-@mcp.command(cls=LightCommand)
+@mcp.command()
 def install(
     client: Annotated[str, typer.Argument(metavar="|".join(_CLIENTS), show_default=False)],
     show: Annotated[bool, flag("Only print what would be written, and where.", "--print")] = False,

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, flag, option
-from kapelle.cli.format import delivery_words, field, one_line
+from kapelle.cli.command import Ended, Json, Report, flag, option
+from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say, show, show_error
+from kapelle.cli.output import data, document, say, show_error, write
 from kapelle.cli.values import listed
 from kapelle.client.http import TRIES, Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -46,7 +46,7 @@ def merge(
         paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
         seen = [client.get(path, {"into": into}) for path in paths]
         lines = (line for one in seen for line in _preview(one))
-        show(seen if len(ids) > 1 else seen[0], as_json, lines)
+        document(seen if len(ids) > 1 else seen[0]) if as_json else write(lines)
     elif len(ids) == 1:
         _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:
@@ -59,8 +59,7 @@ def pr(
     ready: Annotated[bool, flag("Ready to be reviewed, which is the default.", "--ready")] = False,
     show_only: Annotated[bool, flag("Only show it, with what people said.", "--show")] = False,
     force: Annotated[bool, flag("Even with a secret in it.", "--force")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Push what a task or a run did and open a pull request, or update it.
 
     Its description says what was asked, claimed and checked, and what it cost.
@@ -72,16 +71,13 @@ def pr(
     body = {"draft": draft, "force": force}
     found = client.get(path) if show_only else client.post(path, body, tries=TRIES)
     told = found["delivery"]
-    if as_json:
-        document(found)
-    elif told["url"]:
+    yield Ended(found, 0 if told["status"] == "delivered" else 1)
+    if told["url"]:
         data(told["url"])
-    if not as_json:
-        say(delivery_words(told))
-        for one in found["comments"]:
-            where = f" ({one['path']})" if one["path"] else ""
-            say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
-    raise typer.Exit(0 if told["status"] == "delivered" else 1)
+    say(delivery_words(told))
+    for one in found["comments"]:
+        where = f" ({one['path']})" if one["path"] else ""
+        say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
 
 
 def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
@@ -130,14 +126,14 @@ def _show(merged: dict[str, Any], as_json: bool) -> None:
 
 def _preview(seen: dict[str, Any]) -> Iterator[str]:
     """How a merge would go, line by line."""
-    yield field("id", seen["id"])
-    yield field("base", f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind")
-    yield field("conflicts", one_line(", ".join(seen["conflicts"]) or "none"))
-    if seen["dirty"]:
-        yield field("in the way", f"uncommitted: {one_line(', '.join(seen['dirty']))}")
-    if seen["check_again"]:
-        yield field("checks", f"are made again on the result, for {seen['base']} has moved")
-    if seen["problem"]:
-        yield field("problem", one_line(seen["problem"]))
-    if seen["already"]:
-        yield field("merged", f"{seen['base']} contains it already")
+    again = f"are made again on the result, for {seen['base']} has moved"
+    facts = {
+        "id": seen["id"],
+        "base": f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind",
+        "conflicts": one_line(", ".join(seen["conflicts"]) or "none"),
+        "in the way": seen["dirty"] and f"uncommitted: {one_line(', '.join(seen['dirty']))}",
+        "checks": again if seen["check_again"] else None,
+        "problem": one_line(seen["problem"] or ""),
+        "merged": f"{seen['base']} contains it already" if seen["already"] else None,
+    }
+    return fields(facts)

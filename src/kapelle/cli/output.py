@@ -33,14 +33,6 @@ def complain(line: str) -> None:
         give_up(sys.stderr)
 
 
-def show(value: Any, as_json: bool, lines: Iterable[str]) -> None:
-    """What was found: as JSON, or as lines for people."""
-    if as_json:
-        document(value)
-    else:
-        write(lines)
-
-
 def write(lines: Iterable[str]) -> None:
     """Lines that are ready for the terminal, on stdout."""
     sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -1,10 +1,10 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from kapelle.cli.command import option
-from kapelle.cli.output import document, say, write
+from kapelle.cli.command import Report, option
+from kapelle.cli.output import say
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -13,6 +13,7 @@ Items = list[dict[str, Any]]
 Lines = Callable[[Items], Iterable[str]]
 
 _PAGE = 200
+Limit = Annotated[int, option(None, "How many at most.", min=1)]
 
 
 def status_option(nouns: str, known: Sequence[str]) -> Any:
@@ -35,27 +36,28 @@ def statuses(typed: list[str] | None, noun: str, known: Sequence[str]) -> list[s
     return wanted or None
 
 
-def show_list(
-    client: Connection,
+def listing(
     path: str,
     query: dict[str, Any],
     limit: int,
-    *,
-    as_json: bool,
     lines: Lines,
     nothing: str,
-) -> None:
-    """Show the newest of what there is at a path, or say that there is nothing."""
-    found, more = _fetch(client, path, query, limit)
-    if as_json:
-        document(found)
-        return
-    if not found:
-        say(nothing)
-        return
-    write(lines(found))
+    client: Connection | None = None,
+) -> Report:
+    """The newest of what there is at a path, which the daemon gives page by page."""
+    found, more = _fetch(client or Connection(), path, query, limit)
+    yield from whole_list(found, lines, nothing)
     if more:
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
+
+
+def whole_list(found: Items, lines: Lines, nothing: str) -> Report:
+    """All that was found, with lines about it or a word that there is nothing."""
+    yield found
+    if found:
+        yield from lines(found)
+    else:
+        say(nothing)
 
 
 def _fetch(client: Connection, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:

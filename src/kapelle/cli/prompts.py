@@ -3,10 +3,10 @@
 import os
 from typing import Annotated
 
-from kapelle.cli.command import Json, argument, flag
+from kapelle.cli.command import Report, argument, flag
 from kapelle.cli.config import config_file, current
 from kapelle.cli.format import table
-from kapelle.cli.output import data, document, say, write
+from kapelle.cli.output import data, say
 from kapelle.domain.errors import Conflict, NotFound
 from kapelle.home import Home
 
@@ -16,8 +16,7 @@ def prompts(
     copy: Annotated[
         bool, flag("Copy it to .kapelle/prompts, where it can be changed.", "--copy")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Show what the roles of patterns are told, and copy it to change it.
 
     A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository stands instead of the built-in
@@ -42,6 +41,7 @@ def prompts(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n", encoding="utf-8")
             say(f"{path} is yours to change; then: kapelle trust")
+        yield [str(place / f"{key}.md") for key in asked]
         return
     told = [
         {
@@ -52,13 +52,12 @@ def prompts(
         for key, text in asked.items()
     ]
     unknown = sorted(set(own) - set(built_in)) if name is None else []
-    if as_json:
-        document({"prompts": told, "unknown": unknown})
-    elif name in built_in:
+    yield {"prompts": told, "unknown": unknown}
+    if name in built_in:
         data(str(told[0]["text"]).rstrip())
     else:
         rows = [(str(one["name"]), ".kapelle" if one["own"] else "built in") for one in told]
-        write(table(["PROMPT", "FROM"], rows))
+        yield from table(["PROMPT", "FROM"], rows)
         if own and not trusted:
             say(f"Not used, for it is not trusted: {', '.join(sorted(own))}. `kapelle trust`")
         for key in unknown:

@@ -1,14 +1,14 @@
 """`kapelle questions` and `kapelle answer`."""
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import Json, argument, option
+from kapelle.cli.command import Report, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, say
+from kapelle.cli.pages import Items, whole_list
 from kapelle.cli.prompt import read_prompt
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -25,17 +25,17 @@ Asked = Annotated[
 ]
 
 
-def questions(as_json: Json = False) -> None:
+def questions() -> Report:
     """List what tasks and runs ask of you, the oldest first."""
     found = Connection().get("/questions")["questions"]
-    if as_json:
-        document(found)
-    elif not found:
-        say("Nobody asks anything.")
-    for question in () if as_json else found:
+    return whole_list(found, _questions, "Nobody asks anything.")
+
+
+def _questions(found: Items) -> Iterator[str]:
+    for question in found:
         age = paint(f"{between(question['asked_at'], None)} ago", "dim")
-        sys.stdout.write(f"{one_line(question['title'], 70)} {age}\n")
-        sys.stdout.writelines(f"  {line}\n" for line in question_lines(question))
+        yield f"{one_line(question['title'], 70)} {age}"
+        yield from (f"  {line}" for line in question_lines(question))
 
 
 def asked_lines(item: dict[str, Any]) -> Iterator[str]:
@@ -63,8 +63,7 @@ def answer(
         str, argument("TEXT", "What it wanted to know, or the number of a choice; - reads stdin.")
     ],
     token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Answer a question of a task or a run; it then goes on."""
     said = read_prompt(text, None, _ANSWER, "answer")
     if not (asked := (token or whose).strip()):
@@ -73,10 +72,7 @@ def answer(
         )
     client = Connection()
     question = client.post(f"/questions/{quote(asked, safe='')}/answer", {"answer": said})
-    work = client.get(path_of(question["run_id"] or question["task_id"]))
-    if as_json:
-        document(work)
-        return
+    yield (work := client.get(path_of(question["run_id"] or question["task_id"])))
     data(work["id"])
     if left := len(work["questions"]):
         say(f"It has {counted(left, 'question')} more; `kapelle questions` shows what is asked.")
@@ -86,20 +82,15 @@ def answer(
 
 
 def say_(
-    task_id: TaskId,
-    text: Annotated[str, argument("TEXT", "What it is to know; - reads stdin.")],
-    as_json: Json = False,
-) -> None:
+    task_id: TaskId, text: Annotated[str, argument("TEXT", "What it is to know; - reads stdin.")]
+) -> Report:
     """Tell the agent of a task something, at once if it can hear that.
 
     An agent over ACP is interrupted and goes on with it; any other is told when its present
     attempt has ended, in another one.
     """
     said = read_prompt(text, None, 'Write `kapelle say ID "…"`.', "message")
-    found = Connection().post(task_path(task_id, "say"), {"message": said})
-    if as_json:
-        document(found)
-        return
+    yield (found := Connection().post(task_path(task_id, "say"), {"message": said}))
     data(found["id"])
     now = found["told"] == "now"
     say("It is told now." if now else "It cannot hear that now; its next attempt is told.")

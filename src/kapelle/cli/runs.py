@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
+from kapelle.cli.command import LISTS, Json, JsonLines, Report, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import document, say, write
-from kapelle.cli.pages import status_option, statuses
+from kapelle.cli.output import document, say
+from kapelle.cli.pages import Items, Limit, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
     Everything,
@@ -28,7 +28,37 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus
 
+_STATUSES = tuple(RunStatus)
+runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
 
+
+@runs.command("list")
+def list_runs(
+    status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
+    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
+    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
+    limit: Limit = 20,
+    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
+    everything: Everything = False,
+) -> Report:
+    """List the runs of this repository, the newest first."""
+    query = {
+        "status": statuses(status, "run", _STATUSES),
+        "pattern": optional_text(pattern, "--pattern"),
+        "project": optional_text(project, "--project"),
+        "nested": "true" if nested else None,
+        "archived": "true" if everything else None,
+    }
+    return list_work("/runs", query, limit, "runs", "`kapelle start` lists the patterns.")
+
+
+@runs.command()
+def status(run_id: RunId) -> Report:
+    """Show one run: where it stands, what it did and what it used."""
+    return show_status(Connection(), run_path(run_id))
+
+
+@runs.command()
 def tail(
     run_id: RunId,
     last: Annotated[
@@ -46,57 +76,25 @@ def tail(
     raise typer.Exit(exit_code(ended))
 
 
-_STATUSES = tuple(RunStatus)
-
-
-def list_runs(
-    status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
-    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
-    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
-    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
-    everything: Everything = False,
-    as_json: Json = False,
-) -> None:
-    """List the runs of this repository, the newest first."""
-    query = {
-        "status": statuses(status, "run", _STATUSES),
-        "pattern": optional_text(pattern, "--pattern"),
-        "project": optional_text(project, "--project"),
-        "nested": "true" if nested else None,
-        "archived": "true" if everything else None,
-    }
-    list_work("/runs", query, limit, as_json, "runs", "`kapelle start` lists the patterns.")
-
-
-def status(run_id: RunId, as_json: Json = False) -> None:
-    """Show one run: where it stands, what it did and what it used."""
-    show_status(Connection(), run_path(run_id), as_json)
-
-
-def steps(run_id: RunId, as_json: Json = False) -> None:
+@runs.command()
+def steps(run_id: RunId) -> Report:
     """List everything that a run did and does, in order."""
     found = Connection().get(run_path(run_id, "steps"))
-    if as_json:
-        document(found)
-        return
-    if not found:
-        say("It has not done anything yet.")
-        return
+    return whole_list(found, _steps, "It has not done anything yet.")
+
+
+def _steps(found: Items) -> list[str]:
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     rows = [
         [step["position"], _state(step), step["kind"],
-         between(step["started_at"], step["ended_at"]), _about(step)]
+         between(step["started_at"], step["ended_at"]),
+         one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))]
         for step in found
+        for label in [step["label"] if step["label"] != step["kind"] else None]
     ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    write(table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles))
-
-
-def _about(step: dict[str, Any]) -> str:
-    label = step["label"] if step["label"] != step["kind"] else None
-    return one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))
+    return table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
 
 
 def _state(step: dict[str, Any]) -> str:
@@ -109,6 +107,7 @@ def _state(step: dict[str, Any]) -> str:
     return str(known) if known in FINAL else "done"
 
 
+@runs.command()
 def result(run_id: RunId, as_json: Json = False) -> None:
     """Print what a run returned, as JSON.
 
@@ -130,6 +129,7 @@ def result(run_id: RunId, as_json: Json = False) -> None:
     raise typer.Exit(exit_code(run))
 
 
+@runs.command()
 def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until runs have ended.
 
@@ -139,6 +139,7 @@ def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> Non
     wait_for(run_ids, timeout, as_json, run_path)
 
 
+@runs.command()
 def pause(
     run_ids: RunIds,
     now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
@@ -149,11 +150,13 @@ def pause(
     change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark, as_json=as_json)
 
 
+@runs.command()
 def resume(run_ids: RunIds, as_json: Json = False) -> None:
     """Let paused runs go on."""
     change_each(run_ids, "resume", path=run_path, as_json=as_json)
 
 
+@runs.command()
 def cancel(
     run_ids: RunIds,
     keep_tasks: Annotated[
@@ -168,17 +171,4 @@ def cancel(
     change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
 
 
-runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
-for _name, _command in (
-    ("list", list_runs),
-    ("status", status),
-    ("tail", tail),
-    ("steps", steps),
-    ("result", result),
-    ("wait", wait),
-    ("pause", pause),
-    ("resume", resume),
-    ("cancel", cancel),
-    ("answer", answer),
-):
-    runs.command(_name, cls=LightCommand)(_command)
+runs.command()(answer)

@@ -1,16 +1,29 @@
-"""`kapelle schedule`: create, show, change and end schedules."""
+"""`kapelle schedule`: create, show, change and end schedules, and how they are shown."""
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
+from kapelle.cli.command import LISTS, Ended, Json, Report, command_group, flag, usage_error
+from kapelle.cli.format import (
+    STATUS_STYLE,
+    clean,
+    command_lines,
+    field,
+    fields,
+    heading,
+    one_line,
+    table,
+    until,
+)
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say, show, wants_json
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.output import data, document, say, wants_json
+from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -21,9 +34,13 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.start import begin, collecting
+from kapelle.cli.start import begin, order
+from kapelle.cli.values import refuse, typed_duration, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
+
+Schedule = dict[str, Any]
+Firing = dict[str, Any]
 
 STARTING = ("run", *built_in(), "start")
 
@@ -57,25 +74,22 @@ def _require_trigger(params: Params) -> None:
     """Refuse a schedule without a trigger, with two, or with options that mean nothing to it."""
     triggers = {"--cron": "cron", "--at": "at", "--every": "every_s", "--after": "after"}
     given = [option for option, name in triggers.items() if params[name] is not None]
-    if not given:
-        raise InvalidInput(
-            "No trigger given: use --cron, --at, --every or --after.",
-            hint='Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.',
-        )
-    if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
-        raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")
-    if given[0] in {"--cron", "--at"}:
-        return
+    at_least = "No trigger given: use --cron, --at, --every or --after."
+    example = 'Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.'
+    several = len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"])
+    refuse(
+        (not given, at_least, example),
+        (several, f"{' and '.join(given)} exclude each other.", "Keep one of them."),
+    )
     meaningless = {
         "--overlap": params["overlap"] and given == ["--every"],
         "--missed": params["missed"],
         "--timezone": params["timezone"] is not None and params["expires_at"] is None,
     }
-    if words := " and ".join(option for option, is_given in meaningless.items() if is_given):
-        raise InvalidInput(
-            f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock.",
-            hint=f"Leave {words} out, or write --cron or --at.",
-        )
+    words = " and ".join(option for option, is_given in meaningless.items() if is_given)
+    by_clock = given[0] in {"--cron", "--at"}
+    mistake = f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock."
+    refuse((words and not by_clock, mistake, f"Leave {words} out, or write --cron or --at."))
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:
@@ -86,8 +100,6 @@ def send(body: dict[str, Any], as_json: bool) -> None:
         return
     data(schedule["id"])
     if sys.stdout.isatty():
-        from kapelle.cli.schedule_view import upcoming
-
         say(f"{upcoming(schedule)}; `kapelle schedule status {schedule['id']}` shows it.")
 
 
@@ -107,21 +119,27 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
         )
-    with collecting() as orders:
-        try:
-            code = load(name)(arguments, prog_name=f"kapelle {name}", standalone_mode=False)
-        except typer.TyperException as error:
-            wrong = usage_error(error)
-            wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
-            raise wrong from None
-        # It only printed its help.
-        raise typer.Exit(code if isinstance(code, int) else 0)
-    (order,) = orders
-    if order.path == "/tasks":
-        return {"kind": "task", "spec": order.body}, order.options
-    if order.path == "/runs":
-        return {"kind": order.body["pattern"], "spec": order.body["spec"]}, order.options
-    raise InvalidInput("A schedule cannot start a schedule.", hint="Leave one of them out.")
+    try:
+        context = load(name).make_context(f"kapelle {name}", arguments)
+    except typer.TyperException as error:
+        wrong = usage_error(error)
+        wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
+        raise wrong from None
+    params = context.params
+    if params.get("show_help"):
+        context.command.invoke(context)
+        raise typer.Exit
+    no_name, another = name == "start" and not params["words"], params.get("every") is not None
+    goes_on = params.get("resume") or params.get("answer")
+    new = "A schedule starts new runs, and --resume goes on with one."
+    refuse(
+        (no_name, "The pattern's name is missing.", "`kapelle start` lists the patterns."),
+        (another, "A schedule cannot start a schedule.", "Leave one of them out."),
+        (goes_on, new, "Leave --resume and --answer out."),
+    )
+    path, body, options = order(name, params)
+    kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
+    return {"kind": kind, "spec": spec}, options
 
 
 _LAST_FIRINGS = 5
@@ -131,106 +149,192 @@ STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 schedule = command_group("Start work later, again and again, or after other work." + LISTS)
 
 # What follows the first word that is no option belongs to the command that is to be started.
-schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(
-    create_command()
-)
+schedule.command("create", context_settings={"allow_interspersed_args": False})(create_command())
 
 
-@schedule.command("list", cls=LightCommand)
+@schedule.command("list")
 def list_schedules(
     status: Annotated[list[str] | None, status_option("schedules", STATUSES)] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
-    as_json: Json = False,
-) -> None:
+    limit: Limit = 20,
+) -> Report:
     """List schedules, the newest first."""
-    from kapelle.cli.schedule_view import listing
-
     query = {"status": statuses(status, "schedule", STATUSES)}
     nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
-    show_list(
-        Connection(), "/schedules", query, limit, as_json=as_json, lines=listing, nothing=nothing
-    )
+    return listing("/schedules", query, limit, schedule_rows, nothing)
 
 
-@schedule.command("status", cls=LightCommand)
-def status(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("status")
+def status(schedule_id: ScheduleId) -> Report:
     """Show one schedule, with its last firings."""
-    from kapelle.cli.schedule_view import describe
-
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    firings = page["firings"]
-    show({**found, "firings": firings}, as_json, describe(found, firings))
+    yield {**found, "firings": page["firings"]}
+    yield from describe(found, page["firings"])
 
 
-@schedule.command("history", cls=LightCommand)
-def history(
-    schedule_id: ScheduleId,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
-    as_json: Json = False,
-) -> None:
+@schedule.command("history")
+def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
     """Show what became of a schedule's slots and what each started, the newest first."""
-    from kapelle.cli.schedule_view import history as lines
-
     client = Connection()
     found = client.get(schedule_path(schedule_id))
-    show_list(
-        client,
-        schedule_path(found["id"], "firings"),
-        {},
-        limit,
-        as_json=as_json,
-        lines=lambda firings: lines(firings, found),
-        nothing="No slot has come yet.",
-    )
+    path, shown = schedule_path(found["id"], "firings"), partial(firing_rows, schedule=found)
+    return listing(path, {}, limit, shown, "No slot has come yet.", client)
 
 
-@schedule.command("pause", cls=LightCommand)
-def pause(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("pause")
+def pause(schedule_id: ScheduleId) -> Report:
     """Start nothing until it is resumed; what was started goes on."""
-    _change(schedule_id, "pause", None, as_json)
+    return _change(schedule_id, "pause", None)
 
 
-@schedule.command("resume", cls=LightCommand)
-def resume(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("resume")
+def resume(schedule_id: ScheduleId) -> Report:
     """Go on with the next slot; those that came meanwhile are not made up for."""
-    _change(schedule_id, "resume", None, as_json)
+    return _change(schedule_id, "resume", None)
 
 
-@schedule.command("cancel", cls=LightCommand)
+@schedule.command("cancel")
 def cancel(
     schedule_id: ScheduleId,
     with_work: Annotated[
         bool, flag("Also what it started and what is still going.", "--with-work")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """End a schedule; what it started goes on unless told otherwise."""
     fate = "is being ended" if with_work else "goes on; `kapelle cancel {0}` ends it"
-    _change(schedule_id, "cancel", {"with_work": with_work}, as_json, fate)
+    return _change(schedule_id, "cancel", {"with_work": with_work}, fate)
 
 
-@schedule.command("run", cls=LightCommand)
-def run(schedule_id: ScheduleId, as_json: Json = False) -> None:
+@schedule.command("run")
+def run(schedule_id: ScheduleId) -> Report:
     """Start it now, besides its slots, and print the id of what was started."""
     firing = Connection().post(schedule_path(schedule_id, "run"))
-    if as_json:
-        document(firing)
-    elif firing["subject"]:
+    yield Ended(firing, 0 if firing["subject"] else 1)
+    if firing["subject"]:
         data(firing["subject"])
     else:
         say(f"kapelle: It was not started: {firing['reason']}")
-    if not firing["subject"]:
-        raise typer.Exit(1)
 
 
-def _change(schedule_id: str, action: str, body: Any, as_json: bool, fate: str = "goes on") -> None:
+def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Report:
     """Change a schedule, and say what becomes of the work that it has going."""
-    changed = Connection().post(schedule_path(schedule_id, action), body)
-    if as_json:
-        document(changed)
-        return
+    yield (changed := Connection().post(schedule_path(schedule_id, action), body))
     data(f"{changed['id']}  {changed['status']}")
     for subject in changed["in_flight"]:
         say(f"{subject} {fate.format(subject)}.")
+
+
+_STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
+_MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "the schedule fails"}
+_ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+def schedule_rows(schedules: Sequence[Schedule]) -> list[str]:
+    cells = [
+        [
+            schedule["id"],
+            schedule["status"],
+            one_line(trigger(schedule), 50),
+            until(schedule["next_at"]),
+            _runs(schedule),
+            one_line(_title(schedule)),
+        ]
+        for schedule in schedules
+    ]
+    styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
+    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], cells, styles, fold=(2, 3, 4))
+
+
+def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
+    """The lines of the human view, ready for the terminal."""
+    yield from heading(schedule, schedule["reason"], _STYLES)
+    # The first words of what it is about.
+    words = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
+    timed, soon = schedule["cron"] or schedule["at"], schedule["next_at"]
+    facts = {
+        "starts": one_line(f"{schedule['kind']} {words}", 100),
+        "directory": clean(schedule["directory"]),
+        "when": one_line(trigger(schedule)),
+        "next": soon and f"{_clock(soon, schedule)}, {until(soon)}",
+        "missed": _MISSED[schedule["missed"]] if timed else None,
+        "overlap": "allowed" if schedule["overlap"] else "no",
+        "expires": _clock(schedule["expires_at"], schedule),
+        "runs": _runs(schedule),
+        "going": " ".join(schedule["in_flight"]),
+    }
+    yield from fields(facts)
+    if firings:
+        yield field("firings", "")
+        yield from firing_rows(firings, schedule, indent=4)
+    yield from command_lines(_commands(schedule))
+
+
+def firing_rows(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> list[str]:
+    rows = [
+        [
+            _clock(firing["slot"], schedule),
+            firing["outcome"],
+            firing["subject"] or "",
+            firing["subject_status"] or "",
+            one_line(firing["reason"] or ""),
+        ]
+        for firing in firings
+    ]
+    styles = [_STYLES.get(firing["outcome"]) for firing in firings]
+    header = ["SLOT", "OUTCOME", "STARTED", "STATUS", "REASON"]
+    return table(header, rows, styles, indent, fold=(2, 3, 4))
+
+
+def trigger(schedule: Schedule) -> str:
+    """When it starts something, in a few words."""
+    follows = f" after {schedule['after']}" if schedule["after"] else ""
+    if schedule["cron"]:
+        zone = "" if schedule["timezone"] == "UTC" else f" {schedule['timezone']}"
+        return f"{schedule['cron']}{zone}{follows}"
+    if schedule["at"]:
+        return f"at {_clock(schedule['at'], schedule)}{follows}"
+    if schedule["every_s"]:
+        return f"every {typed_duration(schedule['every_s'])}"
+    return follows.strip()
+
+
+def upcoming(schedule: Schedule) -> str:
+    """What comes next, as the beginning of a sentence."""
+    if schedule["next_at"] is None:
+        return f"It {schedule['reason'] or 'waits'}"
+    return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
+
+
+def _title(schedule: Schedule) -> str:
+    waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
+    return f"{schedule['title']} ({schedule['reason']})" if waits else str(schedule["title"])
+
+
+def _runs(schedule: Schedule) -> str:
+    most = f" of {schedule['max_runs']}" if schedule["max_runs"] else ""
+    return f"{schedule['started']}{most}"
+
+
+def _clock(text: str | None, schedule: Schedule) -> str:
+    """A moment in the schedule's own zone; empty when there is none."""
+    if text is None:
+        return ""
+    try:
+        place = zone(schedule["timezone"])
+    except InvalidInput:
+        place = UTC  # the daemon may know zones that this machine does not
+    return f"{datetime.fromisoformat(text).astimezone(place):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _commands(schedule: Schedule) -> list[tuple[str, str]]:
+    name = schedule["id"]
+    found = [(f"kapelle schedule history {name}", "what became of its slots")]
+    if schedule["status"] == "active":
+        found.append((f"kapelle schedule pause {name}", "start nothing until it is resumed"))
+    elif schedule["status"] == "paused":
+        found.append((f"kapelle schedule resume {name}", "go on with the next slot"))
+    if schedule["status"] not in _ENDED:
+        found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
+        found.append((f"kapelle schedule cancel {name}", "end it"))
+    return found

@@ -245,8 +245,8 @@ def _kind(shape: Schema) -> str:
 
 
 def with_parameters(
-    function: Callable[..., None], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
-) -> Callable[..., None]:
+    function: Callable[..., Any], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
+) -> Callable[..., Any]:
     """The function as Typer takes it, with the help that is in the schema.
 
     A group has the options of fields, of which arguments come first, or parameters by name.
@@ -268,47 +268,38 @@ def with_parameters(
     facts = schema[KEY]
     function.__doc__ = "\n\n".join(filter(None, [facts["summary"], facts.get("about")]))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = made
+    function.__annotations__ |= made
     return function
 
 
 def _annotations(option: Option) -> dict[str, Any]:
-    about, hidden, made = option.about, option.hidden, {}
+    about, made = option.about, dict[str, Any]()
+
+    def add(name: str, kind: Any, *names: str, **facts: Any) -> None:
+        made[name] = Annotated[kind, typer.Option(*names, hidden=option.hidden, **facts)]
+
     if argument := about.get("argument"):
-        kind: Any = list[str] if option.repeatable else str
+        texts: Any = list[str] if option.repeatable else str
         info = typer.Argument(metavar=argument, help=about["help"], show_default=False)
-        made[option.name] = Annotated[kind | None, info]
+        made[option.name] = Annotated[texts | None, info]
         if more := about.get("more"):
-            info = typer.Option(more[0], metavar=argument, help=more[1])
-            made[f"{option.name}_more"] = Annotated[list[str] | None, info]
-        return made | _file(option)
-    for name, _, help in about.get("flags", ()):
-        made[_flag_name(option, name)] = Annotated[
-            bool, typer.Option(name, help=help, hidden=hidden)
-        ]
-    if not about.get("hidden"):
-        facts: dict[str, Any] = {"help": option.shown_help, "hidden": hidden}
-        if option.kind != "boolean":
-            facts["metavar"] = option.metavar
+            add(f"{option.name}_more", list[str] | None, more[0], metavar=argument, help=more[1])
+    else:
+        for name, _, help in about.get("flags", ()):
+            add(_flag_name(option, name), bool, name, help=help)
+    if not argument and not about.get("hidden"):
+        facts: dict[str, Any] = {"help": option.shown_help, "metavar": option.metavar or None}
         if option.kind == "integer":
             facts |= {"min": option.limits.get("minimum"), "max": option.limits.get("maximum")}
         if complete := about.get("complete"):
             facts["autocompletion"] = completing(complete)
-        kind = _TYPES.get(option.kind, str)
-        kind = list[kind] if option.repeatable else kind
-        made[option.name] = Annotated[kind | None, typer.Option(*option.names, **facts)]
-    made |= _file(option)
-    if timeout := about.get("timeout"):
-        info = typer.Option(timeout[0], metavar="DURATION", help=timeout[1], hidden=hidden)
-        made[f"{option.name}_timeout"] = Annotated[str | None, info]
+        kind: Any = _TYPES.get(option.kind, str)
+        add(option.name, (list[kind] if option.repeatable else kind) | None, *option.names, **facts)
+    if file := about.get("file"):
+        add(f"{option.name}_file", Path | None, file[0], metavar="FILE", help=file[1])
+    if not argument and (limit := about.get("timeout")):
+        add(f"{option.name}_timeout", str | None, limit[0], metavar="DURATION", help=limit[1])
     return made
-
-
-def _file(option: Option) -> dict[str, Any]:
-    if not (file := option.about.get("file")):
-        return {}
-    info = typer.Option(file[0], metavar="FILE", help=file[1], hidden=option.hidden)
-    return {f"{option.name}_file": Annotated[Path | None, info]}
 
 
 def _flag_name(option: Option, flag: str) -> str:
@@ -411,18 +402,13 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
     least, most = option.limits.get("minItems", 0), option.limits.get("maxItems", math.inf)
     more = option.about["more"][0]
     example = f'Write `kapelle {command} "design it" {more} "implement it"`.'
-    if not prompts and option.required:
-        raise InvalidInput(f"There are no {option.key}.", hint=example)
-    if len(prompts) < least:
-        raise InvalidInput(
-            f"There must be at least {least} {option.key}, not {len(prompts)}.",
-            hint=f"Add {more} PROMPT; `kapelle run` is for a single task.",
-        )
-    if len(prompts) > most:
-        raise InvalidInput(
-            f"There may be at most {most} {option.key}, not {len(prompts)}.",
-            hint="Join some of them.",
-        )
+    few = f"There must be at least {least} {option.key}, not {len(prompts)}."
+    many = f"There may be at most {most} {option.key}, not {len(prompts)}."
+    values.refuse(
+        (not prompts and option.required, f"There are no {option.key}.", example),
+        (len(prompts) < least, few, f"Add {more} PROMPT; `kapelle run` is for a single task."),
+        (len(prompts) > most, many, "Join some of them."),
+    )
     return read_prompts(prompts, example, 1)
 
 

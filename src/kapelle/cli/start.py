@@ -2,10 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +26,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import duration_s, not_empty, pairs
+from kapelle.cli.values import duration_s, not_empty, pairs, refuse
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
 from kapelle.domain.options import KEY
@@ -50,33 +48,8 @@ _FOREGROUND: dict[str, Any] = {
 _VAR = Annotated[Words, option("NAME=VALUE", "A variable of the file; repeatable.", "--var")]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What would have been sent: the path of the API, the body, and the options that made it."""
-
-    path: str
-    body: dict[str, Any]
-    options: Sequence[Option] = ()
-
-
-class _Collected(BaseException):
-    """Ends a command whose order was taken; not an Exception, so that nobody catches it."""
-
-
-_orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
-
-
-def begin(
-    client: Connection, path: str, body: dict[str, Any], options: Sequence[Option] = ()
-) -> dict[str, Any]:
-    """Start a task or a run, and return it; while orders are collected, keep it and go no further.
-
-    The client is not asked for anything in the latter case, so no daemon is needed.
-    """
-    orders = _orders.get()
-    if orders is not None:
-        orders.append(Order(path, body, options))
-        raise _Collected
+def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Start a task or a run, and return it; what is refused of a file is told with its lines."""
     try:
         started: dict[str, Any] = client.create(path, body)
     except KapelleError as error:
@@ -87,24 +60,6 @@ def begin(
             spec.locate(error)
         raise
     return started
-
-
-def is_collecting() -> bool:
-    """Whether what a command would start is kept, to be started by a schedule."""
-    return _orders.get() is not None
-
-
-@contextmanager
-def collecting() -> Iterator[list[Order]]:
-    """Take the order of the command that is run inside instead of sending it."""
-    orders: list[Order] = []
-    token = _orders.set(orders)
-    try:
-        yield orders
-    except _Collected:
-        pass
-    finally:
-        _orders.reset(token)
 
 
 def work_command(name: str) -> Callable[..., None]:
@@ -127,16 +82,27 @@ def work_command(name: str) -> Callable[..., None]:
         options = [*own, *shared]
         with spelled(options):
             if facts.get("foreground"):
-                _perform(name, params, lambda: work_spec(name, params), options)
+                _perform(name, params, options)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
-            elif name == "run":
-                _start("/tasks", work_spec(name, params), params, options)
             else:
-                body = {"pattern": name, "spec": work_spec(name, params)}
-                _start("/runs", body, params, options)
+                _start(*order(name, params)[:2], params)
 
     return with_parameters(start, schema, own, middle, shared, last)
+
+
+def order(name: str, params: Params) -> tuple[str, dict[str, Any], Sequence[Option]]:
+    """What a command is to start: the path of the API, the body, and the options that made it."""
+    pattern = None
+    if name == "start":
+        pattern = _named(params["words"][0], absolute_directory(params["directory"]))
+    shape = pattern["spec_schema"] if pattern else _schema(name)
+    options = [_by_key(option) if pattern else option for option in options_of(shape)]
+    with spelled(options):
+        spec = start_spec(params, pattern) if pattern else work_spec(name, params)
+    if name == "run":
+        return "/tasks", spec, options
+    return "/runs", {"pattern": pattern["name"] if pattern else name, "spec": spec}, options
 
 
 def work_spec(name: str, params: Params) -> Spec:
@@ -168,11 +134,11 @@ def _schema(name: str) -> Schema:
     return schemas()["task" if name == "run" else name]
 
 
-def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Option]) -> None:
+def _start(path: str, body: dict[str, Any], params: Params) -> None:
     from kapelle.cli.follow import show_new
 
     client = Connection()
-    begun = begin(client, path, body, options)
+    begun = begin(client, path, body)
     if body.get("interactive") and not params["as_json"]:
         from kapelle.cli.attach import attach_to, is_at_terminal
 
@@ -184,22 +150,15 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
     show_new(client, begun, to_end, params["as_json"])
 
 
-def _perform(
-    name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]
-) -> None:
+def _perform(name: str, params: Params, options: Sequence[Option]) -> None:
     """Start a run of a pattern in the foreground, or answer what one asked, and show it."""
     from kapelle.cli.follow import show_new, watch
 
     client, seen = Connection(), 0
     if params["resume"] or params["answer"]:
-        if is_collecting():
-            raise InvalidInput(
-                "A schedule starts new runs, and --resume goes on with one.",
-                hint="Leave --resume and --answer out.",
-            )
         run, seen = _answered(client, params, options)
     else:
-        run = begin(client, "/runs", {"pattern": name, "spec": spec()}, options)
+        run = begin(client, *order(name, params)[:2])
     if not params["follow"] and not params["progress"]:
         show_new(client, run, to_end=False, as_json=params["as_json"])
         return
@@ -218,41 +177,32 @@ _BESIDE = frozenset(
 
 def _answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
     """The run whose questions were answered, and the number of its last event before that."""
-    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
-    answers = list(params["answer"] or ())
-    _require_pairs(params, options, tokens, answers)
-    run_id = tokens[0].partition(":")[0]
-    if any(token.partition(":")[0] != run_id for token in tokens):
-        raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
     from kapelle.cli.follow import history
 
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    arguments = {option.name for option in options if option.about.get("argument")}
+    changed = [
+        f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+        for name, value in params.items()
+        if value and name not in _BESIDE
+    ]
+    rule = "Leave out everything but --resume, --answer and how it is shown."
+    many = f"There are {len(tokens)} tokens and {len(answers)} answers."
+    run_ids = {token.partition(":")[0] for token in tokens}
+    refuse(
+        (not tokens, "--answer needs to know which question.", _EXAMPLE),
+        (not answers, "--resume needs an answer.", _EXAMPLE),
+        (changed, f"{''.join(changed[:1])} cannot be changed when a run goes on.", rule),
+        (len(tokens) > len(answers), many, "Write an --answer for every --resume."),
+        (len(run_ids) > 1, "The tokens belong to different runs.", "Go on with one at a time."),
+    )
+    (run_id,) = run_ids
     run: Run = client.get(run_path(run_id))
     seen = max((event["seq"] for event in history(client, run["id"])), default=0)
     for token, answer in _matched(run, tokens, answers):
         run = client.post(run_path(run_id, "answer"), {"answer": answer, "token": token})
     return run, seen
-
-
-def _require_pairs(
-    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
-) -> None:
-    if not tokens:
-        raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
-    if not answers:
-        raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
-    arguments = {option.name for option in options if option.about.get("argument")}
-    for name, value in params.items():
-        if value and name not in _BESIDE:
-            shown = f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
-            raise InvalidInput(
-                f"{shown} cannot be changed when a run goes on.",
-                hint="Leave out everything but --resume, --answer and how it is shown.",
-            )
-    if len(tokens) > len(answers):
-        raise InvalidInput(
-            f"There are {len(tokens)} tokens and {len(answers)} answers.",
-            hint="Write an --answer for every --resume.",
-        )
 
 
 def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
@@ -274,11 +224,8 @@ def _repeat(spec: Spec, params: Params) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
     from kapelle.cli.schedules import send
 
-    if params["follow"]:
-        raise InvalidInput(
-            "--every and --follow exclude each other: it may go on for ever.",
-            hint="`kapelle schedule status ID` shows how it gets on.",
-        )
+    both = "--every and --follow exclude each other: it may go on for ever."
+    refuse((params["follow"], both, "`kapelle schedule status ID` shows how it gets on."))
     every_s = duration_s(params["every"], "--every", least=1)
     send({"kind": "task", "spec": spec, "every_s": every_s}, params["as_json"])
 
@@ -313,15 +260,13 @@ def start_command(name: str = "start") -> Any:
         if not words:
             _without_a_name(params)
             return
-        directory = absolute_directory(params["directory"])
-        pattern = _named(words[0], directory)
         if params["show_help"]:
+            pattern = _named(words[0], absolute_directory(params["directory"]))
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
-        options = [*map(_by_key, options_of(pattern["spec_schema"]))]
+        path, body, options = order(name, params)
         with spelled(options):
-            body = {"pattern": pattern["name"], "spec": start_spec(params, pattern)}
-            _start("/runs", body, params, options)
+            _start(path, body, params)
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
@@ -335,10 +280,6 @@ def _without_a_name(params: Params) -> None:
     if params["show_help"]:
         sys.stdout.write(_help_of(start_command(), "kapelle start") + "\n")
         return
-    if is_collecting():
-        raise InvalidInput(
-            "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
-        )
     query = {"directory": absolute_directory(params["directory"])}
     known = Connection().get("/patterns", query)
     if params["as_json"]:
@@ -460,12 +401,9 @@ def read_spec(file: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
         )
+    text = read_prompt(None, file, "Check --spec.", "spec")
     try:
-        spec = parsers[suffix](file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
+        spec = parsers[suffix](text)
     except (ValueError, yaml.YAMLError) as error:
         kind = {".yml": "YAML"}.get(suffix, suffix[1:].upper())
         raise InvalidInput(f"{file} is not {kind}: {' '.join(str(error).split())}.") from None

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag, option
+from kapelle.cli.command import (
+    Budget,
+    Ended,
+    FollowToEnd,
+    Json,
+    MaxTurns,
+    Report,
+    argument,
+    flag,
+    option,
+)
 from kapelle.cli.format import (
     clean,
     colourful,
@@ -33,11 +43,18 @@ from kapelle.cli.ids import (
     work_id,
 )
 from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, finished
-from kapelle.cli.output import data, document, say, show
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.output import data, document, say
+from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.transcript import check_passage
-from kapelle.cli.values import future_time, listed, optional_duration_s, optional_text, optional_usd
+from kapelle.cli.values import (
+    future_time,
+    listed,
+    optional_duration_s,
+    optional_text,
+    optional_usd,
+    refuse,
+)
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
@@ -57,12 +74,11 @@ def list_tasks(
         str | None,
         option("NAME", "Only those of this project.", autocompletion=completing("project")),
     ] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    limit: Limit = 20,
     nested: Annotated[bool, flag("Parts of runs too.", "--nested")] = False,
     flagged: Annotated[bool, flag("Only those that are flagged.", "--flagged")] = False,
     everything: Everything = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """List the tasks and runs of this repository, the newest first.
 
     Outside of a repository it lists those of all.
@@ -76,12 +92,10 @@ def list_tasks(
         "archived": "true" if everything else None,
     }
     hint = '`kapelle run "…"` gives an agent a task.'
-    list_work("/work", query, limit, as_json, "tasks or runs", hint)
+    return list_work("/work", query, limit, "tasks or runs", hint)
 
 
-def list_work(
-    path: str, query: dict[str, Any], limit: int, as_json: bool, nouns: str, hint: str
-) -> None:
+def list_work(path: str, query: dict[str, Any], limit: int, nouns: str, hint: str) -> Report:
     """List what there is of this repository at a path; of all if archived ones are asked for."""
     repository = None if query["archived"] else here()
     nothing = f"No {nouns}. {hint}"
@@ -91,7 +105,7 @@ def list_work(
         nothing = f"No {nouns} match."
     query = {**query, "repository": repository}
     lines = partial(rows, repositories=repository is None)
-    show_list(Connection(), path, query, limit, as_json=as_json, lines=lines, nothing=nothing)
+    return listing(path, query, limit, lines, nothing)
 
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
@@ -129,22 +143,17 @@ def _title(item: Task | Run) -> str:
     return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 
-def status(task_id: NewestId = None, as_json: Json = False) -> None:
+def status(task_id: NewestId = None) -> Report:
     """Show one task: what was claimed and what was verified; or one run."""
     client = Connection()
-    show_status(client, path_of(work_id(client, task_id)), as_json)
+    return show_status(client, path_of(work_id(client, task_id)))
 
 
-def show_status(client: Connection, path: str, as_json: bool) -> None:
-    item = client.get(path)
-    if is_run(item["id"]):
-        from kapelle.cli.run_view import describe_run
+def show_status(client: Connection, path: str) -> Report:
+    yield (item := client.get(path))
+    from kapelle.cli.work_view import describe
 
-        show(item, as_json, describe_run(client, item))
-    else:
-        from kapelle.cli.task_view import describe
-
-        show(item, as_json, describe(item))
+    yield from describe(client, item)
 
 
 LONG_POLL_S = 25.0
@@ -292,13 +301,12 @@ def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     change_each(task_ids, "archive", state="archived", as_json=as_json)
 
 
-def check(task_id: NewestTaskId = None, as_json: Json = False) -> None:
+def check(task_id: NewestTaskId = None) -> Report:
     """Make the checks of an ended task once more, on what it committed."""
     path = task_path(work_id(Connection(), task_id, "tasks"), "check")
-    task = Connection().post(path, timeout=_LONGEST_CHECKS_S)
-    made = task["checked_again"]
-    show(made, as_json, (check_passage(one).text for one in made["checks"]))
-    raise typer.Exit(0 if made["passed"] else 1)
+    made = Connection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
+    yield Ended(made, 0 if made["passed"] else 1)
+    yield from (check_passage(one).text for one in made["checks"])
 
 
 Off = Annotated[bool, flag("Take that back.", "--off")]
@@ -358,14 +366,10 @@ def resume(
     task_id, message = _id_and_message(task_id, message)
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
-    if is_run(whole):
-        if any(body.values()):
-            raise InvalidInput(
-                "A run that goes on takes neither a message nor new limits.",
-                hint=f'`kapelle answer {whole} "…"` answers what it asked.',
-            )
-        body = {}
-    _again(path_of(whole, "resume"), body, follow, as_json)
+    alone = "A run that goes on takes neither a message nor new limits."
+    hint = f'`kapelle answer {whole} "…"` answers what it asked.'
+    refuse((is_run(whole) and any(body.values()), alone, hint))
+    _again(path_of(whole, "resume"), {} if is_run(whole) else body, follow, as_json)
 
 
 def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
@@ -427,8 +431,7 @@ def continue_(
     task_id = work_id(client, task_id, "tasks")
     if not fork:
         body = {"message": said or None, "comments": comments, **limits}
-        task = client.post(task_path(task_id, "resume"), body)
-        show_new(client, task, follow, as_json, len(task["attempts"]))
+        _again(task_path(task_id, "resume"), body, follow, as_json)
         return
     earlier = client.get(task_path(task_id))
     from kapelle.cli.start import begin
@@ -474,10 +477,8 @@ def diff(
     """Show what a task or a run changed."""
     client = Connection()
     whole = work_id(client, task_id)
-    if against is not None and is_run(whole):
-        raise InvalidInput(
-            "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
-        )
+    two = "--against compares the work of two tasks."
+    refuse((against is not None and is_run(whole), two, "`kapelle runs status` lists them."))
     if raw and not stat and not as_json:
         sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return
@@ -491,9 +492,9 @@ def diff(
         return
     text = clean(shown)
     if colourful() and not stat:
-        text = "\n".join(paint(line, _style(line)) for line in text.split("\n"))
+        styles = [*_STYLES.items(), ("", None)]
+        text = "\n".join(
+            paint(line, next(style for start, style in styles if line.startswith(start)))
+            for line in text.split("\n")
+        )
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
-
-
-def _style(line: str) -> str | None:
-    return next((style for start, style in _STYLES.items() if line.startswith(start)), None)

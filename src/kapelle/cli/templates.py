@@ -1,12 +1,13 @@
 """`kapelle templates`: a person's own guidelines for work of one kind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, option
+from kapelle.cli.command import LISTS, Report, argument, command_group, option
 from kapelle.cli.format import cost, field, one_line, short, table
 from kapelle.cli.ids import completing, template_path
-from kapelle.cli.output import data, document, say, write
+from kapelle.cli.output import data, say
+from kapelle.cli.pages import Items, whole_list
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -15,37 +16,45 @@ templates = command_group("Keep guidelines for work of one kind, and see what co
 Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("templates"))]
 
 
-@templates.command("list", cls=LightCommand)
-def list_templates(as_json: Json = False) -> None:
+@templates.command("list")
+def list_templates() -> Report:
     """List templates, with how many of their tasks succeeded."""
-    found = Connection().get("/templates")
+    nothing = 'No templates yet. `kapelle templates create bugfix "Write a failing test first."`'
+    return whole_list(Connection().get("/templates"), _rows, nothing)
+
+
+def _rows(found: Items) -> list[str]:
     rows = [
         [one["name"], one["agent"] or "", one["model"] or "",
          f"{sum(model['completed'] for model in one['records'])} of "
          f"{sum(model['tasks'] for model in one['records'])}", one_line(one["guidelines"])]
         for one in found
     ]  # fmt: skip
-    if as_json:
-        document(found)
-    elif rows:
-        write(table(["NAME", "AGENT", "MODEL", "SUCCEEDED", "GUIDELINES"], rows))
-    else:
-        say('No templates yet. `kapelle templates create bugfix "Write a failing test first."`')
+    return table(["NAME", "AGENT", "MODEL", "SUCCEEDED", "GUIDELINES"], rows)
 
 
-@templates.command("show", cls=LightCommand)
-def show(name: Name, as_json: Json = False) -> None:
+@templates.command()
+def show(name: Name) -> Report:
     """Show a template, and what came of the tasks that used it, for each model."""
-    found = Connection().get(template_path(name))
-    document(found) if as_json else write(_described(found))
+    yield (found := Connection().get(template_path(name)))
+    named = ("name", "agent", "model", "directory")
+    yield from (field(name, one_line(found[name])) for name in named if found[name])
+    yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
+    heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
+    yield from table(heads, [
+        [one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
+         f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
+         short(one["duration_s"] or 0)]
+        for one in found["records"]
+    ])  # fmt: skip
 
 
-def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., None]:
+def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., Report]:
     """`create`, or with a new name to give it `edit`, which begins with what there is."""
     schema = {**schemas()["template"], "x-cli": {"summary": summary}}
     options = options_of(schema)
 
-    def put(**params: Any) -> None:
+    def put(**params: Any) -> Report:
         if (name := params["name"]) is None:
             raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
         client = Connection()
@@ -59,33 +68,23 @@ def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., None]:
             kept = (
                 client.put(template_path(name), spec) if more else client.post("/templates", spec)
             )
-        document(kept) if params["as_json"] else data(kept["name"])
+        yield kept
+        data(kept["name"])
 
-    return with_parameters(put, schema, options, {**more, "as_json": Json})
+    return with_parameters(put, schema, options, more)
 
 
 _RENAME = {"rename": Annotated[str | None, option("NAME", "Its new name.")]}
-_create = _put_command("Keep guidelines for work of one kind, and who does it where.", {})
-templates.command("create", cls=LightCommand)(_create)
-_edit = _put_command("Change what is given of a template, its name too.", _RENAME)
-templates.command("edit", cls=LightCommand)(_edit)
+templates.command("create")(
+    _put_command("Keep guidelines for work of one kind, and who does it where.", {})
+)
+templates.command("edit")(
+    _put_command("Change what is given of a template, its name too.", _RENAME)
+)
 
 
-@templates.command("delete", cls=LightCommand)
-def delete(name: Name, as_json: Json = False) -> None:
+@templates.command()
+def delete(name: Name) -> Report:
     """Delete a template; its tasks keep what it told them."""
-    gone = Connection().delete(template_path(name))
-    document(gone) if as_json else say(f"{gone['name']} is deleted.")
-
-
-def _described(found: dict[str, Any]) -> Iterator[str]:
-    named = ("name", "agent", "model", "directory")
-    yield from (field(name, one_line(found[name])) for name in named if found[name])
-    yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
-    heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
-    yield from table(heads, [
-        [one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
-         f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
-         short(one["duration_s"] or 0)]
-        for one in found["records"]
-    ])  # fmt: skip
+    yield (gone := Connection().delete(template_path(name)))
+    say(f"{gone['name']} is deleted.")

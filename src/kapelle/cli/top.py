@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Report
 from kapelle.cli.follow import read_line
 from kapelle.cli.format import (
     STATUS_STYLE,
@@ -31,7 +31,7 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.outcome import Run, Task, doing_words
-from kapelle.cli.output import document, say, write
+from kapelle.cli.output import say
 from kapelle.cli.questions import question_lines
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError
@@ -56,20 +56,18 @@ _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
 
 
-def top(as_json: Json = False) -> None:
+def top() -> Report:
     """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
     known = _Known(Connection())
-    found = known.ask()
-    if as_json:
-        document(found)
-    elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
+    yield (found := known.ask())
+    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         _watch(known)
     elif found:
         rows = [[*_cells(item), " · ".join(_words(item))] for item in found]
-        write(table([*_COLUMNS, "TITLE"], rows))
+        yield from table([*_COLUMNS, "TITLE"], rows)
     else:
         say("Nothing is at work.")
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, argument, flag
+from kapelle.cli.command import Report, argument, flag
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import document, say, write
+from kapelle.cli.output import say
+from kapelle.cli.pages import Items, whole_list
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
 from kapelle.domain.errors import NotTrusted
@@ -32,8 +33,7 @@ def trust(
     show: Annotated[
         bool, flag("Only show what could be executed, and what changed.", "--show")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Let a repository execute what stands in its .kapelle.
 
     These are its commands, agents, variables, MCP servers and patterns. It holds until one of them
@@ -41,14 +41,13 @@ def trust(
     """
     client = Connection()
     if directory == "list":
-        _list(client.get("/trust"), as_json)
+        nothing = "No repository was trusted yet: kapelle trust DIR"
+        yield from whole_list(client.get("/trust"), _rows, nothing)
         return
     [found] = client.get("/trust", {"directory": _absolute(directory)})
     if not show and found["items"]:
         found = {**_grant(client, found), "difference": found["difference"]}
-    if as_json:
-        document(found)
-        return
+    yield found
     _explain(found, whole=show)
     place = one_line(found["directory"])
     if not found["items"]:
@@ -59,12 +58,10 @@ def trust(
         say(f"{place} is trusted with {counted(len(found['items']), 'thing')}.")
 
 
-def untrust(directory: Place = None, as_json: Json = False) -> None:
+def untrust(directory: Place = None) -> Report:
     """Trust a repository no more; what it runs already goes on."""
-    left = Connection().delete("/trust", {"directory": _absolute(directory)})
-    if as_json:
-        document(left)
-    elif left["status"] == "trusted":
+    yield (left := Connection().delete("/trust", {"directory": _absolute(directory)}))
+    if left["status"] == "trusted":
         say("It is no longer kept as trusted, but KAPELLE_TRUST of the daemon still names it.")
     else:
         say(f"{one_line(left['directory'])} is not trusted any more.")
@@ -115,16 +112,11 @@ def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
         say(f"  and {counted(len(lines) - most, 'line')} more: kapelle trust --show")
 
 
-def _list(known: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        document(known)
-    elif not known:
-        say("No repository was trusted yet: kapelle trust DIR")
-    else:
-        rows = [
-            [one_line(item["directory"]),
-             _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
-             local(item["trusted_at"])]
-            for item in known
-        ]  # fmt: skip
-        write(table(["REPOSITORY", "STATUS", "SINCE"], rows))
+def _rows(known: Items) -> list[str]:
+    rows = [
+        [one_line(item["directory"]),
+         _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
+         local(item["trusted_at"])]
+        for item in known
+    ]  # fmt: skip
+    return table(["REPOSITORY", "STATUS", "SINCE"], rows)

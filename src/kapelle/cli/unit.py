@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
-from kapelle.cli.command import Json, LightCommand, command_group, flag
-from kapelle.cli.outcome import WORK_FAILED
+from kapelle.cli.command import Ended, Json, Report, command_group, flag
+from kapelle.cli.outcome import DONE, WORK_FAILED
 from kapelle.cli.output import data, document, say
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import NotFound, Unavailable
@@ -125,7 +123,7 @@ def _unit() -> Unit:
     return Unit(Home.default(), dict(os.environ), launchd=sys.platform == "darwin")
 
 
-@service.command(cls=LightCommand)
+@service.command()
 def install(
     show: Annotated[bool, flag("Show what would be installed, and do nothing.", "--print")] = False,
     as_json: Json = False,
@@ -155,22 +153,20 @@ def install(
         say("`loginctl enable-linger` has it start with the machine, before you log in.")
 
 
-@service.command(cls=LightCommand)
-def uninstall(as_json: Json = False) -> None:
+@service.command()
+def uninstall() -> Report:
     """Stop the daemon and have your machine start it no more; running agents go on."""
     unit = _unit()
     if not unit.path.exists():
         raise NotFound(f"{unit.name} is not installed.", hint="kapelle service install")
     unit.tell("uninstall")
     unit.path.unlink()
-    if as_json:
-        document(unit.facts)
-    else:
-        say(f"{unit.name} is gone; commands start the daemon when they need it.")
+    yield unit.facts
+    say(f"{unit.name} is gone; commands start the daemon when they need it.")
 
 
-@service.command(cls=LightCommand)
-def status(as_json: Json = False) -> None:
+@service.command()
+def status() -> Report:
     """Say whether it is installed and runs; exits with 1 if it does not."""
     unit = _unit()
     installed = active = unit.path.exists()
@@ -179,10 +175,7 @@ def status(as_json: Json = False) -> None:
             unit.tell("ask")
     except Unavailable:
         active = False
-    if as_json:
-        document({**unit.facts, "installed": installed, "active": active})
-    else:
-        words = ("runs" if active else "does not run") if installed else "is not installed"
-        data(f"{unit.name} {words}")
-    if not active:
-        raise typer.Exit(WORK_FAILED)
+    facts = {**unit.facts, "installed": installed, "active": active}
+    yield Ended(facts, DONE if active else WORK_FAILED)
+    words = ("runs" if active else "does not run") if installed else "is not installed"
+    data(f"{unit.name} {words}")

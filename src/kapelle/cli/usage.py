@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from kapelle.cli.command import Json, option
+from kapelle.cli.command import Report, option
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import completing
-from kapelle.cli.output import say, show
-from kapelle.cli.values import choice, not_empty, since
+from kapelle.cli.output import say
+from kapelle.cli.values import choice, not_empty, optional_text, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
@@ -34,8 +34,7 @@ def usage(
         str | None, option("ID", "Only this task's.", autocompletion=completing("tasks"))
     ] = None,
     run: Annotated[str | None, option("ID", "Only this run's and those inside it.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Show what was used: tokens, turns and money.
 
     Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
@@ -47,15 +46,14 @@ def usage(
     query = {"by": choice("--by", by.lower(), PROPERTIES), **filters, **times}
     if across is not None:
         query["across"] = choice("--across", across.lower(), PROPERTIES)
-    report = Connection().get("/usage", query)
-    if as_json or report["rows"]:
-        show(report, as_json, lines(report))
+    yield (report := Connection().get("/usage", query))
+    if report["rows"]:
+        yield from lines(report)
     elif filters or start or until:
         say("No attempts match.")
     else:
         say("Nothing was used: there are no attempts yet.")
-    silent = report["total"]["unreported"]
-    if silent and not as_json:
+    if silent := report["total"]["unreported"]:
         say(f"{counted(silent, 'attempt')} told nothing about usage.")
 
 
@@ -65,20 +63,16 @@ def report(
     ] = "24h",
     until: Annotated[str | None, option("WHEN", "Up to then; a day is included.")] = None,
     project: Annotated[str | None, option("NAME", "Only this project's.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Tell what was asked for, done, proven and spent, and what needs you.
 
     It is Markdown: `kapelle report --since 12h > night.md`. What was not verified is said to be so,
     and whatever failed has its reason and what to type next.
     """
-    query = {
-        "since": since(start, "--since"),
-        "until": since(until, "--until"),
-        "project": None if project is None else not_empty(project, "--project"),
-    }
-    found = Connection().get("/report", query)
-    show(found, as_json, found["markdown"].splitlines())
+    times = {"since": since(start, "--since"), "until": since(until, "--until")}
+    query = {**times, "project": optional_text(project, "--project")}
+    yield (found := Connection().get("/report", query))
+    yield from found["markdown"].splitlines()
 
 
 def lines(report: dict[str, Any]) -> list[str]:

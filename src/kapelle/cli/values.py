@@ -31,6 +31,14 @@ _MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
 
+def refuse(*mistakes: tuple[object, str, str]) -> None:
+    """Raise the first of several mistakes that was made: whether it was, its words, what to type
+    instead."""
+    for is_made, words, hint in mistakes:
+        if is_made:
+            raise InvalidInput(words, hint=hint)
+
+
 def duration_s(text: str, option: str = "the duration", *, least: float | None = None) -> float:
     """Seconds from 90, 90s, 10m, 2h or 1h30m: at least so many, else more than 0."""
     typed, hint = text.strip().lower(), "Write it like 90, 90s, 10m or 2h."
@@ -39,17 +47,14 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
     except ValueError:
         parts = _PART.findall(typed) if _DURATION.fullmatch(typed) else [("nan", "s")]
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not math.isfinite(seconds):
-        raise InvalidInput(f"{option} is not a duration: {text!r}.", hint=hint)
-    if least and 0 <= seconds < least:
-        some = "a second" if least == 1 else f"{least:g} seconds"
-        raise InvalidInput(
-            f"{option} must be at least {some}, not {text!r}.", hint=f"Write {option} 10m."
-        )
-    if not 0 <= seconds <= LONGEST_S or (seconds == 0 and least is None):
-        raise InvalidInput(
-            f"{option} must be more than 0 and at most a year, not {text!r}.", hint=hint
-        )
+    some = "a second" if least == 1 else f"{least or 0:g} seconds"
+    too_short = f"{option} must be at least {some}, not {text!r}."
+    outside = f"{option} must be more than 0 and at most a year, not {text!r}."
+    refuse(
+        (not math.isfinite(seconds), f"{option} is not a duration: {text!r}.", hint),
+        (least and 0 <= seconds < least, too_short, f"Write {option} 10m."),
+        (not 0 <= seconds <= LONGEST_S or (seconds == 0 and least is None), outside, hint),
+    )
     return seconds
 
 
@@ -182,13 +187,13 @@ def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:
     for entry in entries:
         name, given, value = entry.partition("=")
         # What comes after the sign may hold a secret, so only the name is shown.
-        if not given or not value.strip() or not _SERVER_NAME.fullmatch(name):
-            raise InvalidInput(
-                f"{option} {name!r} needs a name of letters, digits, - and _, and a server.",
-                hint=f'Write {option} docs="npx -y some-server" or {option} docs=https://…',
-            )
-        if name in servers:
-            raise InvalidInput(f"{option} {name} was given twice.", hint="Name each server once.")
+        named = given and value.strip() and _SERVER_NAME.fullmatch(name)
+        needs = f"{option} {name!r} needs a name of letters, digits, - and _, and a server."
+        example = f'Write {option} docs="npx -y some-server" or {option} docs=https://…'
+        refuse(
+            (not named, needs, example),
+            (name in servers, f"{option} {name} was given twice.", "Name each server once."),
+        )
         servers[name] = _server(f"{option} {name}", value.strip())
     return servers
 
@@ -210,20 +215,18 @@ def environment(entries: Iterable[str], option: str = "--env") -> dict[str, str]
     chosen = {}
     for entry in entries:
         name, given, value = entry.partition("=")
-        if not _ENV_NAME.fullmatch(name):
-            # The entry may hold a secret, so only the part before the sign is shown.
-            raise InvalidInput(
-                f"{option} {name!r} is not a variable name.",
-                hint=f"Write {option} NAME=VALUE or {option} NAME.",
-            )
-        if not given:
-            if name not in os.environ:
-                raise InvalidInput(
-                    f"{option} {name}: this variable is not set here.",
-                    hint=f"Write {option} {name}=VALUE, or export it first.",
-                )
-            value = os.environ[name]
-        chosen[name] = value
+        # The entry may hold a secret, so only the part before the sign is shown.
+        no_name, unset = f"{option} {name!r} is not a variable name.", name not in os.environ
+        not_set = f"{option} {name}: this variable is not set here."
+        refuse(
+            (
+                not _ENV_NAME.fullmatch(name),
+                no_name,
+                f"Write {option} NAME=VALUE or {option} NAME.",
+            ),
+            (not given and unset, not_set, f"Write {option} {name}=VALUE, or export it first."),
+        )
+        chosen[name] = value if given else os.environ[name]
     return chosen
 
 
@@ -240,15 +243,12 @@ def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
             found |= value
             continue
         key, given, text = entry.partition("=")
-        if not given or not key.strip():
-            raise InvalidInput(
-                f"{option} {entry!r} is not a pair.", hint=f"Write {option} KEY=VALUE."
-            )
-        if key.strip() in found:
-            raise InvalidInput(
-                f"{option} {key.strip()} is there twice.", hint=f"Write each NAME of {option} once."
-            )
-        found[key.strip()] = text
+        key, no_pair = key.strip(), f"{option} {entry!r} is not a pair."
+        refuse(
+            (not given or not key, no_pair, f"Write {option} KEY=VALUE."),
+            (key in found, f"{option} {key} is there twice.", f"Write each NAME of {option} once."),
+        )
+        found[key] = text
     return found
 
 

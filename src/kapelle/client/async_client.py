@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kapelle.client.address import Address
-from kapelle.client.client import Client
-from kapelle.client.coordination import Learnings, Locks, Notes
+from kapelle.client.client import Client, Learnings, Locks, Notes
 from kapelle.client.http import Cancellation, cancellation
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks
 

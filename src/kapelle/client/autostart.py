@@ -42,9 +42,9 @@ def ensure_daemon(home: Home) -> None:
             _start(home, deadline)
 
 
-def _taken(lock: IO[bytes]) -> bool:
+def _taken(lock: IO[bytes], how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -58,7 +58,7 @@ def _start(home: Home, deadline: float) -> None:
             # Whoever lives longer than the daemon is not to keep a zombie of it.
             threading.Thread(target=process.wait, daemon=True).start()
             return
-        if process.poll() is not None and not _another_holds(home):
+        if process.poll() is not None and lock_holder(home) is None:
             break
         time.sleep(PAUSE_S)
     code = process.poll()
@@ -66,15 +66,13 @@ def _start(home: Home, deadline: float) -> None:
     raise _failed(home, what, log_lines(home, log_began_at)[-LOG_LINES:])
 
 
-def _another_holds(home: Home) -> bool:
-    """Whether the lock names a living process: the daemon that was faster than ours."""
+def lock_holder(home: Home) -> int | None:
+    """The process that holds the home's lock, as only a daemon does."""
     try:
-        os.kill(int(home.lock.read_text(encoding="ascii")), 0)
-    except PermissionError:
-        return True
+        with home.lock.open("rb") as lock:
+            return None if _taken(lock, fcntl.LOCK_SH) else int(lock.read())
     except (OSError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:

@@ -1,14 +1,28 @@
 """`kapelle.connect()`: everything that the daemon offers to programs, typed."""
 
+import builtins
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import date
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from kapelle.client.address import Address
-from kapelle.client.coordination import Learnings, Locks, Notes
 from kapelle.client.http import Connection
-from kapelle.client.work import Directory, Runs, Schedules, Stream, T, Tasks, absolute, read
+from kapelle.client.work import (
+    Directory,
+    Resources,
+    Runs,
+    Schedules,
+    Stream,
+    T,
+    Tasks,
+    absolute,
+    read,
+)
+from kapelle.domain.learning import Learning
+from kapelle.domain.lock import Lock, LocksView
+from kapelle.domain.note import Note, NotesChanged
 from kapelle.domain.question import Question
 from kapelle.domain.task import Event
 from kapelle.domain.views import (
@@ -38,11 +52,126 @@ def connect(
     return Client(Address.given(url, token, home), start=start)
 
 
-class Client:
+_MORE_S = 30  # for the way there and back, beyond what the daemon waits
+
+
+class Notes(Resources):
+    """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
+
+    def put(
+        self,
+        key: str,
+        value: str,
+        scope: str | None = None,
+        *,
+        expected_version: int | None = None,
+    ) -> Note:
+        """Write a note; with expected_version Conflict if somebody wrote it meanwhile."""
+        body = {"key": key, "value": value, "scope": scope, "expected_version": expected_version}
+        return self._post(Note, "/notes", body)
+
+    def get(self, key: str, scope: str | None = None) -> Note:
+        """One note with its value and version."""
+        return self._get(Note, "/notes/entry", {"key": key, "scope": scope})
+
+    def list(self, prefix: str = "", scope: str | None = None) -> list[Note]:
+        """The notes whose keys begin with a prefix, without what they say."""
+        return [*self._pages("/notes", Note, {"prefix": prefix, "scope": scope})]
+
+    def delete(
+        self, key: str, scope: str | None = None, *, expected_version: int | None = None
+    ) -> Note:
+        """Delete a note; whoever watches it is told."""
+        query = {"key": key, "scope": scope, "expected_version": expected_version}
+        return read(Note, self._connection.delete("/notes", query), "/notes")
+
+    def watch(
+        self,
+        *keys: str,
+        prefix: str = "",
+        scope: str | None = None,
+        equals: str | None = None,
+        after: int = 0,
+        timeout_s: float = 25,
+    ) -> NotesChanged:
+        """Wait until all keys, or something under the prefix, are there, changed or equal a value;
+        met is false when time was up before."""
+        what = {"keys": keys, "prefix": prefix, "scope": scope, "equals": equals, "after": after}
+        query = {**what, "timeout_s": timeout_s}
+        return self._get(NotesChanged, "/notes/watch", query, timeout_s + _MORE_S)
+
+
+class Locks(Resources):
+    """Every lock of a daemon, taken and released as a person does."""
+
+    def take(
+        self,
+        paths: Sequence[str],
+        directory: Directory = ".",
+        *,
+        reason: str | None = None,
+        ttl_s: float = 600,
+        timeout_s: float = 25,
+    ) -> LocksView:
+        """Hold paths of a checkout, all or none, or renew that; held is false while others hold
+        them."""
+        what = {"paths": [*paths], "directory": absolute(directory), "reason": reason}
+        body = {**what, "ttl_s": ttl_s, "timeout_s": timeout_s}
+        return self._post(LocksView, "/locks", body, timeout_s + _MORE_S)
+
+    def list(self, directory: Directory | None = None) -> list[Lock]:
+        """Who holds and who waits for which paths, of one checkout or of all."""
+        query = {"directory": None if directory is None else absolute(directory)}
+        return self._get(builtins.list[Lock], "/locks", query)
+
+    def release(self, paths: Sequence[str] = (), directory: Directory = ".") -> builtins.list[Lock]:
+        """Release those that are named, whoever holds them, or all of one's own."""
+        body = {"paths": [*paths], "directory": absolute(directory)}
+        return self._post(builtins.list[Lock], "/locks/release", body)
+
+
+class Learnings(Resources):
+    """Every learning of a daemon."""
+
+    def add(self, /, title: str, content: str, **fields: Any) -> Learning:
+        """Keep something that later tasks should know; every field of LearningSpec is a keyword."""
+        body = {"title": title, "content": content, **fields}
+        if body.get("scope") != "global" and not body.get("project"):
+            body["directory"] = absolute(body.get("directory") or ".")
+        return self._post(Learning, "/learnings", body)
+
+    def get(self, id: str) -> Learning:
+        """One learning, by its id or any unique beginning of it."""
+        return self._get(Learning, f"/learnings/{id}")
+
+    def list(
+        self,
+        query: str | None = None,
+        *,
+        project: str | None = None,
+        directory: Directory | None = None,
+        tag: str | None = None,
+        status: str = "kept",
+    ) -> list[Learning]:
+        """Learnings, the newest first, or with a query the best matches first."""
+        place = None if directory is None else absolute(directory)
+        only = {"query": query, "project": project, "directory": place, "tag": tag}
+        return [*self._pages("/learnings", Learning, {**only, "status": status})]
+
+    def edit(self, /, id: str, **changes: Any) -> Learning:
+        """Change what is given: title, content, tags, scope, project."""
+        return read(Learning, self._connection.put(f"/learnings/{id}", changes), "/learnings")
+
+    def delete(self, id: str) -> Learning:
+        """Delete a learning; returns what it was."""
+        return read(Learning, self._connection.delete(f"/learnings/{id}"), "/learnings")
+
+
+class Client(Resources):
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        self._connection = Connection(address, autostart=start)
+        super().__init__(Connection(address, autostart=start))
         self.tasks = Tasks(self._connection)
         self.runs = Runs(self._connection)
         self.schedules = Schedules(self._connection)
@@ -80,13 +209,12 @@ class Client:
 
     def questions(self) -> list[Question]:
         """All that tasks and runs ask of people, the oldest first."""
-        answer = self._connection.get("/questions")["questions"]
-        return read(list[Question], answer, "/questions")
+        return read(list[Question], self._connection.get("/questions")["questions"], "/questions")
 
     def answer(self, token: str, answer: str) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id."""
         path = f"/questions/{quote(token, safe='')}/answer"
-        return read(Question, self._connection.post(path, {"answer": answer}), "/questions")
+        return self._post(Question, path, {"answer": answer})
 
     def search(
         self,
@@ -99,9 +227,7 @@ class Client:
     ) -> SearchView:
         """Words in all that was asked, said and done, learnt and noted."""
         only = {"kind": kind, "task": task, "project": project, "limit": limit}
-        return read(
-            SearchView, self._connection.get("/search", {"query": query, **only}), "/search"
-        )
+        return self._get(SearchView, "/search", {"query": query, **only})
 
     def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
@@ -117,13 +243,13 @@ class Client:
 
     def _listed(self, kind: type[T], path: str, directory: Directory | None) -> list[T]:
         query = {"directory": None if directory is None else absolute(directory)}
-        return read(list[kind], self._connection.get(path, query), path)  # type: ignore[valid-type]
+        return self._get(list[kind], path, query)  # type: ignore[valid-type]
 
     def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
         was looked at is another."""
         body = {"directory": absolute(directory), "digest": digest}
-        return read(TrustView, self._connection.post("/trust", body), "/trust")
+        return self._post(TrustView, "/trust", body)
 
     def untrust(self, directory: Directory) -> TrustView:
         """Trust a repository no more."""
@@ -149,15 +275,15 @@ class Client:
             "until": until.isoformat() if isinstance(until, date) else until,
             **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
         }
-        return read(UsageReport, self._connection.get("/usage", query), "/usage")
+        return self._get(UsageReport, "/usage", query)
 
     def prune(
         self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
     ) -> PruneView:
         """Put away now what has ended: by the settings, or what is merged, or older than that."""
         body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
-        return read(PruneView, self._connection.post("/prune", body, timeout=3600), "/prune")
+        return self._post(PruneView, "/prune", body, 3600)
 
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""
-        return read(DaemonView, self._connection.get("/daemon"), "/daemon")
+        return self._get(DaemonView, "/daemon")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import TRIES, Connection, Query
+from kapelle.client.http import TIMEOUT_S, TRIES, Connection, Query
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
@@ -47,14 +47,36 @@ class TranscriptLine:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-class Collection(Generic[Item]):
+class Resources:
+    """What a daemon has, asked for and read as what it is."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _get(
+        self, kind: type[T], path: str, query: Query | None = None, timeout: float = TIMEOUT_S
+    ) -> T:
+        return read(kind, self._connection.get(path, query, timeout), path)
+
+    def _post(self, kind: type[T], path: str, body: Any = None, timeout: float = TIMEOUT_S) -> T:
+        return read(kind, self._connection.post(path, body, timeout), path)
+
+    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
+        """Every item of a list; a page is asked for when the one before it is used up."""
+        cursor: str | None = None
+        while True:
+            page = self._connection.get(path, {**query, "cursor": cursor})
+            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+
+class Collection(Resources, Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
     _noun: ClassVar[str]
     _kind: type[Item]
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def get(self, id: str) -> Item:
         """The item as it is now."""
@@ -73,16 +95,6 @@ class Collection(Generic[Item]):
 
     def _change(self, id: str, action: str, **body: str | float | None) -> Item:
         return self._read(self._connection.post(self._path(id, action), body))
-
-    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(path, {**query, "cursor": cursor})
-            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
 
 
 class Work(Collection[Piece]):
@@ -109,13 +121,11 @@ class Work(Collection[Piece]):
 
     def diff(self, id: str) -> DiffView:
         """What changed in its worktree since it began."""
-        path = self._path(id, "diff")
-        return read(DiffView, self._connection.get(path), path)
+        return self._get(DiffView, self._path(id, "diff"))
 
     def pull_request(self, id: str) -> PullRequestView:
         """Its pull request with what people said to it, as its forge tells it now."""
-        path = self._path(id, "pr")
-        return read(PullRequestView, self._connection.get(path), path)
+        return self._get(PullRequestView, self._path(id, "pr"))
 
     def deliver(self, id: str, *, draft: bool = False, force: bool = False) -> PullRequestView:
         """Push its work and open its pull request, or update it; force pushes also a secret."""
@@ -145,8 +155,7 @@ class Work(Collection[Piece]):
 
     def preview_merge(self, id: str, into: str | None = None) -> MergePreview:
         """How a merge would go, without merging."""
-        path = self._path(id, "merge")
-        return read(MergePreview, self._connection.get(path, {"into": into}), path)
+        return self._get(MergePreview, self._path(id, "merge"), {"into": into})
 
 
 class Tasks(Work[Task]):
@@ -205,8 +214,7 @@ class Tasks(Work[Task]):
 
     def say(self, id: str, message: str) -> SayView:
         """Tell a running agent something, now or at its next attempt."""
-        path = self._path(id, "say")
-        return read(SayView, self._connection.post(path, {"message": message}), path)
+        return self._post(SayView, self._path(id, "say"), {"message": message})
 
     def requeue(self, id: str) -> Task:
         """From the start, as if newly submitted; a running attempt is ended first."""
@@ -320,8 +328,7 @@ class Runs(Work[Run]):
 
     def steps(self, id: str) -> builtins.list[Step]:
         """What the run did and does, in order."""
-        path = self._path(id, "steps")
-        return read(builtins.list[Step], self._connection.get(path), path)
+        return self._get(builtins.list[Step], self._path(id, "steps"))
 
     def pause(self, id: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
@@ -396,8 +403,7 @@ class Schedules(Collection[Schedule]):
 
     def run(self, id: str) -> Firing:
         """Start at once what it starts, besides its slots."""
-        path = self._path(id, "run")
-        return read(Firing, self._connection.post(path), path)
+        return self._post(Firing, self._path(id, "run"))
 
 
 def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:

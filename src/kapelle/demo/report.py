@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from kapelle.cli.format import STATUS_STYLE, one_line, paint, table, terminal_width, wrapped
+from kapelle.cli.format import STATUS_STYLE, command_lines, one_line, paint, table, wrapped
 from kapelle.cli.outcome import Task
 from kapelle.demo.sandbox import Sandbox, Tally
 from kapelle.demo.view import Tasks, series
@@ -215,14 +215,7 @@ def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]
         (f"rm -rf {shlex.quote(str(sandbox.root))}", "when you have seen enough"),
     ]
     yield paint("Look around", "bold")
-    width = max(len(command) for command, purpose in commands if purpose)
-    room = terminal_width()
-    beside = room is None or width + max(len(purpose) for _, purpose in commands) + 7 <= room
-    for command, purpose in commands:
-        comment = paint(f"# {purpose}", "dim") if purpose else ""
-        if comment and not beside:
-            yield f"   {comment}"
-        yield f"   {command.ljust(width)}  {comment}" if comment and beside else f"   {command}"
+    yield from command_lines(commands)
 
 
 def as_document(report: Report, sandbox: Sandbox, *, kept: bool) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import signal
 import time
 from importlib.resources import files
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from kapelle.cli.events import passage
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import path_of, task_path
 from kapelle.client.http import Connection
@@ -107,7 +109,7 @@ def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
             if key is None:
                 continue
             tasks[key] = client.get(task_path(tasks[key]["id"]))
-            view.changed(key, event.kind, event.data["data"])
+            view.changed(key, event.kind, event.data["data"], tasks)
             if event.kind == "attempt.started":
                 begun.add(key)
             running = {name: task for name, task in tasks.items() if task["status"] == "running"}
@@ -196,11 +198,9 @@ def _run(
     body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
     made = DemoRun(client.create("/runs", body))
     for event in client.stream("/events", {"after": 0, "run_id": made.run["id"]}, endless=True):
-        data = event.data["data"]
-        text, style = _event_line(event.kind, data)
-        if text:
-            view.say(text, style)
-        if kill_at and event.kind == "run.progress" and data.get("phase") == kill_at:
+        if told := passage(event.data):
+            view.say(indent(told.text, "   "), told.style)
+        if kill_at and event.data["data"].get("phase") == kill_at:
             made.killed, kill_at = _daemon_pid(client), None
             os.kill(made.killed, signal.SIGKILL)
             text = f"   kill -9 {made.killed}: the next daemon ({_daemon_pid(client)}) goes on"
@@ -215,28 +215,6 @@ def _run(
         view.say(f"   ✗ {problem}", "red")
     view.say()
     return made
-
-
-def _event_line(kind: str, data: dict[str, Any]) -> tuple[str, str | None]:
-    """What is said about an event of a run, and how; nothing about most."""
-    match kind:
-        case "task.completed":
-            return f"   ✓ {one_line(str(data['title']), 60)}", None
-        case "task.failed":
-            return f"   ✗ {one_line(str(data['title']), 40)}: {one_line(data['reason'])}", None
-        case "run.progress" if data.get("phase") == "not done":
-            return f"     iteration {data['iteration']}: {one_line(data['lack'])}", "yellow"
-        case "run.progress" if "verdict" in data:
-            score = "no score" if data["score"] is None else f"{data['score']:g}"
-            kept = data["verdict"] == "keep"
-            why = f": {one_line(str(data['problem']), 60)}" if data["problem"] else ""
-            fate = "kept" if kept else "put back"
-            text = f"     iteration {data['iteration']}: {score}, {fate}{why}"
-            return text, "green" if kept else "yellow"
-        case "run.completed" | "run.failed":
-            style = "green" if kind == "run.completed" else "red"
-            return f"   {kind.removeprefix('run.')}: {one_line(str(data['reason']))}", style
-    return "", None
 
 
 def _test(sandbox: Sandbox, report: Report, view: View) -> None:

@@ -1,103 +1,51 @@
-"""How the demo is shown: as a live table in a terminal, as lines in a pipe, or not at all."""
+"""How the demo is shown: as lines, in a terminal above what its tasks are at, or not at all."""
 
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.table import Table
-from rich.text import Text
-
-from kapelle.cli.format import STATUS_STYLE, between, one_line, paint, wrapped
+from kapelle.cli.follow import live
+from kapelle.cli.format import STATUS_STYLE, colourful, one_line, wrapped
 from kapelle.cli.outcome import Task
+from kapelle.cli.transcript import Passage, show
 
 Tasks = dict[str, Task]
 """The tasks by their keys."""
 
-_SIGNS = {"completed": "✓", "failed": "✗", "cancelled": "-", "blocked": "·", "queued": "·"}
-
 
 class View:
-    """Shows nothing; a program reads the document at the end."""
+    """Lines for a person; quiet it shows nothing, for a program reads the document at the end."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._began_at = quiet, time.monotonic()
+        self._show: Callable[[Passage | None], None] = show
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        pass
+        if not self._quiet:
+            indent = len(text) - len(text.lstrip())
+            lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
+            self._show(Passage(lines, style))
 
     @contextmanager
     def watching(self, tasks: Tasks) -> Iterator[None]:
         """Show how the tasks get on meanwhile."""
-        yield
-
-    def changed(self, key: str, kind: str, data: dict[str, Any]) -> None:
-        """Show an event of a task."""
-
-
-class Lines(View):
-    """One line for every change of a status."""
-
-    def say(self, text: str = "", style: str | None = None) -> None:
-        sys.stdout.write(paint(text, style) + "\n")
-        sys.stdout.flush()
-
-    @contextmanager
-    def watching(self, tasks: Tasks) -> Iterator[None]:
-        self._tasks, self._began_at = tasks, time.monotonic()
         self.say()
-        yield
+        self._began_at = time.monotonic()
+        if self._quiet or not colourful():
+            yield
+            return
+        with live(tasks.values()) as self._show:
+            yield
+        self._show = show
 
-    def changed(self, key: str, kind: str, data: dict[str, Any]) -> None:
-        word, about = _change(key, kind, data, self._tasks)
+    def changed(self, key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> None:
+        """Show an event of a task, if it is a change of its status."""
+        word, about = _change(key, kind, data, tasks)
         if word:
             passed_s = time.monotonic() - self._began_at
-            shown = paint(f"{word:12}", STATUS_STYLE.get(word))
-            self.say(f"   {passed_s:5.1f}s  {key:10} {shown} {about}".rstrip())
-
-
-class LiveTable(View):
-    """Text above, the table below; at its end the table stays on the screen."""
-
-    def __init__(self) -> None:
-        self._console = Console(highlight=False, markup=False, emoji=False)
-        self._spinner = Spinner("dots", style="cyan")
-
-    def say(self, text: str = "", style: str | None = None) -> None:
-        indent = len(text) - len(text.lstrip())
-        lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
-        self._console.print(Text(lines, style=style or ""), soft_wrap=True)
-
-    @contextmanager
-    def watching(self, tasks: Tasks) -> Iterator[None]:
-        self.say()
-        table = partial(self._table, tasks)
-        with Live(console=self._console, get_renderable=table, refresh_per_second=10):
-            yield
-
-    def _table(self, tasks: Tasks) -> Table:
-        table = Table.grid(padding=(0, 2), expand=True)
-        table.add_column(width=3, justify="right")
-        for _ in range(5):
-            table.add_column(no_wrap=True)
-        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        heads = ("", "TASK", "AGENT", "STATUS", "TRY", "TIME", "")
-        table.add_row(*(Text(head, style="bold") for head in heads))
-        for key, task in tasks.items():
-            status, attempts = task["status"], task["attempts"]
-            style = STATUS_STYLE.get(status) or ""
-            table.add_row(
-                self._spinner if status == "running" else Text(_SIGNS.get(status, "?"), style),
-                Text(key),
-                Text(task["agent"], style="dim"),
-                Text(status, style=style),
-                Text(str(len(attempts)) if attempts else ""),
-                Text(between(task["started_at"], task["ended_at"])),
-                Text(_remark(key, task, tasks), style="dim"),
-            )
-        return table
+            text = f"   {passed_s:5.1f}s  {key:10} {word:12} {about}".rstrip()
+            self.say(text, STATUS_STYLE.get(word))
 
 
 def series(names: Iterable[str]) -> str:
@@ -110,7 +58,8 @@ def _change(key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> tuple[st
     """A word for an event of a task and what else to say; no word for what shows no change."""
     match kind:
         case "task.created" if tasks[key]["depends_on"]:
-            return "blocked", _open_dependencies(key, tasks)
+            names = {task["id"]: name for name, task in tasks.items()}
+            return "blocked", f"waits for {series(names[one] for one in tasks[key]['depends_on'])}"
         case "attempt.started":
             return "running", f"attempt {data['number']}" if data["number"] > 1 else ""
         case "check.failed":
@@ -120,21 +69,3 @@ def _change(key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> tuple[st
         case "task.queued" | "task.failed" | "task.cancelled" | "task.waiting":
             return kind.removeprefix("task."), one_line(str(data["reason"] or ""))
     return "", ""
-
-
-def _remark(key: str, task: Task, tasks: Tasks) -> str:
-    if task["status"] == "blocked":
-        return _open_dependencies(key, tasks)
-    if task["status"] == "completed":
-        return one_line(task["result"] or "")
-    before = [attempt["reason"] for attempt in task["attempts"] if attempt["status"] == "failed"]
-    if task["status"] == "running" and before:
-        return one_line(f"before: {before[-1]}")
-    return one_line(task["reason"] or task["prompt"])
-
-
-def _open_dependencies(key: str, tasks: Tasks) -> str:
-    names = {task["id"]: name for name, task in tasks.items()}
-    wanted = [names[other] for other in tasks[key]["depends_on"] if other in names]
-    still_open = [name for name in wanted if tasks[name]["status"] != "completed"]
-    return f"waits for {series(still_open)}" if still_open else ""

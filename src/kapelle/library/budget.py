@@ -13,15 +13,12 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.library.agent import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+@dataclass(frozen=True)
+class Budget(Limits):
     """Limits of one run, None for any amount; they hold while agents work, and for all calls."""
 
     max_iterations: int = 5
     max_task_retries: int = 1
-    max_seconds: float | None = None
-    max_agent_calls: int | None = None
-    max_usd: float | None = None
 
     def __post_init__(self) -> None:
         _require_whole("max_iterations", self.max_iterations, 1)
@@ -41,11 +38,7 @@ class Account:
     """What one run has used of its limits, from what an earlier part of it had used."""
 
     def __init__(self, budget: Budget, before: Spent = NOTHING) -> None:
-        self._limits = Limits(
-            max_seconds=budget.max_seconds,
-            max_usd=budget.max_usd,
-            max_agent_calls=budget.max_agent_calls,
-        )
+        self._limits = budget
         self._lock = threading.Lock()
         self._began_at = time.monotonic() - before.seconds
         self._calls = before.agent_calls

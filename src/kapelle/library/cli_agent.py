@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -44,6 +45,20 @@ class Options(Common, total=False):
     """What Kapelle's own agents take besides."""
 
     settings: AgentSettings | None
+
+
+class _Make(Protocol):
+    def __call__(self, **options: Unpack[Options]) -> "CliAgent": ...
+
+
+class _Named:
+    """What makes an agent of one name; it is typed `CliAgent.codex(model="…")`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, _: object, kind: "type[CliAgent]") -> _Make:
+        return partial(kind, self._name)
 
 
 class CliAgent(Agent):
@@ -84,33 +99,9 @@ class CliAgent(Agent):
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
             )
 
-    @classmethod
-    def claude_code(cls, **options: Unpack[Options]) -> Self:
-        return cls("claude", **options)
-
-    @classmethod
-    def codex(cls, **options: Unpack[Options]) -> Self:
-        return cls("codex", **options)
-
-    @classmethod
-    def gemini(cls, **options: Unpack[Options]) -> Self:
-        return cls("gemini", **options)
-
-    @classmethod
-    def opencode(cls, **options: Unpack[Options]) -> Self:
-        return cls("opencode", **options)
-
-    @classmethod
-    def aider(cls, **options: Unpack[Options]) -> Self:
-        return cls("aider", **options)
-
-    @classmethod
-    def qwen(cls, **options: Unpack[Options]) -> Self:
-        return cls("qwen", **options)
-
-    @classmethod
-    def copilot(cls, **options: Unpack[Options]) -> Self:
-        return cls("copilot", **options)
+    claude_code, codex, gemini = _Named("claude"), _Named("codex"), _Named("gemini")
+    opencode, aider = _Named("opencode"), _Named("aider")
+    qwen, copilot = _Named("qwen"), _Named("copilot")
 
     @classmethod
     def command(
@@ -126,7 +117,9 @@ class CliAgent(Agent):
         Without a placeholder for it the prompt comes on stdin.
         """
         own = AgentSettings(type="command", command=list(template), output=output)
-        return cls(name or _name_of(template), own, **options)
+        program = os.path.basename(template[0]) if template else ""
+        its_name = re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64] or "command"
+        return cls(name or its_name, own, **options)
 
     def run(self, request: Request) -> Response:
         """Run the program in the request's directory and judge what it printed.
@@ -136,7 +129,11 @@ class CliAgent(Agent):
         try:
             return block_on(self._execute(request))
         except AgentMisconfigured as error:
-            return Response(ok=False, reason=_explain(error), hopeless=True)
+            # Without commands that change a configuration: none is read here.
+            hint = (error.hint or "").partition(", or: kapelle ")[0].rstrip(".")
+            reason = error.message
+            reason += f" {hint}." if hint and not hint.startswith("kapelle ") else ""
+            return Response(ok=False, reason=reason, hopeless=True)
 
     async def _execute(self, request: Request) -> Response:
         cwd = request.cwd or self.cwd or Path.cwd()
@@ -252,13 +249,6 @@ class CliAgent(Agent):
         return None
 
 
-def _explain(error: AgentMisconfigured) -> str:
-    """What is wrong, without commands that change a configuration: none is read here."""
-    hint = (error.hint or "").partition(", or: kapelle ")[0]
-    useful = hint and not hint.startswith("kapelle ")
-    return f"{error.message} {hint.rstrip('.')}." if useful else error.message
-
-
 def _settings(name: str, own: AgentSettings) -> Settings:
     try:
         # Dumped, so that what was copied with changes is validated too.
@@ -267,8 +257,3 @@ def _settings(name: str, own: AgentSettings) -> Settings:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:] if part != "[key]") or "its name"
         raise InvalidInput(f"The agent {name!r}: {problem(first, where)}.") from None
-
-
-def _name_of(template: Sequence[str]) -> str:
-    program = os.path.basename(template[0]) if template else ""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64] or "command"

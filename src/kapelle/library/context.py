@@ -136,7 +136,10 @@ class LocalContext(GitContext):
             prompt, fields.get("context", {}), [earlier.earlier()] if earlier else [], None
         )
         role = fields.get("agent") or _WORKER
-        agent = self._agent(role)
+        if role not in self._parts.agents:
+            known = ", ".join(self._parts.agents)
+            raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
+        agent = self._parts.agents[role]
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         if disposable and digest in self._before:
             said = self._before.pop(digest)
@@ -167,12 +170,6 @@ class LocalContext(GitContext):
             if result.ok:
                 self._answered[digest] = result.text
         return result
-
-    def _agent(self, role: str) -> Agent:
-        if role not in self._parts.agents:
-            known = ", ".join(self._parts.agents)
-            raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
-        return self._parts.agents[role]
 
     async def _begin(
         self, title: str, place: Place, earlier: _Task | None, *, only_reports: bool

@@ -55,15 +55,11 @@ class MockAgent(Agent):
         return Response(line or "")
 
     def _part(self, request: Request) -> Part:
-        script = self._script
-        if script is None:
-            return _by_default(request)
+        key, script = "the script", self._script
         if isinstance(script, Mapping):
-            for key in (request.title, request.role):
-                if key in script:
-                    return self._next(key, script[key])
-            return _by_default(request)
-        return self._next("the script", script)
+            key = next((name for name in (request.title, request.role) if name in script), "")
+            script = script.get(key)
+        return _by_default(request) if script is None else self._next(key, script)
 
     def _next(self, key: str, part: Part | Sequence[Part]) -> Part:
         if isinstance(part, str) or not isinstance(part, Sequence):

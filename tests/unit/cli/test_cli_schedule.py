@@ -2,6 +2,8 @@
 
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, values
 from kapelle.cli.commands import commands, load
-from kapelle.cli.schedule_view import describe, history, listing
-from kapelle.cli.schedules import STARTING, STATUSES, ordered
-from kapelle.cli.start import collecting
+from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
+from kapelle.cli.schedules import firing_rows as history
+from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.cli.values import typed_duration
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -67,6 +70,42 @@ def test_other_words_are_no_times(typed: str) -> None:
 def test_a_zone_is_looked_at_where_it_is_needed() -> None:
     with pytest.raises(InvalidInput, match="not a time zone"):
         time_to_come("18:30", "--at", "Nowhere")
+
+
+class Sent(Exception):
+    """Ends a command that was about to ask the daemon."""
+
+
+@contextmanager
+def collecting() -> Iterator[list[tuple[str, Any]]]:
+    """What the command inside would have the daemon begin, by its path."""
+    orders: list[tuple[str, Any]] = []
+
+    def create(_: Connection, path: str, body: Any) -> None:
+        orders.append((path, body))
+        raise Sent
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Sent):
+        patch.setattr(Connection, "create", create)
+        yield orders
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["loop", "x", "--until", "true", "-f"],
+        ["pipeline", "x", "y", "--json"],
+        ["best-of", "x"],
+        ["team", "x", "--progress"],
+    ],
+)
+def test_every_command_of_a_pattern_can_be_kept_for_later(
+    typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, _ = ordered(typed)
+    assert work["kind"] == typed[0]
+    assert work["spec"]["directory"].startswith("/")
+    assert capsys.readouterr().out == ""
 
 
 def test_the_command_that_would_start_it_makes_the_specification(tmp_path: Path) -> None:
@@ -211,9 +250,9 @@ def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
     }
     with collecting() as outer:
         create(["run", "x", "-C", str(tmp_path)], **options)
-    (order,) = outer
-    assert order.path == "/schedules"
-    assert order.body == {
+    ((path, body),) = outer
+    assert path == "/schedules"
+    assert body == {
         "kind": "task",
         "spec": {"prompt": "x", "directory": str(tmp_path)},
         "cron": "0 3 * * *",
@@ -251,7 +290,7 @@ def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> Non
     _, name, *arguments = shlex.split(line.partition("   #")[0])
     with collecting() as orders:
         load(name)(arguments, standalone_mode=False)
-    assert [order.path for order in orders] == ["/schedules"]
+    assert [path for path, _ in orders] == ["/schedules"]
 
 
 def test_the_page_about_schedules_names_every_option() -> None:
@@ -329,7 +368,7 @@ def test_the_list_says_when_and_why_not() -> None:
         schedule(cron=None, after="schedule_00", next_at=None, timezone="UTC"),
         schedule(cron=None, at="2026-11-01T02:00:00Z", after="schedule_00"),
     ]
-    _, first, second, third, fourth = listing(several)
+    _, first, second, third, fourth = rows(several)
     assert "0 3 * * * Europe/Berlin" in first
     assert "every 1h30m" in second
     assert second.endswith("nightly (by a person)")
@@ -350,7 +389,7 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(format, "terminal_width", lambda: 80)
-    head, times, first, when, *_ = listing([schedule(**LONG), schedule(**LONG)])
+    head, times, first, when, *_ = rows([schedule(**LONG), schedule(**LONG)])
     assert head.split() == ["ID", "STATUS", "TITLE"]
     assert times.split() == ["WHEN", "NEXT", "RUNS"]
     assert first.startswith(f"{LONG['id']}  active  update the dependencies")
@@ -358,14 +397,14 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     assert when.endswith("in 2h00m  2 of 1000")
     going = {"subject": "task_01m7g3scaph48zrsp3tp87qzhw", "subject_status": "completed"}
     several = [FIRING, {**FIRING, **going, "outcome": "started", "reason": None}]
-    shown = [*listing([schedule(**LONG)]), *history(several, schedule(**LONG), indent=4)]
+    shown = [*rows([schedule(**LONG)]), *history(several, schedule(**LONG), indent=4)]
     assert max(len(line) for line in shown) <= 80
     assert "task_01m7g3scaph48zrsp3tp87qzhw  completed" in shown[-1]
 
 
 def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(format, "terminal_width", lambda: 140)
-    assert len(listing([schedule(**LONG), schedule(**LONG)])) == 3
+    assert len(rows([schedule(**LONG), schedule(**LONG)])) == 3
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from kapelle.cli.format import columns_of, cost, dollars, fit, short, size, tabl
 from kapelle.cli.format import usd_limit as limit
 from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
 from kapelle.cli.outcome import waiting_words as what_it_waits_for
-from kapelle.cli.task_view import describe
 from kapelle.cli.tasks import rows
 from kapelle.cli.transcript import Whole, passage
 from kapelle.cli.usage import lines as usage_lines
+from kapelle.cli.work_view import describe_task as describe
 from kapelle.client.http import ServerEvent
 from kapelle.domain.report import next_commands
 

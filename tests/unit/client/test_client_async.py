@@ -19,7 +19,7 @@ from kapelle.client.async_client import (
     AsyncSchedules,
     AsyncTasks,
 )
-from kapelle.client.coordination import Learnings, Locks, Notes
+from kapelle.client.client import Learnings, Locks, Notes
 from kapelle.client.work import Runs, Schedules, Tasks
 from kapelle.home import Home
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import kapelle
-from kapelle.client.coordination import Learnings, Locks, Notes
+from kapelle.client.client import Learnings, Locks, Notes
 from kapelle.client.work import Runs, Schedules, Tasks
 
 PAGE = Path(__file__).parents[3] / "docs" / "python.md"

@@ -1,11 +1,12 @@
-"""One run for people: where it stands, what it did, what it used and what to type next."""
+"""One task or one run for people: what was claimed and verified, where it stands, what it did and
+used, and what to type next."""
 
 import json
+import signal
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
-from kapelle.cli.events import state_words, value_words, verdict_words
+from kapelle.cli.events import MARKS, state_words, value_words, verdict_words
 from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
@@ -14,8 +15,11 @@ from kapelle.cli.format import (
     clean,
     columns_of,
     command_lines,
+    cost,
     dollars,
+    elapsed_s,
     field,
+    fields,
     fit,
     heading,
     last_lines,
@@ -25,13 +29,15 @@ from kapelle.cli.format import (
     short,
     short_title,
     shown,
+    size,
     table,
     terminal_width,
+    usage_line,
     usd_limit,
     workspace_fields,
 )
-from kapelle.cli.ids import run_path, task_path
-from kapelle.cli.outcome import Run, Task
+from kapelle.cli.ids import is_run, path_of
+from kapelle.cli.outcome import Run, Task, waiting_words
 from kapelle.cli.questions import asked_lines
 from kapelle.client.http import Connection
 from kapelle.domain.report import next_commands
@@ -40,8 +46,10 @@ from kapelle.domain.text import counted
 Step = dict[str, Any]
 Item = dict[str, Any]
 
+DIAGNOSIS_TAIL = 15
+CHECK_TAIL = 12
+RESULT_TAIL = 20
 MOST = 12
-_MARKS = {"completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
 _AT_REST = frozenset({"queued", "blocked", "waiting"})
 _STYLES = {"pass": "green", "keep": "green", "fail": "red", "discard": "dim"}
 _JSON_LINES = 15
@@ -53,23 +61,150 @@ _LAST = ("problem", "reason")
 _ROLES = ("planner", "worker", "reviewer", "judge")
 
 
-def describe_run(client: Connection, run: Run) -> Iterator[str]:
-    """The human view of a run, with what only the daemon knows of its past and its tasks."""
-    steps = client.get(run_path(run["id"], "steps"))
+def describe(client: Connection, item: Task | Run) -> Iterator[str]:
+    """The human view, of a run with what only the daemon knows of its past and its tasks."""
+    if not is_run(item["id"]):
+        yield from describe_task(item)
+        return
+    steps = client.get(path_of(item["id"], "steps"))
     progress: list[Item] = []
-    if run["result"] is None and "iteration" in run["progress"]:
-        events = history(client, run["id"])
+    if item["result"] is None and "iteration" in item["progress"]:
+        events = history(client, item["id"])
         progress = [event["data"] for event in events if event["kind"] == "run.progress"]
     begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
-    tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
-    yield from describe(run, steps, progress, tasks)
+    tasks = {task_id: client.get(path_of(task_id)) for task_id in begun if task_id}
+    yield from describe_run(item, steps, progress, tasks)
 
 
-def describe(
+def describe_task(task: Task) -> Iterator[str]:
+    """The lines of the human view, ready for the terminal."""
+    reason = waiting_words(task) if task["status"] == "waiting" else task["reason"]
+    yield from heading(task, None if task.get("questions") else reason)
+    yield from asked_lines(task)
+    took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
+    ran = f", ran {short(sum(took))}" if took else ""
+    turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
+    limits = [f"{usd_limit(budget)} in all"] if budget else []
+    limits += [f"{counted(turns, 'turn')} an attempt"] if turns else []
+    limits += [f"{short(seconds)} an attempt"] if seconds else []
+    only = "it only reports: what it changed is thrown away"
+    facts = {
+        "agent": agent_words(task["agent"], task["model"], task["fallback_agents"]),
+        "limits": ", ".join(limits),
+        "mcp": one_line(", ".join(task["mcp"])),
+        "tools": one_line(", ".join(task.get("tools") or ())),
+        "workspace": only if task.get("read_only") else None,
+        "time": f"created {between(task['created_at'], None)} ago{ran}",
+        "priority": task["priority"],
+        "labels": one_line(", ".join(filter(None, [task["project"], *task["tags"]]))),
+        "after": " ".join(task["depends_on"]),
+        "run": task.get("run_id"),
+        "parent": task.get("parent_task_id"),
+        "children": " ".join(task.get("children") or ()),
+    }
+    yield from fields(facts)
+    yield from _claim_and_verdict(task)
+    yield from _attempts(task)
+    yield from workspace_fields(task)
+    if refused := task.get("merge_refused"):
+        where = f"on what {refused['base']} would be, commit {refused['commit'][:12]}"
+        text = f"refused: {one_line(refused['name'], 100)} fails {where}"
+        yield field("merge", paint(text, "yellow"))
+    if task["result"]:
+        yield field("result", "")
+        yield from (f"    {line}" for line in last_lines(task["result"], RESULT_TAIL))
+    yield from command_lines(next_commands(task))
+
+
+def _claim_and_verdict(task: Task) -> Iterator[str]:
+    attempts, checks = task["attempts"], task["checks"]
+    if attempts:
+        claimed = attempts[-1]["claimed"] or "nothing"
+        yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
+    if checks:
+        passed = sum(check["passed"] for check in checks)
+        blind = ", but none looks at the work" if task.get("verified") is False else ""
+        yield field("verified", f"{passed} of {len(checks)} checks passed{blind}")
+    elif task["status"] == "completed":
+        yield field("verified", "not verified: the task has no checks")
+    for check in checks:
+        took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
+        on = f" on {check['commit'][:12]}" if check.get("commit") else ""
+        proved = ", proved" if check.get("proved") else ""
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
+        if check.get("proof") and not check["proved"]:
+            yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
+        if not check["passed"] and check["output"].strip():
+            yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
+
+
+def _attempts(task: Task) -> Iterator[str]:
+    for attempt in task["attempts"]:
+        yield field(f"attempt {attempt['number']}", headline(attempt))
+        yield from (f"    {line}" for line in details(attempt, task["reason"]))
+    used = [attempt["usage"] for attempt in task["attempts"] if attempt["usage"]]
+    if len(used) > 1:
+        known = [usage["cost_usd"] for usage in used if usage["cost_usd"] is not None]
+        total = cost(sum(known) if known else None, len(used) - len(known))
+        yield field("cost", f"{total} in all" if known else total)
+
+
+def headline(attempt: Task) -> str:
+    """How an attempt went, in a few words."""
+    # An attempt that ended with a question counts as failed, but nothing about it failed.
+    # An older daemon that still runs does not know the field.
+    asked = attempt["status"] == "failed" and attempt.get("question") is not None
+    status = "asked" if asked else attempt["status"]
+    facts = [
+        paint(status, STATUS_STYLE.get("waiting" if asked else status)),
+        "" if asked else ending(attempt["exit"]),
+        between(attempt["started_at"], attempt["ended_at"]),
+        size(attempt["output_bytes"]),
+        "resumed" if attempt["mode"] == "resume" else "",
+    ]
+    return ", ".join(filter(None, facts))
+
+
+def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
+    """The lines below it; a reason that was told already is left out."""
+    reason = f" ({attempt['model_reason']})" if attempt["model_reason"] else ""
+    yield one_line(f"by {agent_words(attempt['agent'], attempt['model'])}{reason}")
+    if attempt["reason"] and attempt["reason"] != known_reason:
+        yield one_line(attempt["reason"])
+    if attempt["failure"]:
+        evidence = f": {one_line(attempt['evidence'], 300)}" if attempt["evidence"] else ""
+        yield f"{paint('failure', 'dim')} {attempt['failure']}{evidence}"
+    for warning in attempt["warnings"]:
+        yield paint(f"warning: {one_line(warning['text'], 300)}", "yellow")
+    for told in attempt.get("memory") or ():
+        yield f"{paint('memory', 'dim')} {one_line(told['title'], 100)} ({told['id']})"
+    if attempt["usage"]:
+        yield f"{paint('used', 'dim')} {usage_line(attempt['usage'])}"
+    if attempt["diagnosis"]:
+        yield paint("diagnosis of the attempt before:", "dim")
+        yield from (f"    {line}" for line in last_lines(attempt["diagnosis"], DIAGNOSIS_TAIL))
+
+
+def ending(exit: Task | None) -> str:
+    """How a process ended, in words."""
+    if exit is None:
+        return ""
+    if exit["kind"] == "exited":
+        return f"exit code {exit['code']}"
+    if exit["kind"] == "signaled":
+        try:
+            return f"killed by {signal.Signals(exit['signal']).name}"
+        except (ValueError, TypeError):
+            return f"killed by signal {exit['signal']}"
+    others = {"not_started": "never started", "tampered": "end tampered with"}
+    return others.get(exit["kind"], "end not seen")
+
+
+def describe_run(
     run: Run,
     steps: Sequence[Step],
     progress: Sequence[Item] = (),
-    open_tasks: Mapping[str, Task] = MappingProxyType({}),
+    open_tasks: Mapping[str, Task] | None = None,
 ) -> Iterator[str]:
     """The lines of the human view.
 
@@ -77,7 +212,16 @@ def describe(
     """
     # The questions stand below, each with its token.
     yield from heading(run, None if run["questions"] else run["reason"])
-    yield from _circumstances(run)
+    taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
+    facts = {
+        "pattern": one_line(run["pattern"]),
+        "agents": _agents(run["spec"]),
+        "time": f"created {between(run['created_at'], None)} ago{taken}",
+        "spent": _spent(run),
+        "project": one_line(run["project"] or ""),
+        **{name: run.get(f"{name}_id") for name in ("parent", "parent_task", "schedule")},
+    }
+    yield from fields(facts)
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
         yield field("progress", state_words(run["progress"], most))
@@ -85,24 +229,10 @@ def describe(
         yield from _items("plan", plan, None) if _are_items(plan) else ()
     yield from asked_lines(run)
     yield from result_lines(run, progress)
-    if tasks := list(task_lines(run, steps, open_tasks)):
+    if tasks := list(task_lines(run, steps, open_tasks or {})):
         yield from (field("tasks", ""), *tasks)
     yield from workspace_fields(run)
     yield from command_lines(next_commands(run))
-
-
-def _circumstances(run: Run) -> Iterator[str]:
-    yield field("pattern", one_line(run["pattern"]))
-    if who := _agents(run["spec"]):
-        yield field("agents", who)
-    taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
-    yield field("time", f"created {between(run['created_at'], None)} ago{taken}")
-    yield field("spent", _spent(run))
-    if run["project"]:
-        yield field("project", one_line(run["project"]))
-    for name in ("parent_id", "parent_task_id", "schedule_id"):
-        if run.get(name):
-            yield field(name.removesuffix("_id"), run[name])
 
 
 def _agents(spec: dict[str, Any]) -> str:
@@ -263,7 +393,7 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     result = step["result"] or task or {}
     status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
     style = STATUS_STYLE.get(status)
-    sign = paint(_MARKS.get(status, "▸"), style)
+    sign = paint(MARKS.get(status, "▸"), style)
     took = between(step["started_at"], step["ended_at"])
     took += f", {status}" if status in _AT_REST else ""
     took += ", not verified" if result.get("verified") is False else ""

@@ -1,0 +1,154 @@
+"""`kapelle notes`, what agents and people leave for each other, and `kapelle locks`, who holds
+which files."""
+
+import os
+import time
+from typing import Annotated, Any
+
+from kapelle.cli.command import LISTS, Ended, Report, argument, command_group, flag, option
+from kapelle.cli.format import local, short, table
+from kapelle.cli.outcome import ERROR
+from kapelle.cli.output import data, say
+from kapelle.cli.pages import Items, Limit, listing, whole_list
+from kapelle.cli.prompt import read_prompt
+from kapelle.cli.tasks import LONG_POLL_S, Timeout
+from kapelle.cli.values import duration_s, optional_duration_s
+from kapelle.client.http import Connection
+
+notes = command_group("Read and write notes that agents and people share." + LISTS)
+
+Key = Annotated[str, argument("KEY", "Such as results/step1.")]
+Scope = Annotated[str | None, option("SCOPE", "global, project:NAME, or the id of a task or run.")]
+Expected = Annotated[
+    int | None, option(None, "Only if it has this version; 0: if there is none.", min=0)
+]
+
+
+@notes.command("list")
+def list_notes(
+    prefix: Annotated[str, argument("[PREFIX]", "How their keys begin.")] = "",
+    scope: Scope = None,
+    limit: Limit = 100,
+) -> Report:
+    """List the notes whose keys begin with a prefix."""
+    nothing = "No notes. `kapelle notes set KEY TEXT` writes one; --scope names another scope."
+    return listing("/notes", {"scope": scope, "prefix": prefix}, limit, _notes, nothing)
+
+
+@notes.command()
+def get(key: Key, scope: Scope = None) -> Report:
+    """Print a note."""
+    yield (found := Connection().get("/notes/entry", {"scope": scope, "key": key}))
+    data(found["value"])
+
+
+@notes.command("set")
+def set_note(
+    key: Key,
+    text: Annotated[str | None, argument("TEXT", "What it says; - reads stdin.")] = None,
+    scope: Scope = None,
+    version: Expected = None,
+) -> Report:
+    """Write a note and print its version."""
+    value = read_prompt(text, None, "`kapelle notes set KEY TEXT`", "text")
+    body = {"key": key, "value": value, "scope": scope, "expected_version": version}
+    yield (note := Connection().post("/notes", body))
+    yield str(note["version"])
+
+
+@notes.command()
+def delete(key: Key, scope: Scope = None, version: Expected = None) -> Report:
+    """Delete a note."""
+    query = {"scope": scope, "key": key, "expected_version": version}
+    yield (note := Connection().delete("/notes", query))
+    yield str(note["version"])
+
+
+@notes.command()
+def watch(
+    keys: Annotated[list[str], argument("KEY...", "All of them.")],
+    scope: Scope = None,
+    equals: Annotated[str | None, option("TEXT", "Until it is this.")] = None,
+    after: Annotated[int | None, option("VERSION", "Until it changes after this.", min=0)] = None,
+    timeout: Timeout = None,
+) -> Report:
+    """Wait until notes are there, change or equal a text, and print them; exit 2 in vain."""
+    limit_s, began = optional_duration_s(timeout, "--timeout"), time.monotonic()
+    query = {"keys": keys, "scope": scope, "equals": equals, "after": after}
+    client, found = Connection(), dict[str, Any](met=False)
+    while not found["met"]:
+        left = LONG_POLL_S if limit_s is None else limit_s - (time.monotonic() - began)
+        poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
+        found = client.get("/notes/watch", {**query, "timeout_s": poll_s}, timeout=poll_s + 30)
+        if left <= 0:
+            break
+    if not found["met"]:
+        say("kapelle: the time is up.")
+    yield Ended(found, 0 if found["met"] else ERROR)
+    for note in found["notes"]:
+        data(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
+
+
+def _notes(found: Items) -> list[str]:
+    rows = [
+        [note["key"], str(note["version"]), str(note["size"]), note["task_id"] or note["author"],
+         local(note["updated_at"])]
+        for note in found
+    ]  # fmt: skip
+    return table(["KEY", "VERSION", "SIZE", "BY", "WRITTEN"], rows)
+
+
+locks = command_group("Hold files of a checkout, so that no agent changes them." + LISTS)
+
+_PATHS = "Files, folders or globs; . is all of the checkout."
+
+
+@locks.command("list")
+def list_locks(
+    everywhere: Annotated[bool, flag("Of all checkouts.", "--all")] = False,
+) -> Report:
+    """List who holds and who waits for files of this checkout."""
+    found = Connection().get("/locks", {"directory": None if everywhere else os.getcwd()})
+    return whole_list(found, _locks, "Nothing is held here.")
+
+
+@locks.command()
+def take(
+    paths: Annotated[list[str], argument("PATH...", _PATHS)],
+    reason: Annotated[str | None, option("TEXT", "Told to whoever wants them.")] = None,
+    ttl: Annotated[str, option("DURATION", "Until then, unless you take them again.")] = "10m",
+    wait: Annotated[bool, flag("Wait for your turn.", "--wait/--no-wait")] = True,
+) -> Report:
+    """Hold files, or wait for that; exit 1 if somebody else holds them."""
+    body = {"paths": paths, "directory": os.getcwd(), "reason": reason,
+            "ttl_s": duration_s(ttl, "--ttl"), "timeout_s": LONG_POLL_S if wait else 0}  # fmt: skip
+    client, told = Connection(), False
+    while not (found := client.post("/locks", body))["held"] and wait:
+        if not told:
+            told = True
+            say(f"kapelle: waits for {', '.join(map(_words, found['waiting_for']))}.")
+    if not found["held"]:
+        say(f"kapelle: held by others: {', '.join(map(_words, found['waiting_for']))}.")
+    yield Ended(found["locks"], 0 if found["held"] else 1)
+    yield from _locks(found["locks"]) if found["locks"] else ()
+
+
+@locks.command()
+def release(
+    paths: Annotated[list[str] | None, argument("PATH...", "By default all of yours.")] = None,
+) -> Report:
+    """Release files that you hold here, or those that you name, whoever holds them."""
+    gone = Connection().post("/locks/release", {"paths": paths or [], "directory": os.getcwd()})
+    yield gone
+    say(f"Released: {', '.join(map(_words, gone))}." if gone else "Nothing was held.")
+
+
+def _words(lock: dict[str, Any]) -> str:
+    why = f": {lock['reason']}" if lock["reason"] else ""
+    return f"{lock['path']} ({lock['task_id'] or 'a person'}{why})"
+
+
+def _locks(found: Items) -> list[str]:
+    rows = [[one["path"], one["status"], one["task_id"] or one["owner"], short(one["left_s"]),
+             one["reason"] or ""] for one in found]  # fmt: skip
+    return table(["PATH", "STATUS", "BY", "LEFT", "REASON"], rows)
