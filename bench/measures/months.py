@@ -76,6 +76,7 @@ def _perform(daemon: BenchDaemon, client: Client, repository: Path, count: int) 
             spec = {"prompt": "p", "directory": str(repository), "agent": "work"}
             in_worktrees.append(client.post("/tasks", spec)["id"])
     daemon.until("completed", done + count, limit_s=3600)
+    client.close()  # the daemon has closed its end meanwhile; the next request connects anew
     for task_id in in_worktrees:
         client.post(f"/tasks/{task_id}/merge", {})
 

@@ -61,11 +61,13 @@ class Deliveries:
         """Look for what is due until cancelled."""
         with self._parts.db.watch("task.completed", "run.completed", deliveries.ASKED) as changed:
             while True:
+                pause_s = _LOOK_S
                 try:
                     await self._sweep()
+                    pause_s = min(_LOOK_S, self._parts.settings().forge.refresh_s)
                 except (KapelleError, OSError) as error:
                     _log.warning("deliveries are looked for again: %s", error)
-                await changed.wait(min(_LOOK_S, self._parts.settings().forge.refresh_s))
+                await changed.wait(pause_s)
 
     async def _sweep(self) -> None:
         self._going = {owner: task for owner, task in self._going.items() if not task.done()}
