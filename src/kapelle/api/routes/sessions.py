@@ -18,8 +18,15 @@ async def log_in(body: LoginBody, service: UseCases, request: Request) -> Respon
     """Exchange a code for a session cookie."""
     response = Response(status_code=204)
     session = service.sessions.log_in(body.code)
-    name, life = cookie_name(request), int(SESSION_LIFE_S)
-    response.set_cookie(name, session, life, httponly=True, samesite="strict", path="/")
+    response.set_cookie(
+        cookie_name(request),
+        session,
+        int(SESSION_LIFE_S),
+        # Out of reach of scripts and of other sites.
+        httponly=True,
+        samesite="strict",
+        path="/",
+    )
     return response
 
 

@@ -230,7 +230,7 @@ const Row = memo(({ work, depth, open, fold }: RowProps) => {
   );
   return (
     <>
-      <span role="cell" className="t" style={{ paddingLeft: 18 * depth + (fold ? 0 : 22) }}>
+      <span role="cell" className="t" style={{ paddingLeft: 18 * depth + (fold ? 0 : 14) }}>
         {fold && (
           <button
             type="button"
