@@ -9,7 +9,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle import __version__
 from kapelle.api import errors
-from kapelle.api.errors import ErrorView
 from kapelle.api.page import WithPage
 from kapelle.api.routes import daemon, output, routers, sessions, terminals
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
@@ -25,6 +24,7 @@ _ERRORS = {
     421: "a Host that is not the daemon's",
     422: "what was given cannot be used",
 }
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorView"}}}
 
 
 def routes() -> FastAPI:
@@ -38,7 +38,8 @@ def routes() -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda r: f"{r.tags[0] if r.tags else 'api'}_{r.name}",
-        responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
+        # By reference: with the model, FastAPI would make a validator of it for every route.
+        responses={code: {"description": d, "content": _ERROR} for code, d in _ERRORS.items()},
     )
     own = (output.router, daemon.events_router, daemon.router, sessions.router, terminals.router)
     for router in (*routers(), *own):
