@@ -121,6 +121,7 @@ class Limits:
     budget_usd: float | None
     spent_usd: float
     strict: bool  # whether somebody asked for them, rather than being capped for safety
+    shared: bool = False  # whether others spend of the same budget
 
     @property
     def budget_left_usd(self) -> float | None:
@@ -168,6 +169,7 @@ async def limits_of(attempt: Attempt) -> Limits:
         budget_usd=budget,
         spent_usd=spent,
         strict=task["max_turns"] is not None or budget is not None,
+        shared=in_tree and budget is not None,
     )
 
 
@@ -199,6 +201,7 @@ _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _STORED_S = 5.0
+_SHARED_S = 0.5
 # So often what it does is told to whoever looks on, and so much of it.
 _TOLD_S = 0.25
 _TOLD, _SHOWN = 200, 20
@@ -426,11 +429,11 @@ class Watch:
 
     async def _store(self, usage: Usage | None) -> None:
         """Store what was used so far, now and then."""
-        now = time.monotonic()
-        if usage is not None and now - self._stored[0] >= _STORED_S and usage != self._stored[1]:
+        now, every_s = time.monotonic(), _SHARED_S if self._limits.shared else _STORED_S
+        if usage is not None and now - self._stored[0] >= every_s and usage != self._stored[1]:
             self._stored = (now, usage)
             await self._attempt.update(**usage.model_dump())
-        if now - self._looked_around >= _STORED_S:
+        if now - self._looked_around >= every_s:
             self._looked_around, self._limits = now, await limits_of(self._attempt)
 
     def _end(self, failure: Failure) -> bool:
