@@ -162,7 +162,7 @@ export function Terminal({ task }: { task: Task }) {
         <span className="grow" />
         {!hasEnded(task) && <code>kapelle attach {shortId(task.id)}</code>}
       </p>
-      <section ref={box} className="term" aria-label="Terminal" />
+      <section ref={box} className="tty" aria-label="Terminal" />
     </>
   );
 }
