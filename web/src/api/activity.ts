@@ -14,15 +14,30 @@ export interface Activity {
   output_bytes: number;
 }
 
+const MOST_AT_ONCE = 20;
+
 /** What agents do, by their attempts: each part of the page that shows one is told of that one alone. */
 class Activities {
   private last = new Map<string, Activity>();
   private watchers = new Map<string, Set<() => void>>();
+  private due = new Set<string>();
+  private next: ReturnType<typeof setTimeout> | undefined;
 
   take(told: Activity[]): void {
     for (const activity of told) this.last.set(activity.attempt_id, activity);
-    for (const { attempt_id } of told) for (const watcher of this.watchers.get(attempt_id) ?? []) watcher();
+    for (const { attempt_id } of told) this.due.add(attempt_id);
+    this.tell();
   }
+
+  /** So few at a time that no frame waits for hundreds of agents that speak at once. */
+  private tell = (): void => {
+    clearTimeout(this.next);
+    for (const attemptId of [...this.due].slice(0, MOST_AT_ONCE)) {
+      this.due.delete(attemptId);
+      for (const watcher of this.watchers.get(attemptId) ?? []) watcher();
+    }
+    if (this.due.size > 0) this.next = setTimeout(this.tell);
+  };
 
   all = (): Activity[] => [...this.last.values()];
   of = (attemptId: string): Activity | undefined => this.last.get(attemptId);

@@ -1,5 +1,5 @@
 import { memo } from 'react';
-import { type Activity, useActivity } from '../../api/activity';
+import { useActivity } from '../../api/activity';
 import { isRun, type Run, type Task, type Work } from '../../api/client';
 import { counted, lastOnScreen, money } from '../../model/format';
 import { costOf, latest, progressOf, stateOf } from '../../model/work';
@@ -93,11 +93,9 @@ const RunHead = ({ run }: { run: Run }) => (
   </>
 );
 
+/** Only what changes with each line of its agent is drawn again with it, not the card. */
 const Card = memo(({ task }: { task: Task }) => {
   const attempt = latest(task);
-  const activity = useActivity(attempt?.id ?? '');
-  const usage = activity?.usage ?? attempt?.usage;
-  const cost = costOf(task, usage);
   const warning = attempt?.warnings.at(-1);
   return (
     <WorkLink work={task} className="card">
@@ -108,15 +106,15 @@ const Card = memo(({ task }: { task: Task }) => {
         </span>
         {attempt && <Elapsed className="el" from={attempt.started_at} />}
       </span>
-      <LastLine task={task} activity={activity} />
+      <LastLine task={task} />
       <span className="f">
         <span className="cut">
           {task.agent}{' '}
           {(attempt?.model ?? task.model) && <span className="model">{attempt?.model ?? task.model}</span>}
           {attempt && attempt.number > 1 && <span className="sep more">attempt {attempt.number}</span>}
-          {usage && <span className="sep more">{counted(usage.turns, 'turn')}</span>}
+          <Turns task={task} />
         </span>
-        {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
+        <Cost task={task} />
         {warning && (
           <span className="warn">
             <Icon name="warn" />
@@ -124,12 +122,32 @@ const Card = memo(({ task }: { task: Task }) => {
           </span>
         )}
       </span>
-      {task.budget_usd && cost && <span className="lim" style={share(cost / task.budget_usd)} />}
     </WorkLink>
   );
 });
 
-function LastLine({ task, activity }: { task: Task; activity: Activity | undefined }) {
+function useUsed(task: Task) {
+  const attempt = latest(task);
+  return useActivity(attempt?.id ?? '')?.usage ?? attempt?.usage;
+}
+
+function Turns({ task }: { task: Task }) {
+  const usage = useUsed(task);
+  return usage && <span className="sep more">{counted(usage.turns, 'turn')}</span>;
+}
+
+function Cost({ task }: { task: Task }) {
+  const cost = costOf(task, useUsed(task));
+  return (
+    <>
+      {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
+      {task.budget_usd && cost && <span className="lim" style={share(cost / task.budget_usd)} />}
+    </>
+  );
+}
+
+function LastLine({ task }: { task: Task }) {
+  const activity = useActivity(latest(task)?.id ?? '');
   if (task.checking) {
     return (
       <p className="last">
