@@ -75,7 +75,8 @@ _CLI_INTRODUCTION = """\
 
 Ids and data go to standard output, talk to standard error. Every command takes `--json`.
 Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed, 130 interrupted.
-Terminals show the last five letters of ids, and any unique end or beginning may be typed.
+Terminals show the last five letters of ids, and four or more that only one ends or
+begins with may be typed.
 Without an id, some commands take the newest task or run of the repository around them.
 
 `KAPELLE_HOME` chooses the home; with `KAPELLE_URL` and `KAPELLE_TOKEN` the command line talks to

@@ -69,14 +69,15 @@ def untrust(directory: Place = None) -> Report:
 
 def ask(refusal: NotTrusted) -> bool:
     """Show what a repository would execute and ask whether it may; False without a terminal."""
-    from kapelle.settings.trust import VARIABLE
+    from kapelle.settings.trust import VARIABLE, is_trusted_by
 
+    # The last word of what to type is the place.
+    [*_, place] = shlex.split(refusal.hint or "")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        if VARIABLE in os.environ:
+        if is_trusted_by(os.environ, Path(place)):
             say(f"The daemon was started without {VARIABLE}, so it does not count: kapelle stop")
         return False
-    # The last word of what to type is the place.
-    client, [*_, place] = Connection(), shlex.split(refusal.hint or "")
+    client = Connection()
     [found] = client.get("/trust", {"directory": place})
     say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
     _explain(found)

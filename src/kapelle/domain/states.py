@@ -63,9 +63,9 @@ def is_delivering(status: str, commit: str | None, delivery: Mapping[Any, Any] |
     nothing is known that keeps it from that."""
     if status != TaskStatus.COMPLETED or delivery is None or delivery["mode"] == "branch":
         return False
-    return not delivery["reason"] and (
-        delivery["status"] == "pending" or delivery["commit"] != commit
-    )
+    if delivery["status"] == "pending":
+        return not delivery["reason"]
+    return bool(delivery["commit"] != commit)
 
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {

@@ -208,7 +208,8 @@ async def with_comments(parts: Parts, task: Task, message: str | None) -> tuple[
             hint=f'`kapelle continue {task.id} "…"` goes on with a message of your own.',
         )
     told = []
-    for one in new[-_MOST_COMMENTS:]:
+    new = sorted(new, key=lambda one: one.at)[:_MOST_COMMENTS]
+    for one in new:
         where = f" on {one.path}" if one.path else ""
         who = " ".join(f"{one.author}{where}, {one.at:%Y-%m-%d %H:%M}".split())
         told.append(f"{who}:\n{_fenced(one.text)}")

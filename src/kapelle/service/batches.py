@@ -58,7 +58,13 @@ async def with_list(db: Database, pattern: str, spec: dict[str, Any]) -> dict[st
     """What is asked for, with the items that the saved list which it names has now."""
     if pattern != "batch" or not isinstance(name := spec.get("saved"), str):
         return spec
-    return {**spec, "items": _view(await db.glance(_note, name)).items}
+    if spec.get("items"):
+        raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
+    found = _view(await db.glance(_note, name))
+    if found.problem:
+        hint = f"kapelle batches edit {name}"
+        raise InvalidInput(f"The list {name!r}: {found.problem}", hint=hint)
+    return {**spec, "items": found.items}
 
 
 def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -114,10 +114,12 @@ class Knowledge:
 
     async def page(self, wanted: LearningFilter, parent: str | None) -> LearningPage:
         """What earlier work has taught, newest first, or with a query the best matches first."""
-        project = wanted.project or (wanted.directory and self.project(wanted.directory))
+        project: str | None
         if parent is not None:
             project = project_of(await self._parts.db.glance(tasks.row, parent))
             wanted = wanted.model_copy(update={"status": "kept"})
+        else:
+            project = wanted.project or (wanted.directory and self.project(wanted.directory))
         if wanted.query is None:
             found, cursor = await self._parts.db.read(learnings.page, wanted, project)
         else:

@@ -63,11 +63,14 @@ class ScheduledWork:
             checked = _task(spec)
             await examine(self._parts, checked)
         else:
-            spec = await with_list(self._parts.db, kind, spec)
-            checked, _ = await run_start.examine(self._parts, kind, spec)
+            listed = await with_list(self._parts.db, kind, spec)
+            checked, _ = await run_start.examine(self._parts, kind, listed)
         settings = self._parts.settings(checked.directory)
+        asked = checked.model_dump(mode="json", exclude_unset=True)
+        if asked.get("saved"):
+            del asked["items"]  # of a saved list those that it has when its time has come
         return Examined(
-            spec=checked.model_dump(mode="json", exclude_unset=True),
+            spec=asked,
             title=checked.display_title or kind,
             directory=checked.directory,
             project=checked.project or settings.project,

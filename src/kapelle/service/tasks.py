@@ -142,6 +142,8 @@ class Tasks:
         body = body or ResumeBody()
         given, message, heard_at = _allowed(body, parent), body.message, None
         await self._let_begin(text, parent)
+        if body.comments and parent is not None:
+            raise Forbidden("Only a person has an agent told the comments on a pull request.")
         if body.merge or body.comments:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")

@@ -25,7 +25,9 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
 _BLIND = checks.alias()
-_IS_BLIND = sa.exists().where(_BLIND.c.attempt_id == attempts.c.id, _BLIND.c.proved.is_(False))
+_IS_BLIND = sa.exists().where(
+    _BLIND.c.attempt_id == checks.c.attempt_id, _BLIND.c.proved.is_(False)
+)
 # As a task is: a check looked at the work, and that something changed says nothing beside a check
 # that is blind.
 _VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(

@@ -8,6 +8,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.task import CheckResult
 from kapelle.domain.views import By, UsageFilter
 from kapelle.store import attempts, tasks, usage
 from kapelle.store.database import Connection, Database
@@ -25,13 +26,18 @@ async def use(db: Database, task_id: str, number: int, **values: Any) -> None:
     def work(connection: Connection) -> None:
         attempts.insert(
             connection,
-            id=new_id("attempt"),
             task_id=task_id,
             number=number,
             status=AttemptStatus.COMPLETED,
             mode="fresh",
             warnings=[],
-            **{"agent": "a", "started_at": NOON, "ended_at": NOON, **values},
+            **{
+                "id": new_id("attempt"),
+                "agent": "a",
+                "started_at": NOON,
+                "ended_at": NOON,
+                **values,
+            },
         )
 
     await db.write(work)
@@ -86,3 +92,16 @@ async def test_the_beginning_of_a_time_counts_and_its_end_does_not(used: Databas
 async def test_filters_go_together(used: Database) -> None:
     assert set(await sums(used, "model", agent="a", project="p")) == {"m"}
     assert await sums(used, "model", agent="b", model="m") == {}
+
+
+async def test_a_blind_check_speaks_of_its_own_attempt_alone(db: Database) -> None:
+    async def checked(**check: Any) -> None:
+        task_id, attempt_id = await add(db), new_id("attempt")
+        await use(db, task_id, 1, id=attempt_id)
+        made = CheckResult(name="x", passed=True, output="", duration_s=0.1, **check)
+        await db.write(attempts.add_check, attempt_id, 0, made)
+
+    await checked()
+    await checked(command="true", proved=False)
+    [row] = await db.read(usage.grouped, UsageFilter(by="agent"), None, None)
+    assert row["verified"] == 1
