@@ -253,11 +253,11 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
     task = await parts.db.write(put_away)
     if task is None:
         return
+    await _discard(parts, task)
     for attempt in task.attempts:
         await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
         await asyncio.to_thread(shutil.rmtree, parts.home.files / attempt.id, True)
         await forget_processes(parts, attempt.id)
-    await _discard(parts, task)
     await parts.db.write(tasks.delete_archived, task_id)
 
 

@@ -11,7 +11,7 @@ from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern, shipped
 from kapelle.patterns.results import Failed, RunResult, TaskResult
-from kapelle.patterns.spec import PartSpec, PatternSpec, Role, RunChecks
+from kapelle.patterns.spec import PartSpec, PatternSpec, Role, RunChecks, argument_of
 
 # What an item says of its task, or of its run.
 _OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
@@ -123,7 +123,7 @@ class BatchSpec(PatternSpec):
         given |= {"title": item.label, **self.options, **item.options}
         found = shipped(item.pattern or self.pattern or "")
         fields = found.spec.model_fields if found else {}
-        name = (found and found.spec.argument()) or "prompt"
+        name = (found and argument_of(found.spec)) or "prompt"
         is_list = name in fields and "list" in str(fields[name].annotation)
         return {name: [item.prompt] if is_list else item.prompt, **given}
 

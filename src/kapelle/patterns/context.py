@@ -137,8 +137,8 @@ class Context(ABC):
         workspace "run", by default, is the run's own worktree, in which one task works after
         another; "own" is a worktree for this task alone, made from where the run's branch is now,
         or the branch of the task that it goes on from unless it is to begin afresh all the same; a
-        disposable one is removed at the end, and what was changed there goes to the archive. One
-        that is not patient, as it is by default, is cancelled rather than wait for the end of a
+        disposable one is removed at the end, and what was changed there goes to the archive. Unless
+        it is patient, which is the default, it is cancelled rather than wait for the end of a
         rate limit. It is tried once unless max_attempts says otherwise.
         """
 

@@ -103,16 +103,8 @@ class PatternSpec(WorkSpec):
     @property
     def subject(self) -> str:
         """What it is about: by default what its command takes as an argument."""
-        value = getattr(self, self.argument() or "", None)
+        value = getattr(self, argument_of(type(self)) or "", None)
         return value if isinstance(value, str) else ""
-
-    @classmethod
-    def argument(cls) -> str | None:
-        """The field that is its command's argument."""
-        extras = {name: about.json_schema_extra for name, about in cls.model_fields.items()}
-        found = (name for name, extra in extras.items() if isinstance(extra, dict)
-                 and "argument" in cast("dict[str, Any]", extra.get(KEY, {})))  # fmt: skip
-        return next(found, None)
 
     @property
     def never_blocks(self) -> bool:
@@ -157,3 +149,11 @@ class PatternSpec(WorkSpec):
         """An agent with its model: one named for the run goes with the run's agent only."""
         model = model or (None if agent else self.model)
         return Role(agent or self.agent, model, system_prompt or self.system_prompt)
+
+
+def argument_of(spec: type[PatternSpec]) -> str | None:
+    """The field of a spec that is its command's argument."""
+    extras = {name: about.json_schema_extra for name, about in spec.model_fields.items()}
+    found = (name for name, extra in extras.items() if isinstance(extra, dict)
+             and "argument" in cast("dict[str, Any]", extra.get(KEY, {})))  # fmt: skip
+    return next(found, None)

@@ -275,8 +275,10 @@ class _Team:
 
     async def _do(self, subgoal: Subgoal) -> None:
         outcome = Outcome.of(subgoal, "failed")
-        parts = self.told(
+        parts = self.ctx.prompt(
             "work",
+            roles.PROMPTS["work"],
+            what_this_is_part_of=self.spec.goal,
             what_is_wanted=_ANSWER_ALONE if subgoal.text_only else "",
             in_a_browser=roles.IN_A_BROWSER if self.spec.playwright else "",
             what_was_done_before_and_is_in_your_files=[
@@ -331,7 +333,8 @@ class _Team:
         """Have both sides brought together; None, with the reason, if that did not come about."""
         conflicts = await self.ctx.take_in(task)
         files = {"files_from_the_top_of_the_repository": conflicts}
-        asked = self.told("resolve", **files, what_your_work_was=subgoal.task)
+        told = roles.PROMPTS["resolve"]
+        asked = self.ctx.prompt("resolve", told, **files, what_your_work_was=subgoal.task)
         resolved = await self._ask(asked, subgoal, task)
         outcome.tasks.append(resolved.id)
         left = await self.ctx.conflicted(resolved, conflicts) if resolved.ok else []

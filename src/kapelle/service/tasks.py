@@ -178,8 +178,10 @@ class Tasks:
         hears = False
         if attempt is not None:
             with suppress(KapelleError):  # it is not configured any more
-                settings = self._parts.settings((await self.get(task_id)).directory)
-                hears = get_agent(attempt["agent"], settings).hears
+                task = await self.get(task_id)
+                settings = self._parts.settings(task.directory)
+                agent = get_agent(attempt["agent"], settings, interactive=task.interactive)
+                hears = agent.hears
         return SayView(id=task_id, told="now" if hears else "next_attempt")
 
     async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:

@@ -87,7 +87,8 @@ class CodexAgent(Agent):
 
     def over_acp(self, request: AgentRequest) -> Command:
         hooks = request.hooks("PreToolUse", _WRITING, "codex")
-        env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})} if hooks else {}
+        is_free = hooks and "CODEX_CONFIG" not in request.environ
+        env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})} if is_free else {}
         return Command([], env, files=request.daemon_file)
 
     def command(self, request: AgentRequest) -> Command:

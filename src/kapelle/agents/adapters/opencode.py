@@ -159,7 +159,8 @@ def _cause(line: str, marks: tuple[str, ...]) -> str:
 
 def _guard(request: AgentRequest) -> tuple[dict[str, str], dict[str, str]]:
     """The variables and files by which a plugin keeps it from what somebody else holds."""
-    if (command := request.guard("claude")) is None:
+    command = request.guard("claude")
+    if command is None or "OPENCODE_CONFIG" in request.environ:
         return {}, {}
     config = json.dumps({"plugin": [_PLUGIN.as_uri()]})
     env = {"KAPELLE_GUARD": command, "OPENCODE_CONFIG": str(request.beside(_GUARD))}

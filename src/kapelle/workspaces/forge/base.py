@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
-_MOST_SAID = 500
+_MOST_SAID, _MOST_PAGES, _ROWS = 500, 100, 100
 MOST_LOG = 20_000
 _CALLS = {"find", "pull_request", "open", "update", "verdict", "comments"}
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
@@ -125,6 +125,16 @@ class Forge:
             return answer.json()
         except ValueError:
             raise Unavailable(f"{self.host} answered no JSON. It is tried again.") from None
+
+    async def every(self, path: str) -> list[Any]:
+        """All rows of a list, page after page."""
+        rows: list[Any] = []
+        for page in range(1, _MOST_PAGES):
+            found = await self.call("GET", f"{path}?per_page={_ROWS}&page={page}")
+            rows += [row for row in found if row not in rows]
+            if len(found) != _ROWS:  # fewer, or all at once
+                break
+        return rows
 
     async def text(self, path: str) -> str:
         """The end of a log; empty if it cannot be had, for what failed has failed without it."""

@@ -77,8 +77,7 @@ class GitHub(Forge):
     async def comments(self, number: int) -> list[Comment]:
         found = []
         for place in self._places:
-            path = f"{self._path}/{place}/{number}/comments?per_page=100"
-            found += await self.call("GET", path)
+            found += await self.every(f"{self._path}/{place}/{number}/comments")
         return sorted(map(_comment, found), key=lambda one: one.at)
 
     def _read(self, told: Any) -> PullRequest:

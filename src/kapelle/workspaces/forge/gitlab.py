@@ -61,8 +61,8 @@ class GitLab(Forge):
         return Verdict("failed", log)
 
     async def comments(self, number: int) -> list[Comment]:
-        path = f"{self._path}/merge_requests/{number}/notes?sort=asc&per_page=100"
-        return [
+        path = f"{self._path}/merge_requests/{number}/notes"
+        told = [
             Comment(
                 author=one["author"]["username"],
                 text=one["body"],
@@ -70,9 +70,10 @@ class GitLab(Forge):
                 url=None,
                 at=one["created_at"],
             )
-            for one in await self.call("GET", path)
+            for one in await self.every(path)
             if not one["system"]
         ]
+        return sorted(told, key=lambda one: one.at)
 
 
 def _read(told: Any) -> PullRequest:
