@@ -143,7 +143,7 @@ def test_output_is_read_to_its_end(kapelle: Instance, tmp_path: Path) -> None:
 def test_errors_have_the_classes_of_their_codes(kapelle: Instance, tmp_path: Path) -> None:
     with connect(kapelle) as client:
         with pytest.raises(api.NotFound) as missing:
-            client.tasks.get("zzz")
+            client.tasks.get("zzzz")
         assert missing.value.hint == "kapelle list shows the ids."
         with pytest.raises(api.AgentNotFound, match="There is no agent 'nobody'"):
             client.tasks.run("x", agent="nobody", directory=tmp_path)

@@ -37,12 +37,13 @@ class Hook:
             beside.with_name(name).write_text(text, encoding="utf-8")
         [entry] = request.hooks("PreToolUse", "Edit", form)["PreToolUse"]
         self.command, self.place = entry["hooks"][0]["command"], place
+        self.env = {"KAPELLE_RUN_DIR": str(beside.parent)}
 
     def ask(self, **given: Any) -> Any:
         event = {"tool_name": "x", "tool_input": given, "cwd": str(self.place)}
         done = subprocess.run(
             ["/bin/sh", "-c", self.command], input=json.dumps(event), text=True,
-            capture_output=True, check=True, env={}, timeout=60,
+            capture_output=True, check=True, env=self.env, timeout=60,
         )  # fmt: skip
         return json.loads(done.stdout) if done.stdout else None
 

@@ -348,6 +348,7 @@ def test_everything_is_done_by_keys_alone(page: Page, kapelle: Instance, reposit
     tab_to(page, "dialog .btn.primary, [role=dialog] .btn.primary")
     press("Enter")
     expect(page.locator(".verdict")).to_contain_text("Merged.")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     kapelle.submit("Paint it", repository, title="The door")
     press("g")
     press("n")

@@ -123,10 +123,12 @@ def change(key: str, value: str | None, repo: bool) -> Report:
     from kapelle.settings import reset_value, set_value
     from kapelle.settings.trust import refusal
 
-    if key == "default_agent" and value is not None and not repo:
+    if key == "default_agent" and not repo and (name := (value or "").strip("\"' ")):
         from kapelle.agents.registry import type_of
+        from kapelle.settings import load
 
-        type_of(value.strip("\"' "), loaded().settings)  # better told now than by the next task
+        # Better told now than by the next task; what a repository defines is not everywhere.
+        type_of(name, load(Home.default(), None, os.environ).settings)
     path = _path(repo)
     scope: Literal["repository", "user"] = "repository" if repo else "user"
     if value is None:

@@ -364,7 +364,8 @@ def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
             yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}".rstrip()
         else:
             yield f"  {command}"
-            yield paint(f"      {purpose}", "dim")
+            if purpose:
+                yield paint(f"      {purpose}", "dim")
 
 
 def short_title(title: str, width: int) -> str:

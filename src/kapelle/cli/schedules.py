@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -119,12 +120,8 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
         )
-    try:
+    with _hinted(name):
         context = load(name).make_context(f"kapelle {name}", arguments)
-    except typer.TyperException as error:
-        wrong = usage_error(error)
-        wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
-        raise wrong from None
     params = context.params
     if params.get("show_help"):
         context.command.invoke(context)
@@ -137,9 +134,21 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
         (another, "A schedule cannot start a schedule.", "Leave one of them out."),
         (goes_on, new, "Leave --resume and --answer out."),
     )
-    path, body, options = order(name, params)
+    with _hinted(name):
+        path, body, options = order(name, params)
     kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
     return {"kind": kind, "spec": spec}, options
+
+
+@contextmanager
+def _hinted(name: str) -> Iterator[None]:
+    """Tells of a mistake in a line where options may stand in the wrong place."""
+    try:
+        yield
+    except typer.TyperException as error:
+        wrong = usage_error(error)
+        wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
+        raise wrong from None
 
 
 _LAST_FIRINGS = 5

@@ -13,7 +13,7 @@ from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, run_path, template_path
 from kapelle.cli.outcome import Run
 from kapelle.cli.output import data, document, say, write
-from kapelle.cli.prompt import read_prompt, read_prompts
+from kapelle.cli.prompt import read_bytes, read_prompt, read_prompts
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -34,6 +34,7 @@ from kapelle.domain.options import KEY
 Pattern = dict[str, Any]
 Words = list[str] | None
 
+_MAX_SPEC_BYTES = 16_000_000
 _EVERY = Annotated[
     str | None,
     option("DURATION", "As a schedule: at once, then again so long after each success.", "--every"),
@@ -401,9 +402,8 @@ def read_spec(file: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
         )
-    text = read_prompt(None, file, "Check --spec.", "spec")
     try:
-        spec = parsers[suffix](text)
+        spec = parsers[suffix](read_bytes(file, f"--spec {file}", _MAX_SPEC_BYTES).decode())
     except (ValueError, yaml.YAMLError) as error:
         kind = {".yml": "YAML"}.get(suffix, suffix[1:].upper())
         raise InvalidInput(f"{file} is not {kind}: {' '.join(str(error).split())}.") from None

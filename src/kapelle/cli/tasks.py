@@ -430,7 +430,7 @@ def continue_(
     client, limits = Connection(), _new_limits(budget, max_turns)
     task_id = work_id(client, task_id, "tasks")
     if not fork:
-        body = {"message": said or None, "comments": comments, **limits}
+        body = {"message": said or None, **({"comments": True} if comments else {}), **limits}
         _again(task_path(task_id, "resume"), body, follow, as_json)
         return
     earlier = client.get(task_path(task_id))

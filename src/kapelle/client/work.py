@@ -209,8 +209,9 @@ class Tasks(Work[Task]):
         """A new attempt that carries what the last one left, with a message for the agent; merge
         has it resolve what conflicts between its branch and the base, comments tells it those on
         its pull request that are new."""
-        more = {"budget_usd": budget_usd, "max_turns": max_turns, "comments": comments}
-        return self._change(id, "resume", message=message, merge=merge, **more)
+        more = {"budget_usd": budget_usd, "max_turns": max_turns, "merge": merge}
+        more |= {"comments": True} if comments else {}
+        return self._change(id, "resume", message=message, **more)
 
     def say(self, id: str, message: str) -> SayView:
         """Tell a running agent something, now or at its next attempt."""

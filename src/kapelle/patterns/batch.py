@@ -105,7 +105,9 @@ class BatchSpec(PatternSpec):
     def _patterns_fit(self) -> "BatchSpec":
         """What a run of an item would be refused for is told before anything begins."""
         if not self.items:
-            raise ValueError("there is no item: name prompts, a file or a saved list")
+            raise ValueError(
+                "there is no item: name prompts, a saved list (--list NAME) or a file (-F FILE)"
+            )
         for number, item in enumerate(self.items, 1):
             name = item.pattern or self.pattern
             if name == "batch":

@@ -111,7 +111,7 @@ async def test_any_unique_prefix_of_an_id_finds_its_task(db: Database) -> None:
     assert (await db.read(tasks.get, task_id.removeprefix("task_")[:-3].upper())).id == task_id
     await add(db)
     with pytest.raises(InvalidInput, match="Several"):
-        await db.read(tasks.get, "task_0")
+        await db.read(tasks.get, task_id[: len("task_") + 4])
     for text in ("task_%", "nonsense!", "", "task_zzzz"):
         with pytest.raises(NotFound):
             await db.read(tasks.get, text)
