@@ -6,10 +6,17 @@ export const inWords = (count: number): string => WORDS[count] ?? String(count);
 export const counted = (count: number, noun: string, nouns = `${noun}s`): string =>
   `${count.toLocaleString('en')} ${count === 1 ? noun : nouns}`;
 
+// Made once: to make one costs more than all else that is done with it.
+const DOLLARS = new Intl.NumberFormat('en', { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const MINUTES = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const SECONDS = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' });
+const DATE = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+
 export function money(usd: number | null | undefined, unknown = 'unknown'): string {
   if (usd === null || usd === undefined) return unknown;
   if (usd > 0 && usd < 0.01) return '< $0.01';
-  return `$${usd.toLocaleString('en', { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${DOLLARS.format(usd)}`;
 }
 
 /** Seconds as a clock shows them: 4:05, 1:58:20. */
@@ -37,14 +44,10 @@ export const secondsBetween = (from: string, to: string | number): number =>
 /** The local time of day, with the date when it was not today. */
 export function moment(at: string, seconds = false): string {
   const when = new Date(at);
-  const time = when.toLocaleTimeString('en-GB', {
-    hour: '2-digit',
-    minute: '2-digit',
-    second: seconds ? '2-digit' : undefined,
-  });
-  if (when.toDateString() === new Date().toDateString()) return time;
-  const year = when.getFullYear() === new Date().getFullYear() ? undefined : 'numeric';
-  return `${when.toLocaleDateString('en-GB', { day: 'numeric', month: 'short', year })} ${time}`;
+  const time = (seconds ? SECONDS : MINUTES).format(when);
+  const now = new Date();
+  if (when.toDateString() === now.toDateString()) return time;
+  return `${(when.getFullYear() === now.getFullYear() ? DAY : DATE).format(when)} ${time}`;
 }
 
 export function bytes(count: number): string {
