@@ -1,7 +1,33 @@
-import { Link } from '@tanstack/react-router';
-import type { CSSProperties, ReactNode } from 'react';
-import { isRun, type Work } from '../api/client';
+import { useRouter } from '@tanstack/react-router';
+import type { CSSProperties, MouseEvent, ReactNode } from 'react';
+import type { Work } from '../api/client';
 import { shortId } from '../model/format';
+
+interface AnchorProps {
+  href: string;
+  className?: string;
+  style?: CSSProperties;
+  children: ReactNode;
+}
+
+/** A link inside the page. The router's own watches where one is, which is too much for long lists. */
+function Anchor({ href, children, ...more }: AnchorProps) {
+  const router = useRouter();
+  const go = (event: MouseEvent) => {
+    const elsewhere = event.metaKey || event.ctrlKey || event.shiftKey || event.altKey;
+    if (event.defaultPrevented || event.button !== 0 || elsewhere) return;
+    event.preventDefault();
+    router.navigate({ to: href });
+  };
+  return (
+    <a href={href} onClick={go} {...more}>
+      {children}
+    </a>
+  );
+}
+
+const placeOf = (id: string, tab?: string): string =>
+  `/${id.startsWith('run_') ? 'runs' : 'tasks'}/${id}${tab ? `/${tab}` : ''}`;
 
 interface Props {
   work: Work;
@@ -10,14 +36,11 @@ interface Props {
   children: ReactNode;
 }
 
-export function WorkLink({ work, tab, className, children }: Props) {
-  const to = isRun(work) ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}';
-  return (
-    <Link to={to} params={{ id: work.id, tab }} className={className}>
-      {children}
-    </Link>
-  );
-}
+export const WorkLink = ({ work, tab, className, children }: Props) => (
+  <Anchor href={placeOf(work.id, tab)} className={className}>
+    {children}
+  </Anchor>
+);
 
 interface ToProps {
   id: string | null | undefined;
@@ -35,11 +58,10 @@ export function WorkTo({ id, className, style, children }: ToProps) {
       </span>
     );
   }
-  const to = id.startsWith('run_') ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}';
   return (
-    <Link to={to} params={{ id }} className={className} style={style}>
+    <Anchor href={placeOf(id)} className={className} style={style}>
       {children}
-    </Link>
+    </Anchor>
   );
 }
 

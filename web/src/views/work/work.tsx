@@ -146,7 +146,8 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
     count: shown.length,
     getScrollElement: () => box.current,
     estimateSize: () => ROW,
-    overscan: 12,
+    overscan: 8,
+    useFlushSync: false,
     getItemKey: (index) => shown[index]?.work.id ?? index,
   });
   const items = rows.getVirtualItems();
