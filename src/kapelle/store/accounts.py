@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.store.tables import accounts
 
+_MOST_WINDOWS = 20
 # Built once: putting a statement together costs more than running it.
 _UPDATE = accounts.update().where(accounts.c.id == sa.bindparam("account"))
 _IS_OVER = accounts.c.paused_until <= sa.bindparam("now")
@@ -70,6 +71,13 @@ def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
     changed = connection.execute(_UPDATE, {"account": account, **values})
     if changed.rowcount == 0:
         connection.execute(accounts.insert().values(id=account, **values))
+
+
+def told(connection: sa.Connection, account: str, windows: dict[str, Any]) -> None:
+    """Keep what a provider says of the limits of an account, each by its name."""
+    known = of_ids(connection, [account]).get(account)
+    both = {**(known["windows"] or {} if known else {}), **windows}
+    update(connection, account, windows=dict([*both.items()][-_MOST_WINDOWS:]))
 
 
 def failed_again(connection: sa.Connection, account: str) -> int:

@@ -21,6 +21,7 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "project": tasks.c.project,
     "task": attempts.c.task_id,
     "run": tasks.c.run_id,
+    "template": tasks.c.template,
     "outcome": attempts.c.status,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
