@@ -232,10 +232,16 @@ def test_a_limit_that_is_none_is_refused(
     assert kapelle.task(used["told"])["status"] == "completed"
 
 
-def test_it_is_added_up_by_two_properties_at_once(kapelle: Instance, used: dict[str, str]) -> None:
+def test_it_is_added_up_by_two_properties_at_once(
+    kapelle: Instance, used: dict[str, str], tmp_path: Path
+) -> None:
     rows = kapelle.get("/usage?by=agent&across=outcome")["rows"]
     found = {(row["key"], row["across"]): row["attempts"] for row in rows}
     assert found[("priced", "completed")] == 1
+    checked = kapelle.play(TOLD, tmp_path, agent="priced", checks=["true"])
+    kapelle.wait(checked)
+    [row] = kapelle.get(f"/usage?by=outcome&task={checked}")["rows"]
+    assert (row["key"], row["verified"]) == ("verified", 1)
     days = kapelle.get("/usage?by=project&across=day&project=alpha")["rows"]
     assert {(row["key"], len(row["across"])) for row in days} == {("alpha", 10)}
     shown = kapelle.cli("usage", "--by", "agent", "--across", "day").stdout.splitlines()

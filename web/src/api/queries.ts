@@ -75,8 +75,10 @@ export const useSteps = (id: string) =>
 export const useDaemon = () =>
   useQuery({ queryKey: ['daemon'], queryFn: () => ask(api.GET('/api/v1/daemon')) });
 
-export const useAgents = (directory?: string) =>
+/** The agents; what their providers tell of limits is in no history, and is asked for now and then. */
+export const useAgents = (directory?: string, everyMs?: number) =>
   useQuery({
+    refetchInterval: everyMs,
     queryKey: ['agents', directory ?? null],
     queryFn: () => ask(api.GET('/api/v1/agents', { params: { query: { directory } } })),
   });
@@ -117,7 +119,7 @@ export const useSearched = (query: string, wanted: boolean) =>
 export const usePatterns = () =>
   useQuery({ queryKey: ['patterns'], queryFn: () => ask(api.GET('/api/v1/patterns')), staleTime: 60_000 });
 
-export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'outcome' | 'day';
+export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'template' | 'outcome' | 'day';
 
 export const useUsage = (by: UsageBy, since?: string, project?: string, across?: UsageBy) =>
   useQuery({

@@ -3,13 +3,14 @@ import type { Agent } from '../../api/client';
 import { api, ask } from '../../api/client';
 import { useAction, useAgents, useDaemon } from '../../api/queries';
 import type { State } from '../../model/work';
-import { Button, Choices, Loading, Problem } from '../../parts/controls';
+import { Button, Choices, Loading, near, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useNotices } from '../../shell/notify';
 import { switchTheme } from '../../shell/preferences';
 import { Events } from '../events';
+import { Reset, usedOf } from '../usage/accounts';
 import { Facts } from '../work_head';
 
 type Tab = 'agents' | 'daemon' | 'activity' | 'settings';
@@ -97,7 +98,7 @@ function loginOf({ installed, login }: Agent): string {
 }
 
 function Agents() {
-  const agents = useAgents();
+  const agents = useAgents(undefined, 60_000);
   if (agents.isPending) return <Loading lines={8} />;
   const shown = [...(agents.data ?? [])].sort((a, b) => Number(!!b.installed) - Number(!!a.installed));
   return (
@@ -162,6 +163,11 @@ function AgentRow({ agent }: { agent: Agent }) {
         {agent.paused_models.map(({ model, until, reason }) => (
           <span key={model} className="hint block">
             {model}: <Said>{reason}</Said> until <Moment at={until} />
+          </span>
+        ))}
+        {agent.windows.map((window) => (
+          <span key={window.name} className={`block small ${near(window.used ?? 0) ? 'c-you' : 'faint'}`}>
+            <Said>{window.name}</Said>: {usedOf(window)}, <Reset window={window} />
           </span>
         ))}
         {tried && (
