@@ -3,7 +3,8 @@ import { money } from '../../model/format';
 import { Chart, Rules } from '../../parts/chart';
 
 const [HEIGHT, LEFT, TOP, BOTTOM] = [220, 52, 12, 28];
-const MOST = 30;
+const MOST = 90;
+const DAY_MS = 86_400_000;
 const GAP = 1;
 
 type Row = Usage['rows'][number];
@@ -34,13 +35,23 @@ function rulesTo(most: number): number[] {
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, place) => place * step);
 }
 
+/** Every day from the first on, or so many, until today: days are UTC's. */
+export function daysFrom(first: string | undefined, least: number): string[] {
+  const today = Date.parse(new Date().toISOString().slice(0, 10));
+  const since = (today - Date.parse(first ?? '')) / DAY_MS + 1 || 1;
+  const count = Math.min(MOST, Math.max(least, since));
+  return Array.from({ length: count }, (_, place) =>
+    new Date(today - (count - 1 - place) * DAY_MS).toISOString().slice(0, 10),
+  );
+}
+
 /** Each day by how its attempts ended: what they cost or, where no price is known, how many they were. */
-export function DayChart({ rows }: { rows: Row[] }) {
+export function DayChart({ rows, least }: { rows: Row[]; least: number }) {
   const days = Map.groupBy(
     rows.filter((row) => row.key !== null),
     (row) => row.key as string,
   );
-  const keys = [...days.keys()].sort().slice(-MOST);
+  const keys = daysFrom([...days.keys()].sort()[0], least);
   const priced = rows.some((row) => (row.cost_usd ?? 0) > 0);
   const value = (row: Row) => (priced ? (row.cost_usd ?? 0) : row.attempts);
   const sum = (found: Row[]) => found.reduce((all, row) => all + value(row), 0);
@@ -63,7 +74,7 @@ export function DayChart({ rows }: { rows: Row[] }) {
   };
   const title = priced ? 'Cost by day' : 'Attempts by day';
   const draw = (width: number) => {
-    const slot = (width - LEFT) / Math.max(keys.length, 14);
+    const slot = (width - LEFT) / keys.length;
     const wide = Math.min(slot * 0.7, 44);
     return (
       <>
@@ -96,9 +107,9 @@ export function DayChart({ rows }: { rows: Row[] }) {
                   <title>{`${day(key)}, ${label}: ${name(amount)}`}</title>
                 </rect>
               ))}
-              {place % Math.ceil(keys.length / 8) === 0 && (
-                <text x={x} y={HEIGHT - 8}>
-                  {day(key)}
+              {(keys.length - 1 - place) % Math.ceil(keys.length / 6) === 0 && (
+                <text x={x + wide / 2} y={HEIGHT - 8} textAnchor="middle">
+                  {place === keys.length - 1 ? 'today' : day(key)}
                 </text>
               )}
             </g>

@@ -4,6 +4,7 @@ import { money, percent, short, shortId } from '../../model/format';
 import { Empty, share } from '../../parts/controls';
 import { Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
+import { daysFrom } from './day_chart';
 
 /** How many attempts cost nobody knows how much. */
 export const unpriced = (sum: UsageSum): number => sum.unknown_cost + sum.unreported;
@@ -31,7 +32,7 @@ interface Props {
 }
 
 export function Table({ by, rows, total, days }: Props) {
-  const spans = [...new Set(days?.map((row) => row.across ?? ''))].sort().slice(-30);
+  const spans = daysFrom(days?.map((row) => row.across ?? '').sort()[0], 30).slice(-30);
 
   if (rows.length === 0) return <Empty title="Nothing was used" />;
   return (
@@ -78,7 +79,7 @@ export function Table({ by, rows, total, days }: Props) {
               <td className="num desk">{percent(row.verified, row.attempts)}</td>
               <td className="num desk">{perResult(row)}</td>
               <td className="num strong">{cost(row)}</td>
-              <td className="desk">
+              <td className="desk part">
                 <div className="bar" style={share((row.cost_usd ?? 0) / (total.cost_usd || 1))}>
                   <i />
                 </div>
@@ -118,12 +119,12 @@ function Bars({ days, rows }: { days: string[]; rows: Row[] }) {
   const priced = rows.some((row) => row.cost_usd);
   const value = (row?: Row) => (priced ? row?.cost_usd : row?.attempts) ?? 0;
   const most = Math.max(...rows.map(value), Number.MIN_VALUE);
-  const slot = WIDE / Math.max(days.length, 10);
+  const slot = WIDE / days.length;
   return (
     <svg className="bars" width={WIDE} height={HIGH} aria-hidden="true">
       {days.map((day, place) => {
         const high = (HIGH * value(rows.find((row) => row.across === day))) / most;
-        return <rect key={day} x={place * slot} y={HIGH - high} width={slot - 1.5} height={high} rx={1} />;
+        return <rect key={day} x={place * slot} y={HIGH - high} width={slot - 1} height={high} rx={1} />;
       })}
     </svg>
   );

@@ -60,7 +60,9 @@ export function View() {
         <Problem error={days.error ?? rows.error} />
         {days.isPending && <Loading />}
         {total && <Figures total={total} rows={days.data?.rows ?? []} />}
-        {days.data && days.data.rows.length > 0 && <DayChart rows={days.data.rows} />}
+        {days.data && days.data.rows.length > 0 && (
+          <DayChart rows={days.data.rows} least={Math.max(7, (SPANS[span] ?? 29) + 1)} />
+        )}
         <section className="section">
           <header className="wraps">
             <h2>By</h2>
@@ -140,6 +142,7 @@ function cell(value: string | number | null | undefined): string {
 function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
   const lost = rows.filter((row) => LOST.has(row.across ?? ''));
   const wasted = lost.reduce((sum, row) => sum + (row.cost_usd ?? 0), 0);
+  const tries = lost.reduce((sum, row) => sum + row.attempts, 0);
   const unknown = lost.some((row) => unpriced(row) > 0);
   const figures: [string, string, string][] = [
     [
@@ -155,7 +158,7 @@ function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
     [
       'On work that failed',
       unknown && !wasted ? 'unknown' : `${unknown ? '≥ ' : ''}${wasted ? money(wasted) : '$0'}`,
-      total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : '',
+      wasted && total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : counted(tries, 'attempt'),
     ],
     ['Tokens in', short(total.input_tokens), `${percent(total.cached_tokens, total.input_tokens)} cached`],
     ['Tokens out', short(total.output_tokens), counted(total.attempts, 'attempt')],
