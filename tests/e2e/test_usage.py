@@ -125,7 +125,11 @@ def test_usage_by_filters(kapelle: Instance, used: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run', 'template', 'outcome' or 'day'"),
+        (
+            "by=colour",
+            422,
+            "'agent', 'model', 'project', 'task', 'run', 'template', 'outcome' or 'day'",
+        ),
         ("since=yesterday", 422, "neither a date nor a time"),
         ("until=2026-13-01", 422, "neither a date nor a time"),
         ("task=task_zzzz", 404, "is not the id of a task"),

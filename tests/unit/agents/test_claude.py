@@ -375,7 +375,6 @@ class TestWork:
         fine = {"status": "allowed", "rateLimitType": "five_hour"}
         assert notices(json.dumps({"type": "rate_limit_event", "rate_limit_info": fine})) == []
 
-
     def test_the_windows_of_a_subscription_are_told(self) -> None:
         assert told(WINDOWS_EVENT) == {
             "5-hour": {"used": 0.85, "resets_at": 1794972375},

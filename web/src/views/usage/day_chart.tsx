@@ -45,6 +45,13 @@ export function daysFrom(first: string | undefined, least: number): string[] {
   );
 }
 
+/** The name of a day below its bar; the last one ends where the bar does. */
+const Label = ({ x, wide, last, children }: { x: number; wide: number; last: boolean; children: string }) => (
+  <text x={last ? x + wide : x + wide / 2} y={HEIGHT - 8} textAnchor={last ? 'end' : 'middle'}>
+    {last ? 'today' : children}
+  </text>
+);
+
 /** Each day by how its attempts ended: what they cost or, where no price is known, how many they were. */
 export function DayChart({ rows, least }: { rows: Row[]; least: number }) {
   const days = Map.groupBy(
@@ -108,9 +115,9 @@ export function DayChart({ rows, least }: { rows: Row[]; least: number }) {
                 </rect>
               ))}
               {(keys.length - 1 - place) % Math.ceil(keys.length / 6) === 0 && (
-                <text x={x + wide / 2} y={HEIGHT - 8} textAnchor="middle">
-                  {place === keys.length - 1 ? 'today' : day(key)}
-                </text>
+                <Label x={x} wide={wide} last={place === keys.length - 1}>
+                  {day(key)}
+                </Label>
               )}
             </g>
           );

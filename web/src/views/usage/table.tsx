@@ -37,13 +37,13 @@ export function Table({ by, rows, total, days }: Props) {
   if (rows.length === 0) return <Empty title="Nothing was used" />;
   return (
     <div className="panel">
-      <table className="table cardy">
+      <table className="table cardy sums">
         <thead>
           <tr>
             <th>
               <span className="vh">Of what</span>
             </th>
-            {days && <th>by day</th>}
+            {days && <th className="byday">by day</th>}
             <th className="num">Attempts</th>
             <th className="num">In</th>
             <th className="num">cached</th>
@@ -68,7 +68,7 @@ export function Table({ by, rows, total, days }: Props) {
                 )}
               </td>
               {days && (
-                <td className="desk">
+                <td className="desk byday">
                   <Bars days={spans} rows={days.filter((one) => one.key === row.key)} />
                 </td>
               )}
