@@ -141,7 +141,7 @@ class Difficulty(Section):
     classify: bool = False
     """Whether a task that names no model is given one by its difficulty (agents.NAME.models)."""
     agent: AgentName | None = None
-    """Agent that judges the difficulty; when not set, length and wording of the prompt do."""
+    """Agent that judges the difficulty; when not set, the task's own."""
 
 
 class Roles(Section):

@@ -56,11 +56,11 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
 def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
     settings, found = attempt.settings, list[Usage | None]()
-    judge = settings.roles.judge or attempt.agent_name
-    for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge)):
+    judges = {_DIFFICULTY: settings.difficulty.agent, _DIAGNOSIS: settings.roles.judge}
+    for name, judge in judges.items():
         with suppress(KapelleError):  # it is not configured any more
-            if agent_name and name in attempt.processes:
-                agent = get_agent(agent_name, settings)
+            if name in attempt.processes:
+                agent = get_agent(judge or attempt.agent_name, settings)
                 summary = read_output(agent, attempt.processes[name].directory)
                 found.append(attempt_usage(summary, {}, None, settings))
     return found
@@ -144,15 +144,6 @@ search for an unknown cause).
 """
 _DIFFICULTY = "difficulty"
 _LONGEST_PROMPT = 8_000
-_COMPLEX = re.compile(
-    r"\b(architect\w*|redesign|refactor\w*|migrat\w+|concurren\w+|race condition|deadlock|security"
-    r"|performance|optimi[sz]\w+|distributed|from scratch|investigate|root cause)\b",
-    re.IGNORECASE,
-)
-_SIMPLE = re.compile(
-    r"\b(typo|rename|comment|docstring|readme|bump|format\w*|spelling|changelog|log message)\b",
-    re.IGNORECASE,
-)
 
 
 async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None, str | None]:
@@ -165,30 +156,12 @@ async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None
 
 
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
-    judge, prompt = attempt.settings.difficulty.agent, attempt.task["prompt"]
-    if judge is None:
-        return by_wording(prompt)
+    judge, prompt = attempt.settings.difficulty.agent or attempt.agent_name, attempt.task["prompt"]
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
     answer = await consult(attempt, _DIFFICULTY, judge, question)
     words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])
         return found, f"{judge} said so"
-    difficulty, reason = by_wording(prompt)
     problem = answer.problem or f"it replied {(answer.text or '')[:80]!r}"
-    return difficulty, f"{reason} ({judge} could not tell: {problem})"
-
-
-def by_wording(prompt: str) -> tuple[Difficulty, str]:
-    """A plain guess from length and wording."""
-    words = len(prompt.split())
-    steps = len(re.findall(r"^\s*(?:[-*]|\d+[.)])\s", prompt, re.MULTILINE))
-    if found := _COMPLEX.search(prompt):
-        return "complex", f"the prompt says {found[0]!r}"
-    if words > 300 or steps > 6:
-        return "complex", f"the prompt has {words} words and {steps} listed steps"
-    if (found := _SIMPLE.search(prompt)) and words <= 60:
-        return "simple", f"a short prompt that says {found[0]!r}"
-    if words <= 12 and not steps:
-        return "simple", f"the prompt has only {words} words"
-    return "medium", f"the prompt has {words} words and {steps} listed steps"
+    return "medium", f"{judge} could not tell: {problem}"
