@@ -3,13 +3,15 @@
 import asyncio
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from kapelle.agents.base import Agent, AgentRequest
+from kapelle.agents.failures import classify
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.failures import FailureClass
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
@@ -19,38 +21,52 @@ from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
-from kapelle.runner.process_dir import Launch, Process
-from kapelle.settings import AgentSettings
+from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
 _TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What was replied; problem says why there is no text."""
-
-    text: str | None
-    problem: str | None = None
+# What was replied, or why there is nothing, as a class and in words.
+Answer = tuple[str | None, Failure | None, str | None]
 
 
-async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> Answer:
-    """The answer of an agent, run in an empty directory; one that was got before is not asked
-    again."""
+async def consult(
+    attempt: Attempt, name: str, agent_name: str, prompt: str
+) -> tuple[str | None, str | None]:
+    """The answer of an agent, run in an empty directory, or why there is none; one that was got
+    before is not asked again."""
     process, settings = await attempt.process(name), attempt.settings
     try:
         agent = get_agent(agent_name, settings)
         place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
         launch = question(place, agent, prompt, process)
     except KapelleError as error:
-        return Answer(None, error.message)
+        return None, error.message
     ended = await attempt.execute(name, launch)
-    summary = await asyncio.to_thread(read_output, agent, process.directory)
-    verdict = agent.judge(summary, ended.exit, output_tail(process.directory))
-    if not verdict.success:
-        return Answer(None, verdict.reason)
-    return Answer(verdict.result or summary.tail)
+    text, _, problem = await answer_of(agent, settings, process.directory, ended)
+    return text, problem
+
+
+async def answer_of(
+    agent: Agent, settings: Settings, process_dir: Path, ended: Ended, within_s: float = _TIMEOUT_S
+) -> Answer:
+    """What an agent replied that was asked a question and has ended."""
+    if ended.ended_by == "timeout":
+        reason = f"There was no answer within {within_s:.0f} s."
+        return None, Failure(FailureClass.TIMEOUT, reason), reason
+    if ended.exit.kind == "not_started":
+        reason = ended.detail or "It could not be started."
+        return None, Failure(FailureClass.ENVIRONMENT, reason), reason
+    summary = await asyncio.to_thread(read_output, agent, process_dir)
+    tail = output_tail(process_dir)
+    verdict = agent.judge(summary, ended.exit, tail)
+    if verdict.success:
+        return (verdict.result or summary.tail).strip(), None, None
+    failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
+    return None, failure, verdict.reason or failure.evidence
 
 
 def consulting_usage(attempt: Attempt) -> list[Usage | None]:
@@ -116,11 +132,11 @@ async def diagnose(attempt: Attempt) -> str | None:
         prompt=task.prompt[:_LONGEST_FAILED_PROMPT],
         attempt=section(await earlier_attempt(attempt.parts, task)),
     )
-    answer = await consult(attempt, _DIAGNOSIS, judge, question)
-    if answer.text is None:
-        await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {answer.problem}")
+    answer, problem = await consult(attempt, _DIAGNOSIS, judge, question)
+    if answer is None:
+        await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {problem}")
         return None
-    text = answer.text[:_LONGEST_DIAGNOSIS]
+    text = answer[:_LONGEST_DIAGNOSIS]
 
     def record(connection: Connection) -> None:
         attempts.update(connection, attempt.id, diagnosis=text)
@@ -158,10 +174,10 @@ async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
     judge, prompt = attempt.settings.difficulty.agent or attempt.agent_name, attempt.task["prompt"]
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
-    answer = await consult(attempt, _DIFFICULTY, judge, question)
-    words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
+    answer, problem = await consult(attempt, _DIFFICULTY, judge, question)
+    words = re.findall(r"\b(simple|medium|complex)\b", (answer or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])
         return found, f"{judge} said so"
-    problem = answer.problem or f"it replied {(answer.text or '')[:80]!r}"
+    problem = problem or f"it replied {(answer or '')[:80]!r}"
     return "medium", f"{judge} could not tell: {problem}"
