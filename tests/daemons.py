@@ -53,6 +53,11 @@ class ForkedProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def end(self) -> None:
+        """Kill it, unless it has ended, and leave nothing open."""
+        self.kill()
+        self.wait(10)
+
     def send_signal(self, number: int) -> None:
         if self._descriptor is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -112,7 +117,7 @@ class DaemonFactory:
             ]
             for reader in readers:
                 reader.start()
-            stack.callback(process.kill)
+            stack.callback(process.end)
             for thread in (writer, *readers):
                 thread.join(timeout_s)
             code = process.wait(timeout_s)
@@ -131,7 +136,8 @@ class DaemonFactory:
         cwd: str,
         streams: Sequence[IO[bytes]],
     ) -> ForkedProcess:
-        ours, theirs = socket.socketpair()
+        # Its number and how it ended are two messages, however soon it ends.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {"kind": kind, "arguments": list(arguments), "env": env, "cwd": cwd}
         descriptors = [*(stream.fileno() for stream in streams), theirs.fileno()]
         socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
