@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kapelle.api.app import routes
 from kapelle.domain.ids import attempt_token
 from tests.e2e.door import OPEN, Door, every_route, open_door
 
@@ -18,6 +19,12 @@ Routes = list[tuple[str, str]]
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with open_door(tmp_path_factory.mktemp("door")) as opened:
         yield opened
+
+
+def test_every_route_is_tried() -> None:
+    hidden = {"/healthz", "/api/v1/openapi.json"}
+    documented = sum(len(methods) for methods in routes().openapi()["paths"].values())
+    assert len(every_route()) == documented + len(hidden)
 
 
 @pytest.fixture
