@@ -87,9 +87,9 @@ class Sandbox:
     def refs(self, prefix: str) -> list[str]:
         return self.git("for-each-ref", "--format=%(refname)", prefix).split()
 
-    async def archive(self, name: str) -> str | None:
+    async def archive(self, name: str, owner: str = "task_1") -> str | None:
         """Keep what is in a worktree, as is done before it is reset or removed."""
-        marker = self.workspaces._markers.require("task_1")
+        marker = self.workspaces._markers.require(owner)
         archived = await archive_worktree(marker, name)
         return archived and archived[1]
 
