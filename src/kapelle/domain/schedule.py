@@ -174,9 +174,7 @@ class ScheduleSpec(Spec):
         if not given and self.after is None:
             raise ValueError("a trigger is missing: give `cron`, `at`, `every_s` or `after`")
         if self.every_s is not None and self.after is not None:
-            raise ValueError(
-                "`after` goes with `cron` or `at`, or stands alone, but not with `every_s`"
-            )
+            raise ValueError("`after` goes with `cron` or `at`, or alone, but not with `every_s`")
         if self.every_s is not None and (self.overlap or self.missed is not MissedPolicy.SKIP):
             raise ValueError(
                 "with `every_s` the next one begins when the one before it has ended: "
