@@ -80,7 +80,7 @@ class Marker(WorkTree):
     removed: bool = False
     # What the branch held that was deleted because its base holds all of it.
     left: str | None = None
-    inode: int | None = None
+    inode: int = 0
     shadows: Shadows = field(compare=False, repr=False)
 
     @property
@@ -135,14 +135,9 @@ class Marker(WorkTree):
     @property
     def present(self) -> bool:
         """Whether the worktree is on the disk and still the directory that Kapelle made."""
-        if self.removed:
-            return False
-        if self.inode is None:
-            # Written by an older Kapelle: the link into the repository has to do.
-            pointer = linked_gitdir(self.toplevel / ".git")
-            return is_real_directory(self.toplevel) and pointer == self.gitdir.resolve()
         try:
-            return _matches(os.lstat(self.toplevel), self.toplevel, self.inode)
+            status = None if self.removed else os.lstat(self.toplevel)
+            return status is not None and _matches(status, self.toplevel, self.inode)
         except OSError:
             return False
 
@@ -313,19 +308,12 @@ class Markers:
 
     def traces(self) -> set[str]:
         """Every task of which anything is here, were it only the marker of what was removed."""
-        return self._stems("", ".json", ".making")
-
-    def standing(self) -> set[str]:
-        """Every task whose worktree is on the disk, ready or half-made."""
-        return self._stems("", ".making")
-
-    def _stems(self, *suffixes: str) -> set[str]:
         # By names alone: there may be thousands of markers, and some of them damaged.
         try:
             names = [Path(name) for name in os.listdir(self.directory) if name[0] != "."]
         except FileNotFoundError:
             return set()
-        return {name.stem for name in names if name.suffix in suffixes}
+        return {name.stem for name in names if name.suffix in {"", ".json", ".making"}}
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -173,8 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
+        for header, value in (headers or {}).items():
+            self.send_header(header, value)
         self.end_headers()
         for name, payload in events:
             data = payload if isinstance(payload, str) else json.dumps(payload)
