@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import mcp_types as types
-from fastapi import FastAPI
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,7 +22,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from kapelle import __version__
-from kapelle.api.security import MAX_BODY
+from kapelle.api.router import MAX_BODY, Router
 from kapelle.patterns.registry import built_in
 
 _PREFIX = "/api/v1"
@@ -160,7 +159,7 @@ TOOLS = (
 class Mcp:
     """The server, which costs 60 MB: it is made when the first request comes."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: Router) -> None:
         self._app = app
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
@@ -210,9 +209,7 @@ class Mcp:
     ) -> types.ListToolsResult:
         request: Request = context.request  # type: ignore[assignment]
         owner = request.scope["kapelle.caller"].kind == "owner"
-        known = {
-            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
-        }
+        known = {f"/integrations/{name}" for name in self._app.service.integrations.configured()}
         listed = [
             tool
             for tool in (self.listed if owner else self.for_attempts)
@@ -319,7 +316,7 @@ def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
 
 
 async def _call(
-    app: FastAPI, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
+    app: Router, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
 ) -> types.CallToolResult:
     """Ask the route, as the one who called the tool."""
     path, headers = f"{_PREFIX}{tool.path}", []
@@ -363,7 +360,7 @@ async def _call(
     return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
 
 
-async def _asked(app: FastAPI, scope: Scope, body: bytes) -> tuple[int, str, bytes]:
+async def _asked(app: Router, scope: Scope, body: bytes) -> tuple[int, str, bytes]:
     """The status, the media type and the body of an answer; a stream is cut where it is long."""
     status, kind, found = 500, "", bytearray()
     given = [{"type": "http.request", "body": body}]

@@ -14,12 +14,9 @@ _PING_S = 15
 PUSH = "kapelle.push"
 
 
-# Given with response_class=Response: the framework would call errors streams as well.
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Server-sent events; Last-Event-ID continues them",
-        "content": {"text/event-stream": {}},
-    }
+STREAM: dict[str, Any] = {
+    "description": "Server-sent events; Last-Event-ID continues them",
+    "content": {"text/event-stream": {}},
 }
 
 
