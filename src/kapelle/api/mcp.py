@@ -6,29 +6,28 @@ state is kept between two requests, so every revision of the protocol is served 
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import HTTPConnection, Request
+from starlette.types import Receive, Scope, Send
 
 from kapelle import __version__
-from kapelle.api.router import MAX_BODY, Router
+from kapelle.api.errors import response_to
+from kapelle.api.router import MAX_BODY, Router, Row
+from kapelle.api.sse import EventStream
 from kapelle.patterns.registry import built_in
+from kapelle.service import Service
 
 _PREFIX = "/api/v1"
 # Where a client works, if it says so: the directory of what it asks for.
 DIRECTORY_HEADER = "x-kapelle-directory"
-_IN_PATH = re.compile(r"\{(\w+)\}")
 # Whoever oversteps a limit of length is told so.
 _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
@@ -167,7 +166,7 @@ class Mcp:
         self.listed: list[types.Tool] = []
         # What an attempt is shown: the tools whose routes it may call.
         self.for_attempts: list[types.Tool] = []
-        self._queries: dict[str, set[str]] = {}
+        self._rows = {(row.method, row.path): row for row in app.every()}
         for tool in self._tools.values():
             operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
             if tool.pattern:
@@ -175,8 +174,6 @@ class Mcp:
                 about, schema = item.summary, item.spec_schema
             else:
                 about, schema = operation["description"], _arguments(operation, document)
-                given = operation.get("parameters", ())
-                self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
             known = self.listed[0].input_schema["properties"] if tool.pattern else {}
             self.listed.append(_listed(tool, about, schema, known))
             if {"attempt": []} in operation["security"]:
@@ -228,9 +225,10 @@ class Mcp:
         arguments = {**(params.arguments or {}), **tool.fixed}
         if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
             arguments.setdefault("directory", here)
-        calling = asyncio.create_task(
-            _call(self._app, tool, self._queries.get(tool.name, set()), arguments, request.scope)
-        )
+        if tool.pattern:
+            arguments = {"pattern": tool.pattern, "spec": arguments}
+        row = self._rows[tool.method.upper(), f"{_PREFIX}{tool.path}"]
+        calling = asyncio.create_task(_call(self._app.service, row, arguments, request.scope))
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
                 await context.session.report_progress(0, message=f"{tool.name} goes on")
@@ -316,78 +314,22 @@ def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
 
 
 async def _call(
-    app: Router, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
+    service: Service, row: Row, arguments: dict[str, Any], caller: Scope
 ) -> types.CallToolResult:
     """Ask the route, as the one who called the tool."""
-    path, headers = f"{_PREFIX}{tool.path}", []
-    for name in _IN_PATH.findall(tool.path):
-        if not isinstance(value := arguments.pop(name, None), str) or not value:
-            return _answer(f"`{name}` is missing: the id of what is meant.", failed=True)
-        if "/" in value:
-            return _answer(f"{value!r} is no id.", failed=True)
-        path = path.replace(f"{{{name}}}", value)
-    for name in ("idempotency_key", "last_event_id"):
-        if isinstance(value := arguments.pop(name, None), str):
-            headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
-    # What a route that only reads does not know is its to refuse.
-    asked = set(arguments) if tool.method != "post" else in_query & set(arguments)
-    query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
-    body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": tool.method.upper(),
-        "scheme": "http",
-        "path": path,
-        "raw_path": quote(path).encode(),
-        "query_string": query.encode(),
-        "headers": [(b"content-type", b"application/json"), *headers],
-        "kapelle.caller": caller["kapelle.caller"],
-        "client": caller.get("client"),
-        "server": caller.get("server"),
-    }
-    content = json.dumps(body).encode() if tool.method == "post" else b""
-    status, kind, data = await _asked(app, scope, content)
-    if kind.startswith("text/event-stream"):
-        return _answer(_events(data))
-    found = json.loads(data)
-    if status >= 400:
-        error = found["error"]
-        return _answer(" ".join(filter(None, (error["message"], error.get("hint")))), failed=True)
-    shown = found if isinstance(found, dict) else {"items": found}
+    scope = {**caller, "method": row.method, "path": row.path}
+    try:
+        scope["path_params"] = found = row.binding.arranged(arguments)
+        answer = await row.perform(HTTPConnection(scope), service, found)
+    except Exception as error:
+        told = json.loads(bytes(response_to(scope, error).body))["error"]
+        return _answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
+    if isinstance(answer, EventStream):
+        return _answer(_events(await answer.read(_MOST_TEXT)))
+    answer = json.loads(row.binding.answer.dump_json(answer))
+    shown = answer if isinstance(answer, dict) else {"items": answer}
     # That a whole list is empty is an answer, that a field of something is not worth its words.
     return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
-
-
-async def _asked(app: Router, scope: Scope, body: bytes) -> tuple[int, str, bytes]:
-    """The status, the media type and the body of an answer; a stream is cut where it is long."""
-    status, kind, found = 500, "", bytearray()
-    given = [{"type": "http.request", "body": body}]
-    gone = asyncio.Event()
-
-    async def receive() -> Message:
-        if not given:
-            await gone.wait()
-        return given.pop() if given else {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        nonlocal status, kind
-        if message["type"] == "http.response.start":
-            status = message["status"]
-            kind = dict(message["headers"]).get(b"content-type", b"").decode()
-        else:
-            found.extend(message.get("body", b""))
-            if kind.startswith("text/event-stream") and len(found) > _MOST_TEXT:
-                raise _Enough
-
-    with suppress(_Enough):
-        await app(scope, receive, send)
-    return status, kind, bytes(found)
-
-
-class _Enough(Exception):
-    """More of a stream than an agent should have to read at once."""
 
 
 def _events(data: bytes) -> dict[str, Any]:

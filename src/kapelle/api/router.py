@@ -74,8 +74,10 @@ class Row:
     def binding(self) -> "Binding":
         return Binding(self)
 
-    async def answer(self, request: HTTPConnection, service: Service) -> Response | None:
-        """What its use case says; None where that has spoken for itself."""
+    async def perform(
+        self, request: HTTPConnection, service: Service, found: dict[str, Any] | None = None
+    ) -> Any:
+        """What its use case says to a request, or to what was found elsewhere."""
         ours = {
             "parent": await self.who(request, service),
             "attempt_id": request.scope["kapelle.caller"].attempt_id,
@@ -83,11 +85,14 @@ class Row:
             "service": service,
             "request": request,
         }
-        given = await self.binding.read(request)
+        given = self.binding.valid(await self.binding.read(request) if found is None else found)
         given |= {name: ours[name] for name in self.binding.ours}
-        answer: Any = self.use_case(**given, **self.fixed)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        answer = self.use_case(**given, **self.fixed)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def answer(self, request: HTTPConnection, service: Service) -> Response | None:
+        """That as a response; None where it has spoken for itself."""
+        answer = await self.perform(request, service)
         if self.method == "WEBSOCKET":
             return None
         if isinstance(answer, Response):
@@ -134,7 +139,7 @@ class Binding:
         }
 
     async def read(self, request: HTTPConnection) -> dict[str, Any]:
-        """The arguments that a request gives; InvalidInput says all that is wrong with them."""
+        """What a request says."""
         query: dict[str, Any] = {}
         # Without those that are empty: `?status=&tag=` asks for everything.
         for name, value in parse_qsl(request.scope["query_string"].decode("latin-1")):
@@ -148,6 +153,28 @@ class Binding:
                 found |= await _body(request, named)
             elif named in sources[place]:
                 found[named] = sources[place][named]
+        return found
+
+    def arranged(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The same of arguments that were given without saying where each stands."""
+        found, rest = dict[str, Any](), dict(arguments)
+        for place, named in self.places.values():
+            value = rest.pop(named.replace("-", "_"), None)
+            if place == "path" and not (isinstance(value, str) and value):
+                raise InvalidInput(f"`{named}` is missing: the id of what is meant.")
+            if place in {"path", "query", "header"} and value is not None:
+                found[named] = _text(value)
+            elif value is not None:
+                rest[named] = value
+        texts = {name: _text(value) for name, value in rest.items() if value is not None}
+        return found | {
+            named: texts if place == "filter" else rest
+            for place, named in self.places.values()
+            if place == "filter" or (place == "body" and rest)
+        }
+
+    def valid(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that were found; InvalidInput says all that is wrong with them."""
         try:
             valid = self.takes.model_validate(found)
         except ValidationError as error:
@@ -168,6 +195,11 @@ def _holds(annotation: Any, kind: type) -> bool:
         return any(_holds(one, kind) for one in get_args(annotation))
     found = get_origin(annotation) or annotation
     return inspect.isclass(found) and issubclass(found, kind)
+
+
+def _text(value: Any) -> Any:
+    """What would stand in a query: somebody may give a number where an id of digits is meant."""
+    return [str(one) for one in value] if isinstance(value, list) else str(value)
 
 
 class TooLarge(KapelleError, code="too_large", http_status=413):

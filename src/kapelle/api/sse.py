@@ -55,6 +55,16 @@ class EventStream(Response):
             writing.result()
         await send(_body(b"", more=False))
 
+    async def read(self, most: int) -> bytes:
+        """All that comes until there is no more, or much of it."""
+        found = bytearray()
+        async with aclosing(self._items) as items:
+            async for item in items:
+                found += self._render(item)
+                if len(found) > most:
+                    break
+        return bytes(found)
+
     async def _write(self, send: Send, push: Callable[[bytes], bool] | None) -> None:
         # A client that goes away while an event is being sent must not leave a watch behind.
         async with aclosing(self._items) as items:
