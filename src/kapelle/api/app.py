@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kapelle.api.page import WithPage
+from kapelle.api.page import is_page, page
 from kapelle.api.router import Router, Row
 from kapelle.api.routes import ROUTES, daemon
 from kapelle.api.security import Guard, anybody, owner_only
@@ -19,7 +19,7 @@ _PREFIX = "/api/v1"
 def routes() -> Router:
     """The application without its guard: what the OpenAPI document is made of."""
 
-    def openapi() -> dict[str, Any]:
+    def openapi() -> Any:
         return router.openapi()
 
     hidden = (
@@ -38,26 +38,24 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.service = service
-    return Guard(WithPage(_WithMcp(app)), token, allowed_hosts, service.sessions.knows)
+    mcp: asyncio.Future[ASGIApp] | None = None
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal mcp
+        answer: ASGIApp = app
+        if is_page(scope):
+            answer = await page(scope)
+        elif scope["path"] == "/mcp":
+            # Once somebody asks for it: it costs a second and 60 MB.
+            if mcp is None or (mcp.done() and mcp.exception()):
+                mcp = asyncio.ensure_future(asyncio.to_thread(_mcp, app))
+            answer = await asyncio.shield(mcp)
+        await answer(scope, receive, send)
+
+    return Guard(serve, token, allowed_hosts, service.sessions.knows)
 
 
-class _WithMcp:
-    """Serves /mcp beside the routes, once somebody asks for it: it costs a second and 60 MB."""
+def _mcp(app: Router) -> ASGIApp:
+    from kapelle.api.mcp import Mcp
 
-    def __init__(self, app: Router) -> None:
-        self._app = app
-        self._mcp: asyncio.Future[ASGIApp] | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != "/mcp":
-            await self._app(scope, receive, send)
-            return
-        if self._mcp is None or (self._mcp.done() and self._mcp.exception()):
-            self._mcp = asyncio.ensure_future(asyncio.to_thread(self._made))
-        serve = await asyncio.shield(self._mcp)
-        await serve(scope, receive, send)
-
-    def _made(self) -> ASGIApp:
-        from kapelle.api.mcp import Mcp
-
-        return Mcp(self._app)
+    return Mcp(app)

@@ -5,6 +5,7 @@ state is kept between two requests, so every revision of the protocol is served 
 """
 
 import asyncio
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from kapelle import __version__
 from kapelle.api.errors import response_to
 from kapelle.api.router import MAX_BODY, Router, Row
+from kapelle.api.security import owner_only
 from kapelle.api.sse import EventStream
 from kapelle.patterns.registry import built_in
 from kapelle.service import Service
@@ -80,11 +82,11 @@ class Tool:
 
 
 def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
-    return Tool(name, "get", path, about, read_only=True, fixed=fixed)
+    return Tool(name, "GET", path, about, read_only=True, fixed=fixed)
 
 
 def _write(name: str, path: str, about: str = "", *, destructive: bool = False) -> Tool:
-    return Tool(name, "post", path, about, destructive=destructive)
+    return Tool(name, "POST", path, about, destructive=destructive)
 
 
 TOOLS = (
@@ -134,7 +136,7 @@ TOOLS = (
     _read("note_get", "/notes/entry"),
     _read("note_list", "/notes"),
     _read("note_watch", "/notes/watch"),
-    Tool("note_delete", "delete", "/notes", destructive=True),
+    Tool("note_delete", "DELETE", "/notes", destructive=True),
     _write("lock_take", "/locks"),
     _write("lock_release", "/locks/release"),
     _read("lock_list", "/locks"),
@@ -143,15 +145,10 @@ TOOLS = (
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
-    *(
-        Tool(name, "post", path, read_only=True)
-        for name, path in (
-            ("linear_query", "/integrations/linear"),
-            ("logs_query", "/integrations/logs"),
-            ("database_query", "/integrations/database"),
-            ("ci_logs", "/integrations/ci"),
-        )
-    ),
+    Tool("linear_query", "POST", "/integrations/linear", read_only=True),
+    Tool("logs_query", "POST", "/integrations/logs", read_only=True),
+    Tool("database_query", "POST", "/integrations/database", read_only=True),
+    Tool("ci_logs", "POST", "/integrations/ci", read_only=True),
 )
 
 
@@ -162,21 +159,21 @@ class Mcp:
         self._app = app
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
-        document = app.openapi()
+        rows = {(row.method, row.path): row for row in app.every()}
         self.listed: list[types.Tool] = []
         # What an attempt is shown: the tools whose routes it may call.
         self.for_attempts: list[types.Tool] = []
-        self._rows = {(row.method, row.path): row for row in app.every()}
+        self._rows: dict[str, Row] = {}
         for tool in self._tools.values():
-            operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
+            row = self._rows[tool.name] = rows[tool.method, f"{_PREFIX}{tool.path}"]
             if tool.pattern:
                 item = patterns[tool.pattern]
                 about, schema = item.summary, item.spec_schema
             else:
-                about, schema = operation["description"], _arguments(operation, document)
+                about, schema = inspect.getdoc(row.use_case) or "", _arguments(row)
             known = self.listed[0].input_schema["properties"] if tool.pattern else {}
             self.listed.append(_listed(tool, about, schema, known))
-            if {"attempt": []} in operation["security"]:
+            if row.who is not owner_only:
                 self.for_attempts.append(self.listed[-1])
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
@@ -227,7 +224,7 @@ class Mcp:
             arguments.setdefault("directory", here)
         if tool.pattern:
             arguments = {"pattern": tool.pattern, "spec": arguments}
-        row = self._rows[tool.method.upper(), f"{_PREFIX}{tool.path}"]
+        row = self._rows[tool.name]
         calling = asyncio.create_task(_call(self._app.service, row, arguments, request.scope))
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
@@ -238,7 +235,7 @@ class Mcp:
 
 
 def _start(pattern: str) -> Tool:
-    return Tool(f"{pattern.replace('-', '_')}_start", "post", "/runs", pattern=pattern)
+    return Tool(f"{pattern.replace('-', '_')}_start", "POST", "/runs", pattern=pattern)
 
 
 def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any]) -> types.Tool:
@@ -270,19 +267,16 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any
     )
 
 
-def _arguments(operation: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+def _arguments(row: Row) -> dict[str, Any]:
     """What a route takes in its path, query, headers and body, as one object."""
-    defs = document["components"]["schemas"]
-    properties, required = dict[str, Any](), list[str]()
-    for parameter in operation.get("parameters", ()):
-        name = parameter["name"].replace("-", "_")
-        properties[name] = {**parameter["schema"], "description": parameter.get("description", "")}
-        required += [name] if parameter.get("required") else []
-    if "requestBody" in operation:
-        body = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], defs)
-        properties |= body["properties"]
-        required += body.get("required", [])
-    return {"properties": properties, "required": required, "$defs": defs}
+    schema = row.binding.takes.model_json_schema()
+    parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}
+    required = [name for name in schema.get("required", ()) if name != row.binding.whole]
+    if row.binding.whole:
+        whole = _resolved(parts.pop(row.binding.whole), schema["$defs"])
+        parts |= whole["properties"]
+        required += whole.get("required", ())
+    return {**schema, "properties": parts, "required": required}
 
 
 def _resolved(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,11 +33,12 @@ _HEADERS = {
 }
 # What a use case may take that no request holds.
 _OURS = frozenset({"self", "service", "request", "parent", "attempt_id"})
-_WITHOUT_BODY = frozenset({"GET", "DELETE", "WEBSOCKET"})
 _JSON = "application/json"
 _IS_JSON = re.compile(r"application/(.+\+)?json")
 _MOST_PROBLEMS = 10
 _REF = "#/components/schemas/"
+_INFO = {"title": "Kapelle", "description": "Conducts coding agents.", "version": __version__}
+_ABOUT = {"openapi": "3.1.0", "info": _INFO}
 _TOKENS = ("token", "attempt")
 _ERRORS = {
     400: "a request that cannot be read",
@@ -111,8 +112,10 @@ class Binding:
         self.ours = taken.keys() & _OURS
         gives = signature.return_annotation if row.told is None else Any
         self.answer: TypeAdapter[Any] = TypeAdapter(gives)
-        # Where each stands, and its name there.
+        # Where each stands, and its name there; and the one that is the whole body, or query.
         self.places: dict[str, tuple[str, str]] = {}
+        self.whole = ""
+        self.has_body = row.method not in {"GET", "DELETE", "WEBSOCKET"}
         fields: dict[str, Any] = {}
         in_path = re.findall(r"{(\w+)}", row.path)
         for name, one in taken.items():
@@ -122,21 +125,16 @@ class Binding:
             fields[name] = (annotation, ... if one.default is one.empty else one.default)
             named = in_path[0] if name == "text" else name
             if _holds(annotation, BaseModel):
-                place = "filter" if row.method in _WITHOUT_BODY else "body"
+                self.whole = name
             elif name in _HEADERS:
-                place, named = "header", name.replace("_", "-")
+                self.places[name] = ("header", name.replace("_", "-"))
             else:
-                place = "path" if named in in_path else "query"
-            self.places[name] = (place, named)
-        config = ConfigDict(alias_generator=lambda name: self.places[name][1])
+                self.places[name] = ("path" if named in in_path else "query", named)
+        config = ConfigDict(alias_generator=lambda name: self.places.get(name, ("", name))[1])
         self.takes = create_model(f"{row.method} {row.path}", __config__=config, **fields)
-        filters = [one for name, (one, _) in fields.items() if self.places[name][0] == "filter"]
-        self._lists = {
-            name
-            for model in (self.takes, *filters)
-            for name, one in model.model_fields.items()
-            if _holds(one.annotation, list)
-        }
+        models = [self.takes, *(one for one, _ in fields.values() if hasattr(one, "model_fields"))]
+        every = [pair for model in models for pair in model.model_fields.items()]
+        self._lists = {name for name, one in every if _holds(one.annotation, list)}
 
     async def read(self, request: HTTPConnection) -> dict[str, Any]:
         """What a request says."""
@@ -145,48 +143,38 @@ class Binding:
         for name, value in parse_qsl(request.scope["query_string"].decode("latin-1")):
             query[name] = [*query.get(name, ()), value] if name in self._lists else value
         sources = {"path": request.path_params, "query": query, "header": request.headers}
-        found: dict[str, Any] = {}
-        for place, named in self.places.values():
-            if place == "filter":
-                found[named] = query
-            elif place == "body" and isinstance(request, Request):
-                found |= await _body(request, named)
-            elif named in sources[place]:
-                found[named] = sources[place][named]
+        places = self.places.values()
+        found = {named: sources[at][named] for at, named in places if named in sources[at]}
+        if self.whole and not self.has_body:
+            found[self.whole] = query
+        elif self.whole and isinstance(request, Request):
+            found |= await _body(request, self.whole)
         return found
 
     def arranged(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The same of arguments that were given without saying where each stands."""
-        found, rest = dict[str, Any](), dict(arguments)
+        rest = {name: value for name, value in arguments.items() if value is not None}
+        keys = {named: named.replace("-", "_") for _, named in self.places.values()}
+        found = {named: _text(rest.pop(key)) for named, key in keys.items() if key in rest}
         for place, named in self.places.values():
-            value = rest.pop(named.replace("-", "_"), None)
-            if place == "path" and not (isinstance(value, str) and value):
+            if place == "path" and not found.get(named):
                 raise InvalidInput(f"`{named}` is missing: the id of what is meant.")
-            if place in {"path", "query", "header"} and value is not None:
-                found[named] = _text(value)
-            elif value is not None:
-                rest[named] = value
-        texts = {name: _text(value) for name, value in rest.items() if value is not None}
-        return found | {
-            named: texts if place == "filter" else rest
-            for place, named in self.places.values()
-            if place == "filter" or (place == "body" and rest)
-        }
+        if self.whole:
+            texts = {name: _text(value) for name, value in rest.items()}
+            found[self.whole] = rest if self.has_body else texts
+        return found
 
     def valid(self, found: dict[str, Any]) -> dict[str, Any]:
         """The arguments that were found; InvalidInput says all that is wrong with them."""
         try:
             valid = self.takes.model_validate(found)
         except ValidationError as error:
-            problems = error.errors(include_url=False)[:_MOST_PROBLEMS]
-            raise InvalidInput("; ".join(map(self._problem, problems))) from None
-        return {name: getattr(valid, name) for name in self.places}
-
-    def _problem(self, error: Any) -> str:
-        # What is wrong in a body or a query has its place there.
-        whole = any(named == error["loc"][0] and place in {"body", "filter"}
-                    for place, named in self.places.values())  # fmt: skip
-        return problem({**error, "loc": error["loc"][whole:]})
+            problems: list[Any] = error.errors(include_url=False)[:_MOST_PROBLEMS]
+            for one in problems:
+                # What is wrong in a body or a query has its place there.
+                one["loc"] = one["loc"][one["loc"][0] == self.whole :]
+            raise InvalidInput("; ".join(map(problem, problems))) from None
+        return {name: getattr(valid, name) for name in self.takes.model_fields}
 
 
 def _holds(annotation: Any, kind: type) -> bool:
@@ -233,16 +221,12 @@ class Router:
     def __init__(self, rows: Mapping[str, tuple[Row, ...]]) -> None:
         self.rows = rows  # by their tags; those without one are not documented
         self.service: Service
-        # By how many parts their paths have, and the noun among them.
-        self._by_shape: dict[tuple[int, str], list[tuple[list[str], Row]]] = {}
-        for row in self.every():
-            parts = row.path.split("/")
-            self._by_shape.setdefault(_shape(parts), []).append((parts, row))
+        self._rows = [(row.path.split("/"), row) for row in self.every()]
 
     def every(self) -> Iterator[Row]:
         return (row for rows in self.rows.values() for row in rows)
 
-    def openapi(self) -> dict[str, Any]:
+    def openapi(self) -> Any:
         """The OpenAPI document, made each time: few ask for it."""
         told = {row: tag for tag, rows in self.rows.items() for row in rows if tag}
         inputs: list[Any] = [(None, "serialization", TypeAdapter(ErrorView))]
@@ -251,33 +235,29 @@ class Router:
             inputs.append((row, "serialization", row.binding.answer))
         schemas, rest = TypeAdapter.json_schemas(inputs, ref_template=_REF + "{model}")
         shared = rest["$defs"]
+        error = {"content": {_JSON: {"schema": schemas[None, "serialization"]}}}
+        bad = {str(code): {"description": about, **error} for code, about in _ERRORS.items()}
         paths: dict[str, Any] = {}
         for row, tag in told.items():
             if row.method != "WEBSOCKET":
                 takes = shared.pop(schemas[row, "validation"]["$ref"].removeprefix(_REF))
                 operation = _operation(tag, row, takes, shared)
-                operation["responses"] = _responses(
-                    row, schemas[row, "serialization"], schemas[None, "serialization"]
-                )
+                content = {_JSON: {"schema": schemas[row, "serialization"]}}
+                good = row.told or {"description": "Successful Response", "content": content}
+                operation["responses"] = {str(row.status): good, **bad}
                 paths.setdefault(row.path, {})[row.method.lower()] = operation
         # What a query is made of is told by the parameters.
         words = json.dumps([paths, shared])
         named = {name: one for name, one in sorted(shared.items()) if f'"{_REF}{name}"' in words}
         tokens = {token: {"type": "http", "scheme": "bearer"} for token in _TOKENS}
         components = {"schemas": named, "securitySchemes": tokens}
-        about = "A conductor for coding agents."
-        info = {"title": "Kapelle", "description": about, "version": __version__}
-        document = {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
-        return dict(_filled(document))
+        return _filled({**_ABOUT, "paths": paths, "components": components})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request: Request | WebSocket
-        if scope["type"] == "websocket":
-            request, method = WebSocket(scope, receive, send), "WEBSOCKET"
-        else:
-            request, method = Request(scope, receive), scope["method"]
+        socket = scope["type"] == "websocket"
+        request = WebSocket(scope, receive, send) if socket else Request(scope, receive)
         try:
-            answer = await self._answer(request, method)
+            answer = await self._answer(request, "WEBSOCKET" if socket else scope["method"])
         except Exception as error:
             state = getattr(request, "application_state", WebSocketState.CONNECTING)
             if state is not WebSocketState.CONNECTING:
@@ -287,31 +267,29 @@ class Router:
             await answer(scope, receive, send)
 
     async def _answer(self, request: HTTPConnection, method: str) -> Response | None:
-        parts = request.scope["path"].split("/")
-        found: dict[str, tuple[dict[str, str], Row]] = {}
-        for names, row in self._by_shape.get(_shape(parts), ()):
-            pairs = zip(names, parts, strict=True)
-            values = {name[1:-1]: part for name, part in pairs if name[:1] == "{"}
-            if all(values.values()) and row.path.format_map(values) == request.scope["path"]:
-                found.setdefault(row.method, (values, row))
+        path, found = request.scope["path"], dict[str, tuple[dict[str, str], Row]]()
+        parts = path.split("/")
+        for names, row in self._rows:
+            # The third is the noun.
+            if len(names) == len(parts) and names[3:4] == parts[3:4]:
+                pairs = zip(names, parts, strict=True)
+                values = {name[1:-1]: part for name, part in pairs if name[:1] == "{"}
+                if all(values.values()) and row.path.format_map(values) == path:
+                    found.setdefault(row.method, (values, row))
         if method in found:
             request.scope["path_params"], row = found[method]
             return await row.answer(request, self.service)
+        found.pop("WEBSOCKET", None)
         if not found:
             return error_response(404, "not_found", "There is no such address.")
-        text = "This address does not know that method."
-        response = error_response(405, "method_not_allowed", text)
+        response = error_response(405, "method_not_allowed", "This address knows other methods.")
         response.headers["Allow"] = ", ".join(sorted(found))
         return response
 
 
-def _shape(parts: list[str]) -> tuple[int, str]:
-    return len(parts), parts[3] if len(parts) > 3 else ""
-
-
 def _operation(tag: str, row: Row, takes: Any, shared: Any) -> dict[str, Any]:
     """How a row is told, but for its answers."""
-    name = row.name or row.use_case.__name__
+    name, made = row.name or row.use_case.__name__, row.binding
     operation: dict[str, Any] = {
         "tags": [tag],
         "summary": name.replace("_", " ").title(),
@@ -321,29 +299,28 @@ def _operation(tag: str, row: Row, takes: Any, shared: Any) -> dict[str, Any]:
     if row.who is not anybody:
         tokens = _TOKENS[:1] if row.who is owner_only else _TOKENS
         operation["security"] = [{token: []} for token in tokens]
-    for place, named in row.binding.places.values():
-        schema, required = takes["properties"][named], named in takes.get("required", ())
-        if place == "body":
-            body = {"required": required or None, "content": {_JSON: {"schema": schema}}}
-            operation["requestBody"] = body
-            continue
-        several = takes
-        if place == "filter":
-            several, place = shared[schema["$ref"].removeprefix(_REF)], "query"
-        for one in several["properties"] if several is not takes else (named,):
-            schema, required = several["properties"][one], one in several.get("required", ())
-            about = {"name": one, "in": place, "required": required, "schema": schema}
-            about["description"] = schema.get("description")
-            operation.setdefault("parameters", []).append(about)
+    places = {named: place for place, named in made.places.values()}
+    told = [takes]
+    if made.whole:
+        schema = takes["properties"].pop(made.whole)
+        if made.has_body:
+            operation["requestBody"] = {"content": {_JSON: {"schema": schema}}}
+            if made.whole in takes.get("required", ()):
+                operation["requestBody"]["required"] = True
+        else:
+            told.append(shared[schema["$ref"].removeprefix(_REF)])
+    operation["parameters"] = [
+        {
+            "name": name,
+            "in": places.get(name, "query"),
+            "required": name in model.get("required", ()),
+            "schema": schema,
+            "description": schema.get("description"),
+        }
+        for model in told
+        for name, schema in model.get("properties", {}).items()
+    ] or None
     return operation
-
-
-def _responses(row: Row, gives: Any, error: Any) -> dict[str, Any]:
-    content = {_JSON: {"schema": gives}}
-    good = row.told or {"description": "Successful Response", "content": content}
-    bad = {"content": {_JSON: {"schema": error}}}
-    told = {str(code): {"description": about, **bad} for code, about in _ERRORS.items()}
-    return {str(row.status): good, **told}
 
 
 def _filled(found: Any) -> Any:

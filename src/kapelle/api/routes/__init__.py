@@ -5,8 +5,11 @@ others, which stream or set cookies, stand in the modules beside this one.
 """
 
 from kapelle.api.router import Row
-from kapelle.api.routes import daemon, output, terminals
-from kapelle.api.security import attempt_too, below_only, own_or_below, owner_only
+from kapelle.api.routes import daemon, output
+from kapelle.api.routes.output import BYTES, PICTURE
+from kapelle.api.routes.terminals import terminal
+from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
+from kapelle.api.sse import STREAM
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
@@ -15,6 +18,7 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.notify import Notify
+from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
 from kapelle.service.report import Reports
@@ -26,6 +30,8 @@ from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
+
+_NOTHING = {"description": "Successful Response"}
 
 
 def _changes(kind: str) -> tuple[Row, ...]:
@@ -103,11 +109,12 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
-        *daemon.ROWS,
+        Row("GET", "/healthz", anybody, daemon.healthz),
     ),
     "logins": (
         Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),
-        *daemon.LOGINS,
+        Row("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
+        Row("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
     ),
     "usage": (Row("GET", "/usage", owner_only, Usages.report, "usage"),),
     "trust": (
@@ -178,6 +185,13 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("DELETE", "/batches/{name}", owner_only, Batches.delete),
     ),
     "report": (Row("GET", "/report", owner_only, Reports.report, "get"),),
-    "output": (*output.ROWS, *terminals.ROWS),
-    "events": daemon.EVENTS,
+    "output": (
+        Row("GET", "/tasks/{task_id}/output", own_or_below, output.output, told=BYTES),
+        Row("GET", "/tasks/{task_id}/output/find", own_or_below, output.find),
+        Row("GET", "/tasks/{task_id}/files", own_or_below, Output.files),
+        Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, output.picture, told=PICTURE),
+        Row("GET", "/tasks/{task_id}/transcript", own_or_below, output.transcript, told=STREAM),
+        Row("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
+    ),
+    "events": (Row("GET", "/events", attempt_too, daemon.events, told=STREAM),),
 }  # fmt: skip

@@ -1,5 +1,4 @@
-"""The daemon itself: its health, its history as a stream, and sessions of browsers: a one-time code
-becomes a cookie."""
+"""The daemon itself: its health, its history as a stream, and the sessions of browsers."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -8,9 +7,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kapelle.api.router import Row
-from kapelle.api.security import anybody, attempt_too, cookie_name, owner_only
-from kapelle.api.sse import STREAM, EventStream, sent_event
+from kapelle.api.security import cookie_name
+from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.task import Activity, Event
 from kapelle.service import Service
@@ -104,12 +102,3 @@ async def log_out(service: Service, request: Request) -> Response:
     response = Response(status_code=204)
     response.delete_cookie(name, path="/")
     return response
-
-
-_NOTHING = {"description": "Successful Response"}
-ROWS = (Row("GET", "/healthz", anybody, healthz),)
-EVENTS = (Row("GET", "/events", attempt_too, events, told=STREAM),)
-LOGINS = (
-    Row("POST", "/login", anybody, log_in, status=204, told=_NOTHING),
-    Row("POST", "/logout", owner_only, log_out, status=204, told=_NOTHING),
-)

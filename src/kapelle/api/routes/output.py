@@ -8,17 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.responses import Response
 
-from kapelle.api.router import Row
-from kapelle.api.security import own_or_below
-from kapelle.api.sse import STREAM, EventStream, sent_event
+from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.task import Record
-from kapelle.domain.views import AttemptFile, OutputHits
+from kapelle.domain.views import OutputHits
 from kapelle.runner.output import FARTHEST
 from kapelle.service import Service
 from kapelle.service.output import Line, outline
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_BYTES: dict[str, Any] = {
+BYTES: dict[str, Any] = {
     "description": "The bytes from offset on, at most limit of them; none at the end",
     "content": {"application/octet-stream": _BINARY},
     "headers": {
@@ -34,7 +32,7 @@ _BYTES: dict[str, Any] = {
         },
     },
 }
-_PICTURE = {"description": "The picture as the agent saved it", "content": {"image/*": _BINARY}}
+PICTURE = {"description": "The picture as the agent saved it", "content": {"image/*": _BINARY}}
 
 _PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,2}"
 
@@ -89,11 +87,6 @@ async def find(
     return await service.output.find(task_id, attempt, stream, query, offset, limit)
 
 
-async def files(task_id: str, service: Service) -> list[AttemptFile]:
-    """The pictures that its agents took of what they saw."""
-    return await service.output.files(task_id)
-
-
 async def picture(
     task_id: str,
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
@@ -126,13 +119,3 @@ async def transcript(
 
 def _rendered(line: Line) -> bytes:
     return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))
-
-
-_TASK = "/tasks/{task_id}"
-ROWS = (
-    Row("GET", f"{_TASK}/output", own_or_below, output, told=_BYTES),
-    Row("GET", f"{_TASK}/output/find", own_or_below, find),
-    Row("GET", f"{_TASK}/files", own_or_below, files),
-    Row("GET", f"{_TASK}/files/{{name}}", own_or_below, picture, told=_PICTURE),
-    Row("GET", f"{_TASK}/transcript", own_or_below, transcript, told=STREAM),
-)

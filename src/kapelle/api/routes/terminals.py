@@ -8,9 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from kapelle.api.router import Row
 from kapelle.api.routes.output import Which
-from kapelle.api.security import owner_only
 from kapelle.domain.specs import Spec
 from kapelle.runner.output import FARTHEST
 from kapelle.service import Service
@@ -88,6 +86,3 @@ async def _type(typed: asyncio.Queue[Message], attached: Attached) -> None:
                 size = Size.model_validate_json(text)
                 await attached.resize(size.rows, size.columns)
         typed.task_done()
-
-
-ROWS = (Row("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),)
