@@ -119,7 +119,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
             if caller in {"child", "foreign"} and not named and "{" not in tool.path:
                 cells.append("")
                 continue
-            known = {one["name"] for one in document[f"/api/v1{tool.path}"][tool.method].get(
+            known = {one["name"] for one in document[f"/api/v1{tool.path}"][tool.method.lower()].get(
                 "parameters", ())}  # fmt: skip
             at_once = {"timeout_s": 0} if "timeout_s" in known else {}
             query = urlencode({**tool.fixed, **named, **at_once})
