@@ -106,13 +106,8 @@ def open_door(directory: Path) -> Iterator[Door]:
 @cache
 def every_route(task_id: str = "task_0") -> list[tuple[str, str]]:
     """Every method and path that the router knows, with a task's id filled in."""
-    app = routes()
-    found = [
+    return [
         (row.method, row.path.replace("{task_id}", task_id))
-        for row in app.every()
+        for row in routes().every()
         if row.method != "WEBSOCKET"
     ]
-    hidden = {"/healthz", "/api/v1/openapi.json"}
-    documented = sum(len(methods) for methods in app.openapi()["paths"].values())
-    assert len(found) == documented + len(hidden), "the enumeration misses routes"
-    return found
