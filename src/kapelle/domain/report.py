@@ -13,7 +13,7 @@ Entry = dict[str, Any]
 FINAL = frozenset({"completed", "failed", "cancelled"})
 _SECTIONS = {
     "needs": "Needs you",
-    "failed": "Failed",
+    "failed": "Failed or cancelled",
     "done": "Done",
     "open": "Under way",
 }
@@ -142,14 +142,18 @@ def _summary(report: dict[str, Any]) -> str:
     done = [entry for entry in entries if entry["group"] == "done"]
     proven = sum(entry["verified"] is True for entry in done)
     parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
-    for group, words in (("failed", "failed"), ("needs", "need you"), ("open", "under way")):
-        if number := sum(entry["group"] == group for entry in entries):
-            parts.append(f"{number} {words}")
+    cancelled = sum(entry["status"] == "cancelled" for entry in entries)
+    others = {
+        "failed": sum(entry["group"] == "failed" for entry in entries) - cancelled,
+        "cancelled": cancelled,
+        "need you": sum(entry["group"] == "needs" for entry in entries),
+        "under way": sum(entry["group"] == "open" for entry in entries),
+    }
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
         "with a pull request": sum(bool(_url(entry)) for entry in entries),
     }
-    parts += [f"{number} {words}" for words, number in delivered.items() if number]
+    parts += [f"{number} {words}" for words, number in (others | delivered).items() if number]
     return f"{len(entries)} asked for: {', '.join(parts)}."
 
 
