@@ -1,5 +1,6 @@
 """What became of work, for people: what to type next, and the report of a night in Markdown."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -142,18 +143,15 @@ def _summary(report: dict[str, Any]) -> str:
     done = [entry for entry in entries if entry["group"] == "done"]
     proven = sum(entry["verified"] is True for entry in done)
     parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
-    cancelled = sum(entry["status"] == "cancelled" for entry in entries)
-    others = {
-        "failed": sum(entry["group"] == "failed" for entry in entries) - cancelled,
-        "cancelled": cancelled,
-        "need you": sum(entry["group"] == "needs" for entry in entries),
-        "under way": sum(entry["group"] == "open" for entry in entries),
-    }
+    called_off = {"cancelled": "cancelled"}
+    stand = Counter(called_off.get(entry["status"], entry["group"]) for entry in entries)
+    words = {"failed": "failed", **called_off, "needs": "need you", "open": "under way"}
+    parts += [f"{stand[name]} {told}" for name, told in words.items() if stand[name]]
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
         "with a pull request": sum(bool(_url(entry)) for entry in entries),
     }
-    parts += [f"{number} {words}" for words, number in (others | delivered).items() if number]
+    parts += [f"{number} {words}" for words, number in delivered.items() if number]
     return f"{len(entries)} asked for: {', '.join(parts)}."
 
 
