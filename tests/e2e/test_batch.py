@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import kapelle as api
 from tests.e2e.ensembles import (
     answer,
     cast,
@@ -166,6 +167,24 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     assert "there is no item" in kapelle.cli("batch", "-a", "rehearsal", cwd=repository).stderr
     with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
         kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})
+
+
+def test_a_key_means_the_list_as_it_was_first(kapelle: Instance, repository: Path) -> None:
+    def begin(name: str) -> api.Run:
+        with api.connect(home=kapelle.home.root, start=False) as client:
+            where = {"directory": str(repository), "agent": "rehearsal", "saved": name}
+            return client.runs.start("batch", idempotency_key="tonight", **where)
+
+    for name in ("ideas", "others"):
+        kapelle.call("PUT", f"/batches/{name}", {"text": "- Do one\n"})
+    first = begin("ideas")
+    kapelle.call("PUT", "/batches/ideas", {"text": "- Do two\n- Do three\n"})
+    assert begin("ideas").id == first.id
+    kapelle.call("DELETE", "/batches/ideas")
+    assert begin("ideas").id == first.id
+    with pytest.raises(api.Conflict, match=f"was used for another run, {first.id}"):
+        begin("others")
+    assert len(rest(kapelle, first.id)["result"]["items"]) == 1
 
 
 def test_every_item_becomes_a_debate(kapelle: Instance, repository: Path) -> None:
