@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, flag
+from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, here
@@ -10,9 +10,10 @@ from kapelle.cli.output import say
 from kapelle.cli.pages import Items, whole_list
 from kapelle.client.http import Connection
 
-project = command_group("Make projects, rename them, put them away, switch between them." + LISTS)
+project = command_group("Make projects, rename them, put them away, delete them, switch between them." + LISTS)
 _PATH = "/projects"
-Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("project"))]
+_OFFERED = completing("project")
+Name = Annotated[str, argument("NAME", "Its name.", autocompletion=_OFFERED)]
 
 
 @project.command("list")
@@ -52,7 +53,7 @@ def rename(name: Name, to: Annotated[str, argument("TO", "Its new name.")]) -> R
 @project.command()
 def switch(
     name: Annotated[
-        str | None, argument("[NAME]", "None leaves it.", autocompletion=completing("project"))
+        str | None, argument("[NAME]", "None leaves it.", autocompletion=_OFFERED)
     ] = None,
 ) -> Report:
     """Have work in this repository belong to a project unless it names one itself."""
@@ -69,3 +70,16 @@ def archive(
     """Put a project away with all its ended work, which is kept; new work takes it out again."""
     yield Connection().put(_PATH, {"name": name, "archived": not undo})
     say(f"{name} is {'back' if undo else 'put away'}.")
+
+
+@project.command()
+def delete(
+    name: Name,
+    move_to: Annotated[
+        str | None,
+        option("NAME", "Where its work goes, and all else of it.", autocompletion=_OFFERED),
+    ] = None,
+) -> Report:
+    """Delete a project to which nothing belongs, or move what does to another one."""
+    yield Connection().delete(_PATH, {"name": name, "move_to": move_to})
+    say(f"{name} is gone{f'; what it had belongs to {move_to} now' if move_to else ''}.")

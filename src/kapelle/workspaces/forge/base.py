@@ -1,6 +1,7 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ class Verdict:
     log: str = ""
 
 
-class Forge:
+class Forge(ABC):
     """One repository at a forge, with a person's own token."""
 
     kind = ""
@@ -74,26 +75,26 @@ class Forge:
         # Takes secrets out of a log before that is cut.
         self.clean: Callable[[str], str] = str
 
+    @abstractmethod
     async def find(self, branch: str) -> PullRequest | None:
         """The open pull request of a branch, if there is one."""
-        raise NotImplementedError
 
-    async def pull_request(self, number: int) -> PullRequest:
-        raise NotImplementedError
+    @abstractmethod
+    async def pull_request(self, number: int) -> PullRequest: ...
 
-    async def open(self, wanted: Wanted) -> PullRequest:
-        raise NotImplementedError
+    @abstractmethod
+    async def open(self, wanted: Wanted) -> PullRequest: ...
 
+    @abstractmethod
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
         """Bring the description of an open one up to date, and make it a draft or ready."""
-        raise NotImplementedError
 
-    async def verdict(self, commit: str) -> Verdict:
-        raise NotImplementedError
+    @abstractmethod
+    async def verdict(self, commit: str) -> Verdict: ...
 
+    @abstractmethod
     async def comments(self, number: int) -> list[Comment]:
         """What people said to it, the oldest first."""
-        raise NotImplementedError
 
     async def current(self, branch: str, number: int | None) -> PullRequest | None:
         """The pull request of a branch: that of the number if it is the branch's still, for the
