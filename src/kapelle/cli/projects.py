@@ -10,7 +10,7 @@ from kapelle.cli.output import say
 from kapelle.cli.pages import Items, whole_list
 from kapelle.client.http import Connection
 
-project = command_group("Make projects, rename them, put them away, delete them, switch between them." + LISTS)
+project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
 _PATH = "/projects"
 _OFFERED = completing("project")
 Name = Annotated[str, argument("NAME", "Its name.", autocompletion=_OFFERED)]

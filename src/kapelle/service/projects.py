@@ -1,4 +1,4 @@
-"""Use cases of projects: create, rename, archive, delete, and make one the current one of a directory."""
+"""Use cases of projects: create, rename, archive, delete, make one that of a directory."""
 
 from contextlib import suppress
 

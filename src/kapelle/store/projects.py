@@ -117,9 +117,7 @@ def _move_notes(connection: sa.Connection, scope: str, to: str) -> None:
     # Of one that was deleted a row is left, which is in the way of nobody.
     gone = sa.select(notes.c.key).where(both).group_by(notes.c.key).having(sa.func.count() > 1)
     keys = connection.execute(gone).scalars().all()
-    connection.execute(
-        notes.delete().where(both, notes.c.key.in_(keys), notes.c.value.is_(None))
-    )
+    connection.execute(notes.delete().where(both, notes.c.key.in_(keys), notes.c.value.is_(None)))
     for key in connection.execute(gone.limit(1)).scalars():
         text, hint = f"Both have a note {key!r}.", f"kapelle notes delete {key} --scope {scope}"
         raise Conflict(text, hint=hint)

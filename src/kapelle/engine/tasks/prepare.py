@@ -108,9 +108,7 @@ async def _take_in_base(attempt: Attempt) -> str:
     agent is told of that. Done again after a crash, it finds the same."""
     base = attempt.task["workspace_base"]
     message = f"Merge {base}\n\nTask: {attempt.task_id}"
-    conflicts = await attempt.parts.workspaces.take_in(
-        attempt.task_id, base, message, as_base=True
-    )
+    conflicts = await attempt.parts.workspaces.take_in(attempt.task_id, base, message, as_base=True)
     found = "\n".join(f"- {name}" for name in conflicts)
     told = _CONFLICTS.format(base=base, found=found) if conflicts else _CLEAN.format(base=base)
     return f"{told}\n\n{attempt.message or ''}".strip()
