@@ -152,9 +152,9 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     ]
     cli("delete", "copy")
     assert "There is no list 'copy'" in kapelle.cli("batches", "show", "copy").stderr
-    run_id = cli("run", "night", "-a", "rehearsal", "--at-once", "1").strip()
-    run = rest(kapelle, run_id)
-    assert (run["status"], run["title"]) == ("completed", "night"), run["reason"]
+    listed = ("batch", "--list", "night", "-a", "rehearsal", "--at-once", "1")
+    run = rest(kapelle, kapelle.cli(*listed, cwd=repository).stdout.strip())
+    assert run["status"] == "completed", run["reason"]
     assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
     # A schedule has what the list holds when it starts.
     plan = ("--cron", "0 3 1 1 *", "batch", "--list", "night", "-a", "rehearsal")
