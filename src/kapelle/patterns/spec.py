@@ -52,6 +52,24 @@ Direction = Annotated[
 ]
 
 
+class CandidateSpec(Spec):
+    """One who tries; as a plain string, agent or agent:model."""
+
+    agent: Name | None = field(None, "who tries; by default the run's agent")
+    model: Name | None = field(None, "the model it uses")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            agent, colon, model = value.partition(":")
+            if colon and not (agent.strip() and model.strip()):
+                lacks = "model" if agent.strip() else "agent"
+                raise ValueError(f"{value!r} lacks the {lacks}: write AGENT or AGENT:MODEL")
+            return {"agent": agent or None, "model": model or None}
+        return value
+
+
 def refuse(problems: Mapping[str, object]) -> None:
     """Raise ValueError with the first of these sentences that is true."""
     for sentence in (text for text, is_so in problems.items() if is_so):

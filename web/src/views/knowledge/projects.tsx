@@ -1,5 +1,12 @@
 import { type FormEvent, useState } from 'react';
-import { changeProject, createProject, deleteProject, type Project, useChange, useProjects } from '../../api/knowledge';
+import {
+  changeProject,
+  createProject,
+  deleteProject,
+  type Project,
+  useChange,
+  useProjects,
+} from '../../api/knowledge';
 import { useWork } from '../../api/queries';
 import { stateOf } from '../../model/work';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
