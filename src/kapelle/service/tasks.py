@@ -24,7 +24,7 @@ from kapelle.engine.children import (
     why_stopped,
 )
 from kapelle.engine.delivery import with_comments
-from kapelle.engine.merge import check_again
+from kapelle.engine.merge import check_again, require_ended
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -151,17 +151,12 @@ class Tasks:
             if body.comments:
                 message, heard_at = await with_comments(self._parts, task, message)
             if body.merge:
-                await self._require_base(task)
+                require_ended(task, "merge", force=True)
+                if (base := task.workspace.base) is None:
+                    raise Conflict(f"{task.id} began at no branch that could be merged into its.")
+                await self._parts.workspaces.check_base(Path(task.directory), base)
         args = (message, given, heard_at, body.merge)
         return await self._apply_change(text, actions.resume, *args, parent=parent)
-
-    async def _require_base(self, task: Task) -> None:
-        base = task.workspace.base
-        if task.workspace.branch is None or task.workspace.owner is not None or base is None:
-            raise Conflict(
-                f"{task.id} has no branch of its own, into which its base could be merged."
-            )
-        await self._parts.workspaces.check_base(Path(task.directory), base)
 
     async def check(self, text: str) -> Task:
         """Make the checks of an ended task once more, on what it committed; answers when they are

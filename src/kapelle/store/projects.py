@@ -74,8 +74,7 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
 def delete(connection: sa.Connection, name: str, move_to: str | None) -> Project:
     """Delete a project to which nothing belongs; with move_to all that does belongs to that."""
     found = get(connection, name)
-    if move_to == name:
-        raise Conflict(f"{name!r} cannot be moved to itself.", hint="Name another project.")
+    connection.execute(projects.delete().where(projects.c.name == name))
     if move_to is not None:
         get(connection, move_to)
         _move(connection, name, move_to)
@@ -85,7 +84,6 @@ def delete(connection: sa.Connection, name: str, move_to: str | None) -> Project
             hint=f"`kapelle project delete {name} --move-to OTHER` moves that to another project; "
             f"`kapelle project archive {name}` puts it away.",
         )
-    connection.execute(projects.delete().where(projects.c.name == name))
     events.append(connection, "project.deleted", name=name, to=move_to)
     return found
 

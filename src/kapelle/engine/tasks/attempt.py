@@ -209,11 +209,6 @@ class Attempt:
         await self.write(attempts.update, self.id, **values)
         self.row |= values
 
-    async def note_merge(self, told: str) -> None:
-        """Its base is in its branch: from here on it is an ordinary one that goes on."""
-        await self.update(mode="resume", message=told)
-        self.mode, self.message = "resume", told
-
     async def update_task(self, **values: Any) -> None:
         await self.write(tasks.update, self.task_id, **values)
         self.task |= values

@@ -85,7 +85,9 @@ async def _make_worktree(attempt: Attempt) -> None:
     merged = await _take_in_base(attempt) if attempt.mode == "merge" else None
     failpoint("prepare_after_workspace")
     if merged is not None:
-        await attempt.note_merge(merged)
+        # From here on it is an ordinary one that goes on.
+        attempt.mode, attempt.message = "resume", merged
+        await attempt.update(mode="resume", message=merged)
         workspace = await workspaces.create(attempt.task_id, *given)
     if _starts_over(attempt):
         # A requeued task starts from where its base is now; a retry from where it began.
