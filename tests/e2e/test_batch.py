@@ -73,9 +73,10 @@ def test_no_item_stops_another_and_each_says_what_became_of_it(
     assert {child["project"] for child in children} == {run["project"]}
 
 
-def test_thirty_items_ten_at_once_and_the_daemon_dies_in_the_middle(
-    kapelle: Instance, repository: Path, tmp_path: Path
+def test_many_items_ten_at_once_and_the_daemon_dies_in_the_middle(
+    kapelle: Instance, repository: Path, tmp_path: Path, exhaustive: bool
 ) -> None:
+    count = 30 if exhaustive else 14
     inside, go, seen = tmp_path / "inside", tmp_path / "go", tmp_path / "seen"
     inside.mkdir()
     kapelle.home.config.write_text(MANY, encoding="utf-8")
@@ -86,7 +87,7 @@ def test_thirty_items_ten_at_once_and_the_daemon_dies_in_the_middle(
         step = f"{enter}; {wait}; echo {number} > {number}.txt; rm {inside}/$$"
         return play({"run": step})
 
-    items = [item(number) for number in range(30)]
+    items = [item(number) for number in range(count)]
     run_id = start(kapelle, "batch", repository, items=items, at_once=10)
     deadline = time.monotonic() + 120
     while len(list(inside.iterdir())) < 10:
@@ -96,9 +97,9 @@ def test_thirty_items_ten_at_once_and_the_daemon_dies_in_the_middle(
     kapelle.start()
     go.touch()
     run = rest(kapelle, run_id, timeout_s=240)
-    assert (run["status"], run["reason"]) == ("completed", "all 30 items are done")
-    assert {f"{number}.txt" for number in range(30)} <= files_on_branch(repository, run)
-    assert [len(task["attempts"]) for task in tasks_of(kapelle, run_id)] == [1] * 30
+    assert (run["status"], run["reason"]) == ("completed", f"all {count} items are done")
+    assert {f"{number}.txt" for number in range(count)} <= files_on_branch(repository, run)
+    assert [len(task["attempts"]) for task in tasks_of(kapelle, run_id)] == [1] * count
     assert max(map(int, seen.read_text().split())) == 10
 
 

@@ -367,27 +367,15 @@ def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
     instance.wait(instance.submit("Hello", repository))
     [store] = [one for one in instance.get("/projects") if one["name"] == "store"]
     assert (store["archived_at"], store["work"]) == (None, 8)
-    # It is not deleted with what belongs to it, and with that in another one it is.
+    # It is not deleted with what belongs to it.
     refused = instance.cli("project", "delete", "store")
     assert refused.returncode == 2
     assert "it has 6 tasks, 2 runs, 1 schedules, 1 learnings, 1 notes" in refused.stderr
-    assert "--move-to OTHER" in refused.stderr
-    for key in ("k", "gone"):
-        instance.post("/notes", {"key": key, "value": "w", "scope": "project:other"})
-    instance.call("DELETE", "/notes?key=gone&scope=project:other")
-    instance.post("/notes", {"key": "gone", "value": "v", "scope": "project:store"})
-    refused = instance.cli("project", "delete", "store", "--move-to", "other")
-    assert "Both have a note 'k'" in refused.stderr
-    assert "kapelle notes delete k --scope project:store" in refused.stderr
-    instance.cli("notes", "delete", "k", "--scope", "project:store", check=True)
-    instance.cli("project", "delete", "store", "--move-to", "other", check=True)
-    [other] = [one for one in instance.get("/projects") if one["name"] in {"store", "other"}]
-    assert (other["name"], other["work"]) == ("other", 8)
-    assert instance.get(f"/schedules/{planned}")["spec"]["project"] == "other"
-    assert instance.get("/notes/entry?key=k&scope=project:other")["value"] == "w"
-    assert instance.get("/notes/entry?key=gone&scope=project:other")["value"] == "v"
-    # The repository belongs to no project that is gone, and an empty one needs no other.
-    assert instance.wait(instance.submit("Hello", repository))["project"] is None
-    instance.cli("project", "create", "empty", check=True)
+    assert "kapelle project archive store" in refused.stderr
+    instance.cli("project", "switch", "empty", cwd=repository, check=True)
+    instance.post("/notes", {"key": "k", "value": "v", "scope": "project:empty"})
+    assert "it has 1 notes" in instance.cli("project", "delete", "empty").stderr
+    instance.cli("notes", "delete", "k", "--scope", "project:empty", check=True)
     instance.cli("project", "delete", "empty", check=True)
     assert "There is no project 'empty'" in instance.cli("project", "delete", "empty").stderr
+    assert instance.wait(instance.submit("Hello", repository))["project"] is None

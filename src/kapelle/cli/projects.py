@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
+from kapelle.cli.command import LISTS, Report, argument, command_group, flag
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, here
@@ -12,8 +12,7 @@ from kapelle.client.http import Connection
 
 project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
 _PATH = "/projects"
-_OFFERED = completing("project")
-Name = Annotated[str, argument("NAME", "Its name.", autocompletion=_OFFERED)]
+Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("project"))]
 
 
 @project.command("list")
@@ -53,7 +52,7 @@ def rename(name: Name, to: Annotated[str, argument("TO", "Its new name.")]) -> R
 @project.command()
 def switch(
     name: Annotated[
-        str | None, argument("[NAME]", "None leaves it.", autocompletion=_OFFERED)
+        str | None, argument("[NAME]", "None leaves it.", autocompletion=completing("project"))
     ] = None,
 ) -> Report:
     """Have work in this repository belong to a project unless it names one itself."""
@@ -73,13 +72,7 @@ def archive(
 
 
 @project.command()
-def delete(
-    name: Name,
-    move_to: Annotated[
-        str | None,
-        option("NAME", "Where its work goes, and all else of it.", autocompletion=_OFFERED),
-    ] = None,
-) -> Report:
-    """Delete a project to which nothing belongs, or move what does to another one."""
-    yield Connection().delete(_PATH, {"name": name, "move_to": move_to})
-    say(f"{name} is gone{f'; what it had belongs to {move_to} now' if move_to else ''}.")
+def delete(name: Name) -> Report:
+    """Delete a project to which nothing belongs."""
+    yield Connection().delete(_PATH, {"name": name})
+    say(f"{name} is gone.")

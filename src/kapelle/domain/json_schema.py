@@ -1,70 +1,64 @@
-"""What a judge's answer may be asked to fit: a JSON schema without references to elsewhere."""
+"""The part of JSON Schema that a judge's answer may be asked to fit.
 
-import math
-from collections.abc import Iterable
+References are written out before, and patterns are ignored: neither can keep the daemon busy.
+"""
+
 from functools import cache
 from itertools import count, islice
 from typing import Any
 
 from kapelle.domain.text import printable
 
-_MOST_PROBLEMS, _HALF = 20, 100
+_MOST_PROBLEMS = 20
 _DEEPEST = 60
-_LARGEST = 10_000
+_LARGEST = 2_000
 _DEFINITIONS = ("$defs", "definitions")
-# What may take for ever, or leads elsewhere.
-_IGNORED = ("pattern", "patternProperties", "$ref", "$dynamicRef")
 _AS_WRITTEN = ("enum", "const", "default", "examples", "required", *_DEFINITIONS)
+_KEYWORDS = (
+    "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minLength", "maxLength", "minItems", "maxItems", "properties", "required",
+    "additionalProperties", "items", "anyOf", "oneOf", "allOf",
+)  # fmt: skip
+
+
+@cache
+def _draft() -> Any:
+    # Imported when it is needed: it takes a quarter of a second, and few loops have a schema.
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
+
+    return Draft202012Validator
 
 
 @cache
 def _validator() -> Any:
-    """The class that holds values against a schema; numbers are finite, as in JSON."""
-    from jsonschema import Draft202012Validator, validators  # few runs need it
+    from jsonschema import validators
 
-    def is_number(_: Any, value: Any) -> bool:
-        is_one = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_one and (isinstance(value, int) or math.isfinite(value))
-
-    types = Draft202012Validator.TYPE_CHECKER.redefine("number", is_number)
-    ignored = dict.fromkeys(_IGNORED, lambda *_: None)
-    return validators.extend(Draft202012Validator, ignored, type_checker=types)
+    draft = _draft()
+    known = {name: draft.VALIDATORS[name] for name in _KEYWORDS}
+    return validators.create(draft.META_SCHEMA, known, type_checker=draft.TYPE_CHECKER)
 
 
 def check_schema(schema: Any) -> None:
     """Raise ValueError with the path of the first thing that makes a schema unusable."""
-    from jsonschema import SchemaError
-
     if not isinstance(schema, dict):
         raise ValueError("the schema must be an object")
-    try:
-        _validator().check_schema(written_out(schema))
-    except SchemaError as error:
-        raise ValueError(_said(error)) from None
+    rules = _draft()(_draft().META_SCHEMA)
+    for problem in map(_said, rules.iter_errors(written_out(schema))):
+        raise ValueError(problem)
 
 
 def matches_schema(value: Any, schema: dict[str, Any]) -> list[str]:
     """What is wrong with a value, each with its path, at most 20 of them; none if it fits.
 
-    The schema is one that passed `check_schema`. Patterns are ignored, and keywords unknown.
+    The schema is one that passed `check_schema`. Keywords that are not known are ignored.
     """
-    problems: Iterable[Any] = _validator()(written_out(schema)).iter_errors(value)
-    return [_said(problem) for problem in islice(problems, _MOST_PROBLEMS)]
+    found = _validator()(written_out(schema)).iter_errors(value)
+    return [*map(_said, islice(found, _MOST_PROBLEMS))]
 
 
-def _said(problem: Any) -> str:
-    """A problem with its path, and with why each alternative does not fit."""
-    path = ""
-    for step in problem.absolute_path:
-        path = f"{path}[{step}]" if isinstance(step, int) else _below(path, str(step))
-    why = "; or ".join(_short(one.message) for one in problem.context or ())
-    text = _short(problem.message) + (f" ({why})" if why else "")
-    return printable(f"{path or 'the value'}: {text}")
-
-
-def _short(text: str) -> str:
-    """Its beginning quotes the value, and its end says what is wrong."""
-    return text if len(text) <= 2 * _HALF else f"{text[:_HALF]} … {text[-_HALF:]}"
+def _said(error: Any) -> str:
+    path = error.json_path.removeprefix("$").removeprefix(".")
+    return printable(f"{path}: {error.message}" if path else error.message)
 
 
 def _below(path: str, name: str) -> str:
@@ -96,6 +90,7 @@ def written_out(schema: dict[str, Any]) -> dict[str, Any]:
             if key in _AS_WRITTEN
             else copy(value, _below(path, key), depth + 1, following)
             for key, value in part.items()
+            if key != "patternProperties"
         }
 
     whole: dict[str, Any] = copy(schema, "", 0, ())

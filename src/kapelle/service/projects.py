@@ -50,7 +50,8 @@ class Projects:
         name, to, archived = body.name, body.to, body.archived
         if to is not None and to != name:
             await self._parts.db.write(projects.rename, name, to)
-            await self._moved(name, to)
+            await self._search.rename(name, to)
+            self._parts.projects = await self._parts.db.read(projects.current)
         name = to or name
         if archived is not None:
             await self._parts.db.write(projects.archive, name, archived)
@@ -60,17 +61,11 @@ class Projects:
                 await archive(self._parts, work)
         return await self._parts.db.read(projects.get, name)
 
-    async def delete(self, name: Name, move_to: Name | None = None) -> Project:
-        """Delete a project to which nothing belongs; with move_to all that does belongs to that
-        one from then on."""
-        gone = await self._parts.db.write(projects.delete, name, move_to)
-        await self._moved(name, move_to)
-        return gone
-
-    async def _moved(self, name: str, to: str | None) -> None:
-        if to is not None:
-            await self._search.rename(name, to)
+    async def delete(self, name: Name) -> Project:
+        """Delete a project to which nothing belongs."""
+        gone = await self._parts.db.write(projects.delete, name)
         self._parts.projects = await self._parts.db.read(projects.current)
+        return gone
 
     async def switch(self, body: CurrentBody) -> list[Project]:
         """Have work in a repository belong to a project unless it names one; without a name to

@@ -63,42 +63,10 @@ def create(connection: sa.Connection, name: str) -> Project:
 def rename(connection: sa.Connection, name: str, to: str) -> Project:
     """Call a project otherwise, in all that belongs to it."""
     get(connection, name)
-    if some(connection, to) or _holds(connection, to):
+    scope, new_scope = f"project:{name}", f"project:{to}"
+    noted = sa.select(sa.literal(1)).where(notes.c.scope == new_scope).limit(1)
+    if some(connection, to) or connection.execute(noted).scalar():
         raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
-    _move(connection, name, to)
-    connection.execute(projects.update().where(projects.c.name == name).values(name=to))
-    events.append(connection, "project.renamed", name=name, to=to)
-    return get(connection, to)
-
-
-def delete(connection: sa.Connection, name: str, move_to: str | None) -> Project:
-    """Delete a project to which nothing belongs; with move_to all that does belongs to that."""
-    found = get(connection, name)
-    connection.execute(projects.delete().where(projects.c.name == name))
-    if move_to is not None:
-        get(connection, move_to)
-        _move(connection, name, move_to)
-    elif held := _holds(connection, name):
-        raise Conflict(
-            f"{name!r} is not empty: it has {', '.join(held)}.",
-            hint=f"`kapelle project delete {name} --move-to OTHER` moves that to another project; "
-            f"`kapelle project archive {name}` puts it away.",
-        )
-    events.append(connection, "project.deleted", name=name, to=move_to)
-    return found
-
-
-def _holds(connection: sa.Connection, name: str) -> list[str]:
-    """What belongs to a project, each kind with its number."""
-    belongs = {table.name: table.c.project == name for table in (tasks, runs, schedules, learnings)}
-    belongs["notes"] = (notes.c.scope == f"project:{name}") & notes.c.value.is_not(None)
-    counts = {kind: sa.select(sa.func.count()).where(one) for kind, one in belongs.items()}
-    found = {kind: connection.execute(query).scalar() for kind, query in counts.items()}
-    return [f"{number} {kind}" for kind, number in found.items() if number]
-
-
-def _move(connection: sa.Connection, name: str, to: str) -> None:
-    """Have all that belongs to a project belong to another one."""
     for table in (tasks, runs, schedules, learnings):
         of_it = table.c.project == name
         if "spec" in table.c:
@@ -107,19 +75,30 @@ def _move(connection: sa.Connection, name: str, to: str) -> None:
                     changed = table.update().where(table.c.id == id_)
                     connection.execute(changed.values(spec={**spec, "project": to}))
         connection.execute(table.update().where(of_it).values(project=to))
-    _move_notes(connection, f"project:{name}", f"project:{to}")
+    connection.execute(notes.update().where(notes.c.scope == scope).values(scope=new_scope))
+    connection.execute(projects.update().where(projects.c.name == name).values(name=to))
+    events.append(connection, "project.renamed", name=name, to=to)
+    return get(connection, to)
 
 
-def _move_notes(connection: sa.Connection, scope: str, to: str) -> None:
-    both = notes.c.scope.in_([scope, to])
-    # Of one that was deleted a row is left, which is in the way of nobody.
-    gone = sa.select(notes.c.key).where(both).group_by(notes.c.key).having(sa.func.count() > 1)
-    keys = connection.execute(gone).scalars().all()
-    connection.execute(notes.delete().where(both, notes.c.key.in_(keys), notes.c.value.is_(None)))
-    for key in connection.execute(gone.limit(1)).scalars():
-        text, hint = f"Both have a note {key!r}.", f"kapelle notes delete {key} --scope {scope}"
-        raise Conflict(text, hint=hint)
-    connection.execute(notes.update().where(notes.c.scope == scope).values(scope=to))
+def delete(connection: sa.Connection, name: str) -> Project:
+    """Delete a project to which nothing belongs."""
+    found, scope = get(connection, name), notes.c.scope == f"project:{name}"
+    belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
+    belongs += [(notes, scope & notes.c.value.is_not(None))]
+    counts = {
+        table.name: connection.execute(sa.select(sa.func.count()).where(of_it)).scalar()
+        for table, of_it in belongs
+    }
+    if held := [f"{number} {kind}" for kind, number in counts.items() if number]:
+        raise Conflict(
+            f"{name!r} is not empty: it has {', '.join(held)}.",
+            hint=f"`kapelle project archive {name}` puts it away with its work.",
+        )
+    connection.execute(notes.delete().where(scope))  # what is left of deleted ones
+    connection.execute(projects.delete().where(projects.c.name == name))
+    events.append(connection, "project.deleted", name=name)
+    return found
 
 
 def archive(connection: sa.Connection, name: str, archived: bool) -> Project:

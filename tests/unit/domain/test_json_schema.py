@@ -36,10 +36,8 @@ FITS: list[tuple[Any, Any]] = [
     ({"a": 1, "b": 2}, OTHERS),
     (5, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
     (5, {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
-    (5, {"allOf": [{"minimum": 1}, {"maximum": 5}], "x-unknown": {}}),
+    (5, {"allOf": [{"minimum": 1}, {"maximum": 5}], "pattern": "(a+)+$", "x-unknown": {}}),
     ([1, "x"], {"items": True}),
-    # Neither is looked at: one may take for ever, and the other leads out of here.
-    ("a" * 40 + "!", {"pattern": "^(a+)+$", "$dynamicRef": "http://localhost:9/x"}),
     ({"a": {"n": 1}}, REFERS),
 ]  # fmt: skip
 
@@ -51,30 +49,34 @@ def test_a_value_that_fits_has_no_problems(value: Any, schema: dict[str, Any]) -
 
 
 MISFITS: list[tuple[Any, Any, list[str]]] = [
-    ([], SCORE, ["the value: [] is not of type 'object'"]),
-    ({}, SCORE, ["the value: 'score' is a required property"]),
+    ([], SCORE, ["[] is not of type 'object'"]),
+    ({}, SCORE, ["'score' is a required property"]),
     ({"score": "3"}, SCORE, ["score: '3' is not of type 'number'"]),
     ({"score": True}, SCORE, ["score: True is not of type 'number'"]),
-    ({"score": float("nan")}, SCORE, ["score: nan is not of type 'number'"]),
-    ({"score": float("inf")}, {"properties": {"score": {"type": ["number", "null"]}}}, [
-        "score: inf is not of type 'number', 'null'",
-    ]),
+    ({"score": -1}, SCORE, ["score: -1 is less than the minimum of 0"]),
     ({"score": 1, "extra": 1}, SCORE, [
-        "the value: Additional properties are not allowed ('extra' was unexpected)",
+        "Additional properties are not allowed ('extra' was unexpected)",
     ]),
+    ({"score": 1, "kind": "ugly"}, SCORE, ["kind: 'ugly' is not one of ['good', 'bad', None]"]),
     ({"score": 1, "tags": ["ab", "c"]}, SCORE, ["tags[1]: 'c' is too short"]),
     ({"score": 11, "tags": 1}, SCORE, [
         "score: 11 is greater than the maximum of 10", "tags: 1 is not of type 'array'",
     ]),
-    (True, {"const": 1}, ["the value: 1 was expected"]),
+    (1, {"exclusiveMinimum": 1}, ["1 is less than or equal to the minimum of 1"]),
+    (1.5, {"type": "integer"}, ["1.5 is not of type 'integer'"]),
+    (True, {"const": 1}, ["1 was expected"]),
     ({"a": "x"}, OTHERS, ["a: 'x' is not of type 'integer'"]),
     (None, {"anyOf": [{"type": "string"}, {"type": "integer"}]}, [
-        "the value: None is not valid under any of the given schemas (None is not of type 'string';"
-        " or None is not of type 'integer')",
+        "None is not valid under any of the given schemas",
     ]),
+    (5, {"oneOf": [{"minimum": 1}, {"maximum": 9}]}, [
+        "5 is valid under each of {'maximum': 9}, {'minimum': 1}",
+    ]),
+    ([1], {"items": False}, ["Expected at most 0 items but found 1 extra: 1"]),
     ({"a": {}}, REFERS, ["a: 'n' is a required property"]),
-    ({"a\n": 1}, {"properties": {"a\n": {"type": "null"}}}, ["a\\n: 1 is not of type 'null'"]),
-    ("x" * 900, {"maxLength": 2}, [f"the value: '{'x' * 99} … {'x' * 87}' is too long"]),
+    ({"x" * 999: 1}, {"additionalProperties": False}, [
+        "Additional properties are not allowed ('" + "x" * 259 + "…",
+    ]),
 ]  # fmt: skip
 
 
@@ -92,10 +94,11 @@ def test_problems_have_an_end() -> None:
 
 BAD: list[tuple[Any, str]] = [
     ([], "the schema must be an object"),
-    ({"type": "nummer"}, "^type: 'nummer' is not valid.* 'number', 'object'"),
+    ({"type": "nummer"}, "^type: 'nummer' is not valid"),
     ({"properties": {"a": {"type": "x"}}}, r"^properties\.a\.type: 'x' is not valid"),
-    ({"properties": {"a": 5}}, r"^properties\.a: 5 is not of type 'object', 'boolean'"),
-    ({"items": {"anyOf": [{}, {"required": "a"}]}}, r"^items\.anyOf\[1\]\.required: 'a' is not of"),
+    ({"properties": []}, r"^properties: \[\] is not of type 'object'"),
+    ({"items": [{}]}, "^items: .* is not of type 'object', 'boolean'"),
+    ({"items": {"anyOf": [{}, {"required": "a"}]}}, r"^items\.anyOf\[1\]\.required: 'a' is not"),
     ({"anyOf": []}, r"^anyOf: \[\] should be non-empty"),
     ({"minimum": "1"}, "^minimum: '1' is not of type 'number'"),
     ({"minLength": -1}, "^minLength: -1 is less than the minimum of 0"),
@@ -121,6 +124,12 @@ def test_a_schema_out_of_proportion_is_refused() -> None:
     for schema in (deep, {"$ref": "#/$defs/d0", "$defs": wide}):
         with pytest.raises(ValueError, match="too large or too deep"):
             check_schema(schema)
+
+
+def test_patterns_are_ignored_for_some_take_for_ever() -> None:
+    slow = {"patternProperties": {"^(a+)+$": False}, "properties": {"b": {"pattern": "^(a+)+$"}}}
+    value = {"a" * 40 + "!": 1, "b": "a" * 40 + "!"}
+    assert matches_schema(value, {**slow, "additionalProperties": True}) == []
 
 
 class Item(BaseModel):

@@ -19,7 +19,6 @@ State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID, _MOST_PAGES, _ROWS = 500, 100, 100
 MOST_LOG = 20_000
-_CALLS = {"find", "pull_request", "open", "update", "verdict", "comments"}
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -67,7 +66,7 @@ class Forge(ABC):
     kind = ""
 
     def __init_subclass__(cls) -> None:
-        for name in _CALLS & vars(cls).keys():
+        for name in Forge.__abstractmethods__ & vars(cls).keys():
             setattr(cls, name, _understood(getattr(cls, name)))
 
     def __init__(self, host: str, project: str, url: str, token: str) -> None:
