@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +190,8 @@ class Judgement:
         """What a judge's answer decides; raises Failed if it does not."""
         if scored:
             score = found.get("score")
-            if isinstance(score, bool) or not isinstance(score, int | float):
+            is_number = isinstance(score, int | float) and not isinstance(score, bool)
+            if not is_number or not abs(score) <= sys.float_info.max:
                 raise Failed(f"the judge's answer has no number named score: {text[:300]}")
             return cls(True, float(score), text)
         done = found.get("done", None if "continue" not in found else not found["continue"])
