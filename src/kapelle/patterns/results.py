@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,11 +189,17 @@ class Judgement:
         """What a judge's answer decides; raises Failed if it does not."""
         if scored:
             score = found.get("score")
-            is_number = isinstance(score, int | float) and not isinstance(score, bool)
-            if not is_number or not abs(score) <= sys.float_info.max:
+            if isinstance(score, bool) or not _is_finite(score):
                 raise Failed(f"the judge's answer has no number named score: {text[:300]}")
-            return cls(True, float(score), text)
+            return cls(True, float(found["score"]), text)
         done = found.get("done", None if "continue" not in found else not found["continue"])
         if not isinstance(done, bool):
             raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
         return cls(done, None, text, None if done else text)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all others
+        return False
