@@ -15,6 +15,7 @@ from kapelle.store.database import Connection, Database
 
 _PREFIX, _GLOBAL = "batch/", "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
+Asked = dict[str, Any]
 ListName = Annotated[str, Field(pattern=r"^\w[\w .-]{0,99}$")]
 
 
@@ -54,9 +55,7 @@ class Batches:
         return found
 
 
-async def with_list(
-    db: Database, pattern: str, spec: dict[str, Any], key: str | None = None
-) -> dict[str, Any]:
+async def with_list(db: Database, pattern: str, spec: Asked, key: str | None = None) -> Asked:
     """What is asked for, with the items that the saved list which it names has now; with those of
     the run that was started with the same idempotency key, if there is one."""
     if pattern != "batch" or not isinstance(name := spec.get("saved"), str):

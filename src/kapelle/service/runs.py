@@ -68,8 +68,7 @@ class Runs:
         parts, key = self._parts, own_key(parent, idempotency_key)
         asked = await with_list(self._db, body.pattern, body.spec, key)
         if parent is None:
-            run_id = await start(parts, body.pattern, asked, key)
-            return await self.get(run_id)
+            return await self.get(await start(parts, body.pattern, asked, key))
         # What an attempt asks for is a child of the attempt's task.
         place = (await self._db.read(tasks.row, parent))["directory"]
         valid = await validated(parts, body.pattern, {"directory": place, **asked})
