@@ -21,6 +21,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.launch import Place
 from kapelle.engine.output import (
@@ -33,7 +34,7 @@ from kapelle.engine.output import (
     total_usage,
 )
 from kapelle.engine.parts import CHECK_STARTED
-from kapelle.engine.proof import Subject, counted_files
+from kapelle.engine.proof import Subject
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
