@@ -32,9 +32,7 @@ REPOSITORY_KEYS = frozenset(
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_by_name=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, validate_by_name=True)
 
 
 class Limits(Section):
