@@ -28,7 +28,9 @@ export function Conversation({ task }: { task: Task }) {
   const outline = useOutline(task.id, active, outlined);
   const { lines, done } = outlined ? outline : told;
   const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
-  const follows = useFollow(blocks, active, told.more && !outlined);
+  // What begins with an attempt is read from there: only what is cut in the middle of one is long.
+  const cut = told.more && !/^\d+:0:0:/.test(lines[0]?.place ?? '');
+  const follows = useFollow(blocks, active, cut && !outlined);
   const [goal, setGoal] = useState<string | null>(null);
   const go = async (place: string) => {
     await told.reach(place);
