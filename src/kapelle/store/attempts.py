@@ -12,7 +12,7 @@ from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
-from kapelle.store.tables import attempts, checks, proofs, tasks
+from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = attempts.insert()
 _LATEST = (
@@ -33,11 +33,23 @@ _CLAIM = (
     .join(tasks, tasks.c.id == attempts.c.task_id)
     .where(attempts.c.id == sa.bindparam("attempt_id"))
 )
+_ASKS = sa.exists().where(
+    questions.c.task_id == attempts.c.task_id,
+    *(questions.c.attempt_id == attempts.c.id, ~questions.c.told),
+    questions.c.status != "withdrawn",
+)
+_TOLD = sa.select(attempts.c.handed_in, _ASKS).where(attempts.c.id == sa.bindparam("attempt_id"))
 _RUNNING = (
     sa.select(attempts.c.id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
     .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
+)
+_COUNT_AT_WORK = (
+    sa.select(sa.func.count())
+    .select_from(attempts.join(tasks, tasks.c.id == attempts.c.task_id))
+    .where(attempts.c.status == AttemptStatus.RUNNING, tasks.c.status != TaskStatus.WAITING)
+    .where(attempts.c.performer == sa.bindparam("performer"))
 )
 Condition = sa.ColumnElement[bool]
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
@@ -72,6 +84,12 @@ def claim(connection: sa.Connection, attempt_id: str) -> sa.RowMapping | None:
     return connection.execute(_CLAIM, {"attempt_id": attempt_id}).mappings().first()
 
 
+def told(connection: sa.Connection, attempt_id: str) -> tuple[dict[str, Any] | None, bool]:
+    """What its agent has handed in, and whether it asked what it was not told the end of."""
+    found = connection.execute(_TOLD, {"attempt_id": attempt_id}).one()
+    return found[0], bool(found[1])
+
+
 def of_task(connection: sa.Connection, task_id: str) -> list[sa.RowMapping]:
     """The rows of a task's attempts, oldest first."""
     query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
@@ -99,11 +117,9 @@ def running(connection: sa.Connection, performer: str) -> list[str]:
     return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
 
 
-def asking(connection: sa.Connection, performer: str) -> list[str]:
-    """Those of them whose agents wait for a person."""
-    asks = tasks.c.status == TaskStatus.WAITING
-    query = _RUNNING.join(tasks, tasks.c.id == attempts.c.task_id).where(asks)
-    return list(connection.execute(query, {"performer": performer}).scalars())
+def count_at_work(connection: sa.Connection, performer: str) -> int:
+    """How many of them there are whose agents do not wait for a person."""
+    return connection.execute(_COUNT_AT_WORK, {"performer": performer}).scalar_one()
 
 
 def tried(

@@ -12,8 +12,9 @@ from kapelle.store.tables import attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
-_ASKED_TASKS = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
-_ASKED_RUNS = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
+_ASKED = sa.union_all(
+    *(sa.select(t.c.id).where(t.c.parent_task_id == sa.bindparam("task_id")) for t in (tasks, runs))
+)
 
 
 class Member(NamedTuple):
@@ -41,8 +42,7 @@ def line(connection: sa.Connection, work_id: str) -> list[Row]:
 
 def of_task(connection: sa.Connection, task_id: str) -> list[str]:
     """The tasks and runs that attempts of a task asked for, oldest first."""
-    asked = sa.union_all(_ASKED_TASKS, _ASKED_RUNS)
-    return sorted(connection.execute(asked, {"task_id": task_id}).scalars())
+    return sorted(connection.execute(_ASKED, {"task_id": task_id}).scalars())
 
 
 def in_tree(connection: sa.Connection, work_id: str) -> bool:

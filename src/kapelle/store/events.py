@@ -9,6 +9,8 @@ from kapelle.domain.task import CheckedAgain, Event, MergeRefusal
 from kapelle.store.database import about
 from kapelle.store.tables import events, positions, tasks
 
+# The key of what happens in any run.
+OF_RUN = "run"
 _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
@@ -33,7 +35,7 @@ def append(
         run_id = connection.execute(_INSERT_OF_TASK, {**values, "of_task": task_id}).scalar()
     else:
         connection.execute(_INSERT, {**values, "run_id": run_id})
-    about(connection, {kind, *filter(None, (task_id, run_id))})
+    about(connection, filter(None, (kind, task_id, run_id, run_id and OF_RUN)))
 
 
 def after(

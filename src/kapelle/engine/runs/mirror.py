@@ -38,7 +38,7 @@ class RunMirror:
     async def run(self) -> None:
         """Mirror until cancelled; a failing pass is logged and made again."""
         seq: int | None = None
-        with self._parts.db.watch() as changed:
+        with self._parts.db.watch(events.OF_RUN) as changed:
             while True:
                 try:
                     if seq is None:
