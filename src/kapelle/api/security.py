@@ -145,15 +145,13 @@ async def owner_attaches(connection: HTTPConnection) -> None:
         raise Forbidden("An attempt's token does not allow this: only a person may.")
 
 
-async def attempt_too(
-    request: Request, service: UseCases, _token: Token, _own: AttemptToken
-) -> str | None:
+async def attempt_too(request: Request, _token: Token, _own: AttemptToken) -> str | None:
     """Marks a route that running attempts may call as well, and that looks itself at what they ask
     for; gives the task that such an attempt works on, None for the owner."""
     caller: Caller = request.scope["kapelle.caller"]
     if caller.kind == "owner":
         return None
-    return await service.work.task_of(caller.attempt_id or "")
+    return await (await _service(request)).work.task_of(caller.attempt_id or "")
 
 
 # The task of the attempt that calls; None for the owner, who may do anything.

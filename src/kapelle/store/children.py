@@ -7,14 +7,16 @@ import sqlalchemy as sa
 from kapelle.domain.budget import left_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
-from kapelle.store.query import Row, Rows, in_parts
+from kapelle.store.query import Row, Rows, Statement, in_parts
 from kapelle.store.tables import attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
-_ASKED = sa.union_all(
-    *(sa.select(t.c.id).where(t.c.parent_task_id == sa.bindparam("task_id")) for t in (tasks, runs))
+_asked = (
+    sa.select(table.c.id).where(table.c.parent_task_id == sa.bindparam("task_id"))
+    for table in (tasks, runs)
 )
+_ASKED = Statement(sa.union_all(*_asked))
 
 
 class Member(NamedTuple):
@@ -42,7 +44,7 @@ def line(connection: sa.Connection, work_id: str) -> list[Row]:
 
 def of_task(connection: sa.Connection, task_id: str) -> list[str]:
     """The tasks and runs that attempts of a task asked for, oldest first."""
-    return sorted(connection.execute(_ASKED, {"task_id": task_id}).scalars())
+    return sorted(_ASKED.scalars(connection, task_id=task_id))
 
 
 def in_tree(connection: sa.Connection, work_id: str) -> bool:

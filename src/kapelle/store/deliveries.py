@@ -10,12 +10,13 @@ from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
-from kapelle.store.query import Row, in_parts
+from kapelle.store.query import Row, Statement, in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
 _AT_A_TIME, _MOST_PUSHED = 20, 50
-_ANY = sa.select(sa.literal(1)).select_from(deliveries).limit(1)
+# Whether anything was ever to be delivered: most never is.
+ANY = Statement(sa.select(deliveries.c.owner).limit(1))
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 
@@ -70,11 +71,6 @@ def of(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
     """What is known of the deliveries of these tasks or runs."""
     found = in_parts(connection, sa.select(deliveries), deliveries.c.owner, owners)
     return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in found}
-
-
-def any_asked(connection: sa.Connection) -> bool:
-    """Whether anything was ever to be delivered: most never are."""
-    return connection.execute(_ANY).scalar() is not None
 
 
 def due(connection: sa.Connection, now: datetime) -> list[str]:

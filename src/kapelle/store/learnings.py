@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.store.query import Rows
+from kapelle.store.query import Row, Rows
 from kapelle.store.tables import INDEX, learnings, storable
 
 _rows = Rows(learnings, "learning")
@@ -136,7 +136,7 @@ def delete_discarded(connection: sa.Connection, before: datetime) -> None:
         delete(connection, learning_id)
 
 
-def _learning(found: sa.RowMapping) -> Learning:
+def _learning(found: Row) -> Learning:
     return Learning.model_validate({name: found[name] for name in _FIELDS})
 
 

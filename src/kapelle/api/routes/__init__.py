@@ -9,18 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from kapelle.api.security import (
     AskingAttempt,
     Parent,
-    UseCases,
     attempt_too,
     below_only,
     own_or_below,
     owner_only,
 )
-from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
@@ -66,12 +64,14 @@ class Row:
     def add_to(self, router: APIRouter) -> None:
         given = inspect.signature(self.use_case)
         taken = [one for one in given.parameters.values() if one.name not in {"self", *self.fixed}]
-        service = inspect.Parameter("service", inspect.Parameter.KEYWORD_ONLY, annotation=UseCases)
+        request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
         gives = Response if self.media else given.return_annotation
         endpoint = self._endpoint()
         endpoint.__doc__ = self.use_case.__doc__
         endpoint.__name__ = self.name or self.use_case.__name__
-        parameters = [service, *map(self._parameter, taken)]
+        parameters = [request, *map(self._parameter, taken)]
+        # Whoever is given the parent has asked this already.
+        asks = self.who is attempt_too and any(one.name == "parent" for one in taken)
         endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=gives
         )
@@ -81,13 +81,14 @@ class Row:
             how = {"response_class": Response, "responses": {200: content}}
         router.add_api_route(
             self.path, endpoint, methods=[self.method], status_code=self.status,
-            dependencies=[Depends(self.who)], **how,
+            dependencies=[] if asks else [Depends(self.who)], **how,
         )  # fmt: skip
 
     def _endpoint(self) -> UseCase:
         noun = self.use_case.__qualname__.partition(".")[0]
 
-        async def endpoint(service: Service, **given: Any) -> Any:
+        async def endpoint(request: Request, **given: Any) -> Any:
+            service = request.app.state.service
             found = self.use_case(service.of_class[noun], **given, **self.fixed)
             answer = await found if inspect.isawaitable(found) else found
             return Response(answer, media_type=self.media[0]) if self.media else answer

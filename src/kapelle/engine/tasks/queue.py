@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -42,11 +41,8 @@ _TRIAL = timedelta(seconds=30)
 _TRIED = "another task tries first whether the limit is over"
 _SWEEP_S = 2.0
 # What may let something start, or hold it back.
-_KINDS = (
-    *(f"task.{status}" for status in TaskStatus if status is not TaskStatus.RUNNING),
-    *(f"run.{status}" for status in RunStatus),
-    "task.answered",
-)
+_KINDS = [f"task.{status}" for status in (*TaskStatus, "answered") if status != "running"]
+_KINDS += [f"run.{status}" for status in RunStatus]
 
 
 @dataclass(frozen=True)
@@ -180,22 +176,6 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     return attempt_id
 
 
-class _Outlook(NamedTuple):
-    """What there is to start, as of one moment."""
-
-    at_work: int
-    ready: list[tasks.Row]
-    runs_wait: bool
-    due: datetime | None
-
-
-def _outlook(connection: Connection, performer: str, now: datetime, most: int) -> _Outlook:
-    # An agent that waits for a person leaves its slot to others, and goes on without one.
-    at_work = attempts.count_at_work(connection, performer)
-    ready = tasks.next_queued(connection, now, most - at_work) if at_work < most else []
-    return _Outlook(at_work, ready, runs.any_queued(connection), tasks.next_due(connection))
-
-
 _log = logging.getLogger("kapelle.queue")
 _READING_S = 1.0
 
@@ -256,11 +236,18 @@ class TaskQueue:
         limits = self._limits = self._parts.settings().limits
         reading, now = self._read(), datetime.now(UTC)
         most = max_attempts(limits, reading)
-        seen = await self._parts.db.glance(_outlook, self._parts.performer, now, most)
-        admitted = seen.at_work
+
+        def look(connection: Connection) -> tuple[int, Sequence[tasks.Row], bool, datetime | None]:
+            # An agent that waits for a person leaves its slot to others, and goes on without one.
+            running = attempts.running(connection, self._parts.performer).values()
+            taken = sum(status != TaskStatus.WAITING for status in running)
+            ready = tasks.next_queued(connection, now, most - taken) if taken < most else []
+            return taken, ready, runs.count_queued(connection) > 0, tasks.next_due(connection)
+
+        admitted, ready, runs_wait, due = await self._parts.db.glance(look)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, admitted)
-        if verdict is None and seen.ready:
-            choices = [(task["id"], self._candidates(task)) for task in seen.ready]
+        if verdict is None and ready:
+            choices = [(task["id"], self._candidates(task)) for task in ready]
             begun = await self._parts.db.write(begin, choices, self._parts.performer)
             failpoint("conductor_after_begin")
             for attempt_id in begun:
@@ -270,10 +257,10 @@ class TaskQueue:
             verdict = held(limits, reading, admitted)
         # Together, so that nobody reads a reason that contradicts the number.
         self.running, self.held = admitted, verdict
-        if seen.runs_wait and not self.paused:
+        if runs_wait and not self.paused:
             await self._run_queue.admit()
         # What is due already but held back waits for the next change or sweep.
-        left = (seen.due - now).total_seconds() if seen.due else 0
+        left = (due - now).total_seconds() if due else 0
         return max(left, 0.01) if left > 0 else _SWEEP_S
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:

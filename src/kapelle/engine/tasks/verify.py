@@ -36,7 +36,7 @@ from kapelle.engine.output import (
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.questions import end
-from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -108,9 +108,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
 
 async def _with_told(attempt: Attempt, verdict: Verdict) -> tuple[Verdict, str | None]:
     """The verdict with what the agent handed in, and what it asked and did not wait for."""
-    handed_in, asks = await attempt.parts.db.glance(attempts.told, attempt.id)
-    verdict = _with_handed_in(verdict, handed_in) if handed_in else verdict
-    unanswered = await attempt.write(_unanswered, attempt, verdict) if asks else None
+    told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
+    verdict = _with_handed_in(verdict, told["handed_in"]) if told["handed_in"] else verdict
+    unanswered = await attempt.write(_unanswered, attempt, verdict) if told["asks"] else None
     if unanswered:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
