@@ -79,7 +79,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 # Everything that takes long: the storms, and all that `make test` tries a sample of.
-chaos: setup
+chaos: setup browser
 	$(BIN)/python -m tests.chaos
 	$(BIN)/pytest $(PARALLEL) --exhaustive -m sampled $(ARGS)
 

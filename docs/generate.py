@@ -256,7 +256,7 @@ def _own_options(name: str) -> str:
 
 def _shared_options() -> str:
     fields = PatternSpec.model_fields
-    parameters = [item for item in load("start").params if _field_of(item, fields)]
+    parameters = [item for item in load("loop").params if _field_of(item, fields)]
     named = _named(parameters, fields)
     rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
     return "\n".join([*_HEAD, *rows])

@@ -25,7 +25,7 @@ from kapelle.api.app import routes
 from tests.e2e.door import Door, open_door
 
 # To make up requests takes two seconds an operation: without SAMPLE, a seed, all have their turn.
-SAMPLE_SIZE = 12
+SAMPLE_SIZE = 8
 DOCUMENT = routes().openapi()
 
 

@@ -108,13 +108,8 @@ def open_door(directory: Path) -> Iterator[Door]:
 @cache
 def every_route(task_id: str = "task_0") -> list[tuple[str, str]]:
     """Every method and path that the router knows, with a task's id filled in."""
-    app = routes()
-    found = [
+    return [
         (method, str(route.path).replace("{task_id}", task_id))
-        for route in iter_route_contexts(app.routes)
+        for route in iter_route_contexts(routes().routes)
         for method in sorted(route.methods or ())
     ]
-    hidden = {"/healthz", "/api/v1/openapi.json"}
-    documented = sum(len(methods) for methods in app.openapi()["paths"].values())
-    assert len(found) == documented + len(hidden), "the enumeration misses routes"
-    return found

@@ -176,7 +176,7 @@ def test_the_best_of_several(kapelle: Instance, place: Path) -> None:
         (["runs", "list", "--status", "odd"], "Use one of queued"),
         (["runs", "tail", "zzzz"], "kapelle runs list"),
         (["start", "lop"], "Did you mean loop"),
-        (["start", "loop", "--prompt", "x"], "a loop needs a condition"),
+        (["start", "loop", "x"], "a loop needs a condition"),
         (["loop", "x", "--until", "true", "-a", "nobody"], "nobody"),
         (["pipeline", "x"], "at least 2 steps"),
         (["logs", "--raw", "run_1"], "kapelle runs steps"),

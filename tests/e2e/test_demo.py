@@ -96,6 +96,7 @@ def test_a_part_that_is_played_wrong_makes_the_demo_fail(tmp_path: Path) -> None
     assert Path(told["repository"], "music", "pitch.py").exists()
 
 
+@pytest.mark.sample(1, "moments")
 @pytest.mark.parametrize("moment", ["waits for", "the daemon is gone"])
 def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     place = tmp_path / "demo"

@@ -289,33 +289,11 @@ models = {{ simple = "small", complex = "large" }}
 
 
 @pytest.mark.parametrize(
-    ("prompt", "model", "reason"),
-    [
-        ("Fix the typo", "small", "simple: a short prompt that says 'typo'"),
-        ("Refactor the parser", "large", "complex: the prompt says 'Refactor'"),
-        (
-            "Add a button that sends the form and tell the user when it was sent or was not",
-            "usual",
-            "medium: the prompt has 18 words and 0 listed steps",
-        ),
-    ],
-)
-def test_the_wording_of_a_prompt_chooses_the_model(
-    kapelle: Instance, tmp_path: Path, prompt: str, model: str, reason: str
-) -> None:
-    set_up(tmp_path, TIERS.format(agent=""))
-    task_id = kapelle.submit(prompt, tmp_path, agent="player")
-    attempt = kapelle.wait(task_id)["attempts"][0]
-    assert (attempt["model"], attempt["model_reason"]) == (model, reason)
-    assert f"by player with {model} ({reason})" in kapelle.cli("status", task_id).stdout
-
-
-@pytest.mark.parametrize(
     ("verdict", "model", "words"),
     [
         ('result = "It is complex."', "large", "complex: grader said so"),
-        ('fail = "no idea"', "small", "(grader could not tell: no idea)"),
-        ('result = "hm"', "small", "(grader could not tell: it replied 'hm')"),
+        ('fail = "no idea"', "usual", "medium: grader could not tell: no idea"),
+        ('result = "hm"', "usual", "medium: grader could not tell: it replied 'hm'"),
     ],
 )
 def test_an_agent_may_judge_the_difficulty(
@@ -325,8 +303,19 @@ def test_an_agent_may_judge_the_difficulty(
     set_up(tmp_path, TIERS.format(agent='agent = "grader"'), grader=grader)
     task = kapelle.wait(kapelle.submit("Fix the typo", tmp_path, agent="player"))
     attempt = task["attempts"][0]
-    assert attempt["model"] == model
-    assert words in attempt["model_reason"]
+    assert (attempt["model"], attempt["model_reason"]) == (model, words)
+    assert f"by player with {model} ({words})" in kapelle.cli("status", task["id"]).stdout
+
+
+def test_its_own_agent_judges_the_difficulty_where_no_other_does(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    own = "[[rule]]\nmatch = 'How difficult'\n[[rule.do]]\nresult = 'simple'\n[[rule]]\ndo = []\n"
+    player = f'playbook = "{tmp_path}/own.toml"'
+    (tmp_path / "own.toml").write_text(own, encoding="utf-8")
+    set_up(tmp_path, TIERS.format(agent="") + player)
+    task = kapelle.wait(kapelle.submit("Fix the typo", tmp_path, agent="player"))
+    assert task["attempts"][0]["model_reason"] == "simple: player said so"
 
 
 LOST = r"""[

@@ -32,8 +32,10 @@ def _digest_of_output(instance: Instance, task_id: str) -> tuple[str, int]:
 
 @pytest.mark.timeout(300)
 def test_a_gibibyte_of_output_is_kept_to_the_byte_in_bounded_memory(
-    kapelle: Instance, tmp_path: Path
+    kapelle: Instance, tmp_path: Path, exhaustive: bool
 ) -> None:
+    """A quarter of that, unless everything is tried."""
+    megabytes = 1024 if exhaustive else 256
     kapelle.cli(
         "config", "set", "agents.flood.command", '["/bin/sh", "-c", "cat \\"$0\\"", "{prompt}"]'
     )
@@ -41,7 +43,7 @@ def test_a_gibibyte_of_output_is_kept_to_the_byte_in_bounded_memory(
     source = tmp_path / "source"
     digest = hashlib.sha256()
     with source.open("wb") as file:
-        for _ in range(1024):
+        for _ in range(megabytes):
             file.write(block)
             digest.update(block)
     assert kapelle.process is not None
@@ -57,8 +59,9 @@ def test_a_gibibyte_of_output_is_kept_to_the_byte_in_bounded_memory(
                     most_shim = max(most_shim, process.memory_info().rss)
         time.sleep(0.1)
     assert task["status"] == "completed", task["reason"]
-    assert task["attempts"][0]["output_bytes"] == 1 << 30
-    assert _digest_of_output(kapelle, task_id) == (digest.hexdigest(), 1 << 30)
+    size = megabytes * len(block)
+    assert task["attempts"][0]["output_bytes"] == size
+    assert _digest_of_output(kapelle, task_id) == (digest.hexdigest(), size)
     assert most_shim <= 20 * _MB
     assert most_daemon - before <= 50 * _MB
 

@@ -17,7 +17,7 @@ _TEST = (
 _AGENT = Path(__file__).with_name("track_agent.py")
 
 
-def _sample(kapelle: Instance, path: Path, *categories: str, count: int = 12) -> Path:
+def _sample(kapelle: Instance, path: Path, *categories: str, count: int = 6) -> Path:
     features = [
         {
             "id": number,
@@ -57,10 +57,13 @@ def _require_true(repository: Path, commit: str, scratch: Path) -> None:
     git(repository, "worktree", "remove", "--force", str(scratch))
 
 
-def test_twelve_features_over_three_tracks_and_a_crash(kapelle: Instance, tmp_path: Path) -> None:
+def test_features_over_three_tracks_and_a_crash(
+    kapelle: Instance, tmp_path: Path, exhaustive: bool
+) -> None:
     """Two conflict, one passes the third time, one lies, one fails its checks first, one meets a
     failing environment; the daemon is killed amid it."""
-    repository = _sample(kapelle, tmp_path / "sample", "api", "web", "docs")
+    count = 12 if exhaustive else 6
+    repository = _sample(kapelle, tmp_path / "sample", "api", "web", "docs", count=count)
     main = git(repository, "rev-parse", "main")
     run_id = start(
         kapelle, "tracks", repository, agent="maker", checks=["sh test.sh"],
@@ -69,31 +72,31 @@ def test_twelve_features_over_three_tracks_and_a_crash(kapelle: Instance, tmp_pa
 
     def passed() -> bool:
         told: list[Any] = kapelle.get(f"/runs/{run_id}")["progress"].get("features", [])
-        return len([one for one in told if one["status"] == "passed"]) >= 3
+        return len([one for one in told if one["status"] == "passed"]) >= 2
 
-    until(passed, "three passed features", 120)
+    until(passed, "two passed features", 120)
     kapelle.kill()
     kapelle.start()
     run = rest(kapelle, run_id, 240)
     assert run["status"] == "failed"
-    assert run["reason"].startswith("11 of 12 features passed; Feature 9: STEP 1"), run["reason"]
+    assert run["reason"].startswith(f"{count - 1} of {count} features passed; Feature 5: STEP 1")
     made = {one["id"]: one for one in run["result"]["features"]}
     assert {number: made[number]["track"] for number in (1, 2, 3)} == {
         1: "first", 2: "second", 3: "others",
     }  # fmt: skip
-    assert [made[number]["verifications"] for number in (7, 9, 11)] == [3, 3, 2]
-    assert len(made[5]["tasks"]) == 2  # the first met the environment
+    assert [made[number]["verifications"] for number in (4, 5, 6)] == [3, 3, 2]
+    assert len(made[3]["tasks"]) == 2  # the first met the environment
     assert on_branch(repository, run, "menu.txt") in {"item 1\nitem 2\n", "item 2\nitem 1\n"}
     branch = run["workspace"]["branch"]
-    assert _features(repository, branch) == {n: "failed" if n == 9 else "passed" for n in made}
+    assert _features(repository, branch) == {n: "failed" if n == 5 else "passed" for n in made}
     for commit in git(repository, "rev-list", "--first-parent", f"main..{branch}").split():
         _require_true(repository, commit, tmp_path / "scratch")
     # What failed is on its branch; what verifying agents did to branches is nowhere.
-    assert git(repository, "show", "feature/9-feature-9:features/9.txt").startswith("trust me")
+    assert git(repository, "show", "feature/5-feature-5:features/5.txt").startswith("trust me")
     assert git(repository, "rev-parse", "main") == main
     told = on_branch(repository, run, ".orchestrator/progress.txt") or ""
-    assert len(told.splitlines()) == 12
-    assert "Feature 9: failed (STEP 1" in told
+    assert len(told.splitlines()) == count
+    assert "Feature 5: failed (STEP 1" in told
 
 
 def test_a_track_pauses_after_two_failures_of_its_environment(

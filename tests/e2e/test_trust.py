@@ -195,7 +195,7 @@ batch one two
 batches save list README.md
 batches list
 batches show list
-batches run list
+batch --list list
 batches delete list
 batches edit list
 team hello

@@ -43,15 +43,15 @@ def mend() -> None:
         Path("menu.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
     turn = times("mend")
-    good = {7: turn == 1, 9: False}.get(number, True)
+    good = {4: turn == 1, 5: False}.get(number, True)
     path.write_text("ok\n" if good else f"trust me {turn}\n", encoding="utf-8")
 
 
 def implement() -> None:
-    if number == 5 and times("implement") == 0:
+    if number == 3 and times("implement") == 0:
         sys.exit("connect ECONNREFUSED 127.0.0.1:5432")
     path.parent.mkdir(exist_ok=True)
-    path.write_text({7: "half\n", 9: "trust me\n", 11: ""}.get(number, "ok\n"), encoding="utf-8")
+    path.write_text({4: "half\n", 5: "trust me\n", 6: ""}.get(number, "ok\n"), encoding="utf-8")
     if number in {1, 2}:
         Path("menu.txt").write_text(f"item {number}\n", encoding="utf-8")
     print("All steps are done.")

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.warm_agent import warm_agent
 
 from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
@@ -21,7 +23,6 @@ from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
 USED = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
-AGENT = [sys.executable, str(Path(__file__).with_name("acp_agent.py"))]
 
 
 @dataclass
@@ -46,15 +47,15 @@ class Run:
 class Parts:
     """Where a bridge runs: a workspace and a directory for its files."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.log = path, path / "log"
+    def __init__(self, path: Path, argv: list[str]) -> None:
+        self.path, self.log, self._argv = path, path / "log", argv
         self.workspace = path / "workspace"
         self.workspace.mkdir()
 
     def command(self, script: dict[str, Any], **more: Any) -> Command:
         env = {"ACP_LOG": str(self.log)} | more.pop("env", {})
         wanted = {key: more.pop(key) for key in ("permissions", "mode") if key in more}
-        settings = AgentSettings(command=more.pop("argv", AGENT), env=env, **wanted)
+        settings = AgentSettings(command=more.pop("argv", self._argv), env=env, **wanted)
         self.agent = AcpAgent("small", settings)
         prompt = json.dumps(script)
         request = AgentRequest(prompt, self.workspace, self.path / "prompt", settings, **more)
@@ -108,9 +109,15 @@ class Parts:
         raise AssertionError(f"the agent was never sent {method}")
 
 
+@pytest.fixture(scope="module")
+def small_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with warm_agent(tmp_path_factory.mktemp("warm")) as argv:
+        yield argv
+
+
 @pytest.fixture
-def stage(tmp_path: Path) -> Parts:
-    return Parts(tmp_path)
+def stage(tmp_path: Path, small_agent: list[str]) -> Parts:
+    return Parts(tmp_path, small_agent)
 
 
 def test_a_turn_becomes_events_and_ends_with_its_last_answer(stage: Parts) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,17 +57,11 @@ def openai(server: Server, workspace: Path) -> Asking:
 
 @pytest.fixture
 def anthropic(server: Server, workspace: Path) -> Asking:
-    if find_spec("anthropic") is None:
-        pytest.skip("needs the SDK: pip install 'kapelle[anthropic]'")
     settings = AgentSettings(model="claude-x", base_url=server.url)
     return Asking(AnthropicAgent("judge", settings), workspace, "ANTHROPIC_API_KEY")
 
 
-# To import the SDK takes two seconds of each.
-SOME = pytest.mark.sample(5, "anthropic")
-
-
-@pytest.fixture(params=["openai", pytest.param("anthropic", marks=SOME)])
+@pytest.fixture(params=["openai", "anthropic"])
 def either(request: pytest.FixtureRequest) -> Asking:
     asking: Asking = request.getfixturevalue(request.param)
     return asking

@@ -77,7 +77,9 @@ def test_every_package_has_a_budget() -> None:
 
 
 def test_no_module_is_a_crumb_or_a_heap() -> None:
-    sizes = {name: _lines(path) for name, path in modules().items() if path.stem not in STANDING}
+    own = {name: path for name, path in modules().items() if path.stem not in STANDING}
+    # What is found by its name may be as short as it is.
+    sizes = {n: _lines(p) for n, p in own.items() if p.parent.name not in FOUND_BY_NAME}
     assert [name for name, lines in sizes.items() if lines < SMALLEST] == []
     assert [name for name, lines in sizes.items() if lines > LARGEST] == []
 

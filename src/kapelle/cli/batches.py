@@ -8,30 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import LISTS, FollowToEnd, Json, Report, argument, command_group, flag
+from kapelle.cli.command import LISTS, Report, argument, command_group, flag
 from kapelle.cli.format import local, one_line, table
 from kapelle.cli.output import data
 from kapelle.cli.pages import Items, whole_list
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.spec_options import (
-    absolute_directory,
-    options_of,
-    schemas,
-    spec_of,
-    spelled,
-    with_parameters,
-)
-from kapelle.cli.start import begin
 from kapelle.client.http import Connection
-from kapelle.domain.batch import format_of, read_items
+from kapelle.domain.batch import format_of
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.options import KEY
 from kapelle.domain.text import counted
 
-batches = command_group("Keep lists of work, and work them off with `kapelle batch`." + LISTS)
+batches = command_group(
+    "Keep lists of work, and work them off with `kapelle batch --list`." + LISTS
+)
 
 Name = Annotated[str, argument("NAME", "What the list is called.")]
-_SOURCE = argument("NAME|FILE", "A saved list, or a file: .md or .csv.")
 
 
 @batches.command("list")
@@ -89,38 +80,6 @@ def delete(name: Name) -> Report:
     """Delete a list; `kapelle batches show` printed it before that."""
     yield Connection().delete(_path(name))
     data(one_line(name))
-
-
-def run_command() -> Any:
-    """`kapelle batches run`, with the options of `kapelle batch`."""
-    schema = schemas()["batch"]
-    options = [item for item in options_of(schema) if item.key != "items"]
-
-    def run(**params: Any) -> None:
-        from kapelle.cli.follow import show_new
-
-        if (source := params["source"]) is None:
-            raise InvalidInput("NAME or FILE is missing.", hint="Write `kapelle batches run NAME`.")
-        client = Connection()
-        is_file = source == "-" or Path(source).suffix.lower() in {".md", ".csv"}
-        if is_file:
-            items = read_items(_text(Path(source)), format_of(source))
-        else:
-            items = client.get(_path(source))["items"]
-        with spelled(options):
-            where = absolute_directory(params["directory"])
-            title = Path(source).stem if is_file else source
-            spec = {"items": items, "directory": where, "title": title, **spec_of(options, params)}
-            begun = begin(client, "/runs", {"pattern": "batch", "spec": spec})
-            show_new(client, begun, params["follow"], params["as_json"])
-
-    first = {"source": Annotated[str, _SOURCE]}
-    last = {"follow": FollowToEnd, "as_json": Json}
-    about = {KEY: {"summary": "Work off a list: one run of `kapelle batch`."}}
-    return with_parameters(run, about, first, options, last)
-
-
-batches.command("run")(run_command())
 
 
 def _path(name: str) -> str:

@@ -14,7 +14,7 @@ _TABLE = """
 run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
-batches     batches:batches  Keep lists of work, and work them off with `kapelle batch`.
+batches     batches:batches  Keep lists of work, and work them off with `kapelle batch --list`.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
 list        tasks:list_tasks  List the tasks and runs of this repository, the newest first.
 top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.

@@ -1,11 +1,9 @@
 """`kapelle doctor`: looks at everything that Kapelle needs, and changes nothing."""
 
-import json
 import os
 import platform
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -304,7 +302,8 @@ def _running(client: Connection) -> Iterator[Finding]:
         yield Finding("daemon", "warning", f"version {version}, but this is {__version__}", hint)
         return
     work = f"{status['running']} running, {status['queued']} queued"
-    yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
+    where = f"process {status['pid']} at {status['url']}"
+    yield Finding("daemon", "ok", f"version {__version__}, {where}, {work}")
     if not status.get("full_text", True):
         text = "SQLite has no FTS5: learnings are found without a ranking, and no output at all"
         yield Finding("search", "warning", text, "Use a Python whose SQLite has it.")
@@ -315,22 +314,6 @@ def _running(client: Connection) -> Iterator[Finding]:
     else:
         if status["held"]:  # which passes by itself
             yield Finding("queue", "warning", f"nothing is started: {status['held']}")
-
-
-def port(home: Home) -> Iterator[Finding]:
-    settings = _settings()
-    if home.socket.exists() and home.info.exists():
-        url = json.loads(home.info.read_bytes())["url"]
-        yield Finding("port", "ok", f"the daemon listens at {url}")
-    elif settings and settings.server.port == 0:
-        yield Finding("port", "ok", f"any free one of {settings.server.host}")
-    elif settings:
-        host, number = settings.server.host, settings.server.port
-        if problem := _why_not(host, number):
-            hint = "End what uses it, or: kapelle config set server.port 0"
-            yield Finding("port", "broken", f"{host}:{number}: {problem}", hint)
-        else:
-            yield Finding("port", "ok", f"{host}:{number} is free")
 
 
 def environment(home: Home) -> Iterator[Finding]:
@@ -347,21 +330,7 @@ def environment(home: Home) -> Iterator[Finding]:
         yield Finding("environment", "warning", text, "`kapelle init` proposes a set-up for them.")
 
 
-def _why_not(host: str, number: int) -> str | None:
-    """Why nobody could listen there; the socket is bound for a moment and never listens."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, number, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     python, git, state_directory, memory, cgroup, configuration, environment, agents, database,
-    daemon, port,
+    daemon,
 )  # fmt: skip

@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -33,11 +33,11 @@ from kapelle.cli.outcome import (
     waiting_words,
 )
 from kapelle.cli.output import complain, data, document, json_line, say
+from kapelle.cli.questions import question_lines
 from kapelle.cli.transcript import Passage, Whole, passage, show, show_json
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.domain.report import FINAL, next_commands
-from kapelle.domain.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,17 +58,16 @@ _ENDS = frozenset({"done", "not done", "failed"})
 Show = Callable[[Event], None]
 
 
-def show_new(
-    client: Connection, item: Task | Run, to_end: bool, as_json: bool, after: int | None = None
-) -> None:
-    """The id of what was begun or goes on; to its end if asked for, behind an attempt if given."""
+def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, **how: Any) -> None:
+    """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
+    takes it."""
     if as_json:
         json_line(item) if to_end else document(item)
     else:
         data(item["id"])
         sys.stdout.flush()
     if to_end:
-        raise typer.Exit(exit_code(follow(client, item, as_json, after=after, whole=True)))
+        raise typer.Exit(exit_code(follow(client, item, as_json, whole=True, **how)))
     if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
 
@@ -86,28 +85,38 @@ def follow(
     tail: int | None = None,
     after: int | None = None,
     whole: bool = False,
+    asks: bool = True,
+    iterations: bool = False,
 ) -> Task | Run:
-    """Show a task or a run until it rests, say what became of it, and return it.
+    """Show a task or a run until it rests, ask what it asks, say what became of it, and return it.
 
-    after is the number of an attempt that has been seen, with those before it. In JSON the end
-    is told with the whole of it, if asked for.
+    after is the number of an attempt that has been seen, with those before it. In JSON the end is
+    told with the whole of it, if asked for. Of iterations a line of JSON on stderr is all there is.
     """
-    if "spent" in item:
-        display = nullcontext(json_line) if as_json else _run_display(client, item)
-        ended, _ = follow_run(client, item, display, tail=tail, raw=as_json)
-    else:
-        last_id = f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
-        while True:
-            with _interruptible(item), _task_display(client, item, as_json) as show_event:
-                ended, last_id = _until_settled(client, item["id"], show_event, tail, last_id)
-            asks = ended["questions"] and not as_json and can_ask()
-            if not asks or not _ask_all(client, ended):
+    is_run = "spent" in item
+    asks = asks and not as_json and not iterations and can_ask()
+    seen, last_id = 0, f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
+    while True:
+        with _interruptible(item):
+            if is_run:
+                display = _run_display(client, item, as_json, iterations)
+                ended, seen = _until_rest(client, item, display, seen, tail, raw=as_json)
+                tail = None
+            else:
+                with _task_display(client, item, as_json) as show_event:
+                    ended, last_id = _until_settled(client, item["id"], show_event, tail, last_id)
+            if not ended["questions"] or not asks:
                 break
+        if not _ask_all(client, ended):
+            ended = client.get(path_of(item["id"]))  # some of them may have been answered
+            break
     with _interruptible(ended):
         ended = _delivered(client, ended)
     if as_json:
-        more = {"run" if "spent" in item else "task": ended} if whole else {}
+        more = {"run" if is_run else "task": ended} if whole else {}
         json_line({"event": "end", "status": ended["status"], **more})
+    elif iterations:
+        _tell(ended["id"], **{name: ended[name] for name in ("status", "reason", "ended_at")})
     else:
         conclude(ended)
     return ended
@@ -161,7 +170,10 @@ def _task_display(
 
 
 @contextmanager
-def _run_display(client: Connection, run: Run) -> Iterator[Show]:
+def _run_display(client: Connection, run: Run, as_json: bool, iterations: bool) -> Iterator[Show]:
+    if as_json or iterations:
+        yield json_line if as_json else _show_iteration
+        return
     is_live = sys.stdout.isatty()
     with _display(client, run) as show_passage:
 
@@ -241,21 +253,21 @@ def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
     return grid
 
 
-def follow_run(
+def _until_rest(
     client: Connection,
     run: Run,
     display: AbstractContextManager[Show],
+    after: int,
+    tail: int | None,
     *,
-    after: int = 0,
-    tail: int | None = None,
-    raw: bool = False,
+    raw: bool,
 ) -> tuple[Run, int]:
     """Show what happens until the run rests: it has ended, waits for an answer, or is paused.
 
     Of the past, tail is how many events are shown; only those that make a line count, unless raw.
-    Returns the run and the number of the last event. An interrupt ends only the watching.
+    Returns the run and the number of the last event.
     """
-    with _interruptible(run), display as show_event:
+    with display as show_event:
         if tail is not None:
             after = show_last(client, run["id"], show_event, tail, raw=raw)
         while True:
@@ -319,6 +331,8 @@ def conclude(item: Task | Run) -> None:
     if said:
         say(f"\n{clean(said)}\n")
     say(wrapped(verdict(item), 2))
+    for question in item["questions"]:
+        say("\n".join(question_lines(question)))
     told = item.get("delivery") if item["status"] == "completed" else None
     if told and told["mode"] != "branch":
         say(wrapped(delivery_words(told), 2))
@@ -335,47 +349,6 @@ def verdict(item: Task | Run) -> str:
         took = short(seconds) if seconds and item["status"] in FINAL else ""
     reason = f": {one_line(item['reason'])}" if item["reason"] else ""
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
-
-
-def watch(client: Connection, run: Run, params: Mapping[str, Any], seen: int) -> None:
-    """Show a run in the foreground to its end, ask what it asks, and exit with what became of it.
-
-    params are those of the command; seen is the number of the last event that was shown.
-    """
-    as_json, iterations = params["as_json"], params["progress"]
-    may_ask = not params.get("ask_non_interactive") and not as_json and can_ask()
-    while True:
-        run, seen = follow_run(
-            client, run, _foreground(client, run, as_json, iterations), after=seen
-        )
-        if not run["questions"] or not may_ask:
-            break
-        if not _ask_all(client, run):
-            run = client.get(run_path(run["id"]))  # some of them may have been answered
-            break
-    with _interruptible(run):
-        run = _delivered(client, run)
-    if as_json:
-        document(run)
-    elif iterations:
-        _tell(run["id"], **{name: run[name] for name in ("status", "reason", "ended_at")})
-    elif not run["questions"]:
-        conclude(run)
-    _explain_resume(run, as_json)
-    raise typer.Exit(exit_code(run))
-
-
-def _foreground(
-    client: Connection, run: Run, as_json: bool, iterations: bool
-) -> AbstractContextManager[Show]:
-    if iterations:
-        return nullcontext(_show_iteration)
-    if as_json:
-        return nullcontext(lambda _event: None)
-    if sys.stdout.isatty():
-        return _run_display(client, run)
-    # What programs read, the id and the tokens of questions, stands alone on stdout.
-    return nullcontext(lambda event: show(line(event), sys.stderr))
 
 
 def _show_iteration(event: Event) -> None:
@@ -402,10 +375,7 @@ def _ask_all(client: Connection, item: Task | Run) -> bool:
                 say(error.message)  # somebody else was faster
     except KeyboardInterrupt:
         say("")
-        if "spent" in item:
-            _explain_resume(client.get(run_path(item["id"])), as_json=False)
-        else:
-            conclude(item)
+        conclude(client.get(path_of(item["id"])))
         raise typer.Exit(INTERRUPTED) from None
     return True
 
@@ -423,20 +393,6 @@ def _ask(question: dict[str, Any]) -> str | None:
         if default is not None:
             return str(default)
     return None
-
-
-def _explain_resume(run: Run, as_json: bool) -> None:
-    questions = run["questions"]
-    if not questions:
-        return
-    say(f"{run['id']} waits for {counted(len(questions), 'answer')}.")
-    for question in questions:
-        if not as_json:
-            data(question["token"])
-        default = question["default"]
-        say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
-    answers = ' --answer "…"' * len(questions)
-    say(f"Go on with: kapelle {run['pattern']} -f --resume {questions[0]['token']}{answers}")
 
 
 def can_ask() -> bool:

@@ -10,7 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Ended, Json, Report, command_group, flag, usage_error
+from kapelle.cli.command import (
+    LISTS,
+    Ended,
+    Json,
+    Report,
+    command_group,
+    command_of,
+    flag,
+    usage_error,
+)
 from kapelle.cli.format import (
     STATUS_STYLE,
     clean,
@@ -35,7 +44,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.start import begin, order
+from kapelle.cli.start import starter_of
 from kapelle.cli.values import refuse, typed_duration, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -95,7 +104,7 @@ def _require_trigger(params: Params) -> None:
 
 def send(body: dict[str, Any], as_json: bool) -> None:
     """Create a schedule and show its id."""
-    schedule = begin(Connection(), "/schedules", body)
+    schedule = Connection().create("/schedules", body)
     if as_json:
         document(schedule)
         return
@@ -106,7 +115,7 @@ def send(body: dict[str, Any], as_json: bool) -> None:
 
 def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
     """The work that a command would start, made by that very command, and its options."""
-    from kapelle.cli.commands import commands, load
+    from kapelle.cli.commands import commands
 
     if not command:
         raise InvalidInput(
@@ -121,23 +130,20 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
             hint=f"Write one of {', '.join(STARTING)}{example}.",
         )
     with _hinted(name):
-        context = load(name).make_context(f"kapelle {name}", arguments)
-    params = context.params
-    if params.get("show_help"):
-        context.command.invoke(context)
-        raise typer.Exit
-    no_name, another = name == "start" and not params["words"], params.get("every") is not None
-    goes_on = params.get("resume") or params.get("answer")
+        starter, words = starter_of(name, arguments)
+        made = command_of(starter.command(), starter.typed)
+        params = made.make_context(f"kapelle {starter.typed}", words).params
     new = "A schedule starts new runs, and --resume goes on with one."
+    another = "A schedule cannot start a schedule."
+    goes_on = params.get("resume") or params.get("answer")
     refuse(
-        (no_name, "The pattern's name is missing.", "`kapelle start` lists the patterns."),
-        (another, "A schedule cannot start a schedule.", "Leave one of them out."),
+        (params.get("every") is not None, another, "Leave one of them out."),
         (goes_on, new, "Leave --resume and --answer out."),
     )
     with _hinted(name):
-        path, body, options = order(name, params)
+        path, body = starter.order(params)
     kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
-    return {"kind": kind, "spec": spec}, options
+    return {"kind": kind, "spec": spec}, starter.options
 
 
 @contextmanager

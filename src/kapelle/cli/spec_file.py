@@ -3,14 +3,14 @@
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kapelle.cli.command import meant
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty
-from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.errors import InvalidInput, problem
 from kapelle.domain.text import shown
 
 if TYPE_CHECKING:
@@ -27,32 +27,9 @@ _TYPES = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "mer
 Place = tuple[str | int, ...]
 
 
-class SpecFile(dict[str, Any]):
-    """A spec from a file, which can say where a name stands in it."""
-
-    def __init__(self, spec: dict[str, Any], source: "_Source", overridden: Collection[str]):
-        super().__init__(spec)
-        self._source, self._overridden = source, overridden
-
-    def locate(self, error: KapelleError) -> None:
-        """Put the places of the names that the daemon refuses before the words of its error."""
-        message, sentences = error.message, []
-        words = message[:1].lower() + message[1:].rstrip(".")
-        for place, name in _texts(dict(self)):
-            if place[0] in self._overridden:
-                continue
-            if repr(name) in message or f"The agent {name} " in message:
-                part = f"{_place_words(place[:-1])}: " if len(place) > 2 else ""
-                sentences.append(self._source.sentence(self._source.line(place), part + words))
-                # What else there is to say is said once.
-                words = words.partition(";")[0]
-        if sentences:
-            error.args = ("\n".join(sentences),)
-
-
 def read_spec_file(
     pattern: str, path: Path, variables: dict[str, str], overrides: dict[str, Any]
-) -> SpecFile:
+) -> dict[str, Any]:
     """The spec of a built-in pattern from a file or from standard input (-).
 
     Variables are those of the command line, which count more than the file's own; overrides are
@@ -73,7 +50,7 @@ def read_spec_file(
         # On the command line a directory is meant from where one stands.
         chosen = given.get("directory")
         given["directory"] = absolute_directory(None if chosen is None else Path(chosen))
-    return SpecFile(_validated(source, pattern, {**spec, **given}, given), source, given)
+    return _validated(source, pattern, {**spec, **given}, given)
 
 
 class _Source:
@@ -214,16 +191,6 @@ class _Source:
             else:
                 values[key.value] = self._plain(value, (*place, key.value), line)
         return {**merged, **values}
-
-
-def _texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Every text in a value, and where it is."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, dict | list):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in parts:
-            yield from _texts(part, (*place, key))
 
 
 def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:

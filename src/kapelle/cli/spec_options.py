@@ -22,6 +22,7 @@ import typer
 
 from kapelle.cli import values
 from kapelle.cli.config import current
+from kapelle.cli.format import one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -56,6 +57,10 @@ _ALL: dict[str, Callable[[Any, str], Any]] = {
 }
 # What people type who look for the runs of a pattern.
 _OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "result", "tail"})
+# What parameters of commands are called that start work, whatever that is.
+_TAKEN = frozenset(
+    {"follow", "as_json", "every", "whole_file", "var", "resume", "answer", "progress"}
+)
 _REPEATED = frozenset({"check", "prompts", *_ALL})
 
 
@@ -84,14 +89,12 @@ class Option:
     kind: str
     names: tuple[str, ...]
     about: Mapping[str, Any]
-    description: str
     help: str
     required: bool
     default: Any
     choices: tuple[str, ...]
     repeatable: bool
     limits: Mapping[str, Any]
-    hidden: bool = False  # taken, but not shown in the help
 
     @property
     def key(self) -> str:
@@ -99,13 +102,15 @@ class Option:
 
     @property
     def name(self) -> str:
-        """What the parameter of the command is called; a field may be called as Python may not."""
+        """What the parameter of the command is called; a field may be called as Python may not, or
+        as the command's own."""
         name = re.sub(r"\W", "_", "_".join(self.path))
-        return f"{name}_" if iskeyword(name) else name
+        return f"{name}_" if iskeyword(name) or name in _TAKEN else name
 
     @property
     def flag(self) -> str:
-        return next((name for name in self.names if name.startswith("--")), self.names[0])
+        name = next((name for name in self.names if name.startswith("--")), self.names[0])
+        return name.partition("/")[0]
 
     @property
     def metavar(self) -> str:
@@ -113,7 +118,7 @@ class Option:
         if given := self.about.get("metavar"):
             return str(given)
         if self.choices:
-            return "|".join(self.choices)
+            return one_line("|".join(self.choices))
         if self.kind == "object" and self.repeatable:
             return "TEXT|JSON"  # a step or a check may be told in short
         return _METAVARS.get(self.kind, self.kind.upper())
@@ -129,6 +134,8 @@ class Option:
             elif isinstance(default, dict):
                 default = " ".join(f"{name}={value}" for name, value in default.items())
             words = f"{words} (default {default})".lstrip()
+        if self.required and self.kind != "directory":
+            words = f"{words} (required)".lstrip()
         if not words:
             return ""
         return f"{words[0].upper()}{words[1:]}{'; repeatable' if self.repeatable else ''}."
@@ -169,9 +176,7 @@ class Option:
                 f"{self.flag} is empty.",
                 hint=f'Write a command, for example {self.flag} "make test".',
             )
-        spec: Any = text
-        with suppress(ValueError):
-            spec = json.loads(text) if text.lstrip().startswith("{") else text
+        spec = _object_or_text(text)
         if timeout_s is None:
             return spec
         if isinstance(spec, str):
@@ -208,14 +213,17 @@ def _option(path: tuple[str, ...], shape: Schema, required: bool, shared: Schema
         limits["kinds"] = resolved(inner["properties"]["kind"], shared)["enum"][1:]
     names = tuple(about.get("names", ()))
     if not any(name.startswith("--") for name in names):
-        names = (*names, "--" + path[-1].replace("_", "-"))
+        name = path[-1].replace("_", "-")
+        # What is on unless it is turned off.
+        off = kind == "boolean" and shape.get("default") and "flags" not in about
+        names = (*names, f"--{name}/--no-{name}" if off else f"--{name}")
     return Option(
         path=path,
         kind=kind,
         names=names,
         about=about,
-        description=shape.get("description") or "",
-        help=about.get("help") or shape.get("description") or "",
+        # A stranger may have written it.
+        help=one_line(about.get("help") or shape.get("description") or ""),
         required=required,
         default=shape.get("default"),
         choices=tuple(str(value) for value in inner.get("enum", ()) if value is not None),
@@ -276,7 +284,7 @@ def _annotations(option: Option) -> dict[str, Any]:
     about, made = option.about, dict[str, Any]()
 
     def add(name: str, kind: Any, *names: str, **facts: Any) -> None:
-        made[name] = Annotated[kind, typer.Option(*names, hidden=option.hidden, **facts)]
+        made[name] = Annotated[kind, typer.Option(*names, **facts)]
 
     if argument := about.get("argument"):
         texts: Any = list[str] if option.repeatable else str
@@ -397,7 +405,7 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
         spec[option.key] = text
 
 
-def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
+def _read_list(option: Option, prompts: list[str], command: str) -> list[Any]:
     """The texts of a list of prompts, of which there must be so many."""
     least, most = option.limits.get("minItems", 0), option.limits.get("maxItems", math.inf)
     more = option.about["more"][0]
@@ -409,7 +417,14 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
         (len(prompts) < least, few, f"Add {more} PROMPT; `kapelle run` is for a single task."),
         (len(prompts) > most, many, "Join some of them."),
     )
-    return read_prompts(prompts, example, 1)
+    return read_prompts([*map(_object_or_text, prompts)], example, 1)
+
+
+def _object_or_text(text: str) -> Any:
+    """A step or a check, which may be told in short."""
+    with suppress(ValueError):
+        return json.loads(text) if text.lstrip().startswith("{") else text
+    return text
 
 
 @contextmanager

@@ -395,7 +395,7 @@ def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None
 
     client = Connection()
     item = client.post(path, body)
-    show_new(client, item, to_end, as_json, len(item.get("attempts", ())))
+    show_new(client, item, to_end, as_json, after=len(item.get("attempts", ())))
 
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
@@ -434,9 +434,7 @@ def continue_(
         _again(task_path(task_id, "resume"), body, follow, as_json)
         return
     earlier = client.get(task_path(task_id))
-    from kapelle.cli.start import begin
-
-    task = begin(client, "/tasks", forked(earlier, said, limits))
+    task = client.create("/tasks", forked(earlier, said, limits))
     if task["status"] == "blocked":
         say(f"It begins when {earlier['id']} has ended, which is {earlier['status']}.")
     show_new(client, task, follow, as_json)

@@ -1,104 +1,50 @@
-"""The part of JSON Schema that a judge's answer may be asked to fit."""
+"""The part of JSON Schema that a judge's answer may be asked to fit.
 
-import math
-import operator
-from collections.abc import Callable, Iterator
+References are written out before, and patterns are ignored: neither can keep the daemon busy.
+"""
+
+from functools import cache
 from itertools import count, islice
 from typing import Any
 
-from kapelle.domain.text import printable, shown
+from kapelle.domain.text import printable
 
 _MOST_PROBLEMS = 20
 _DEEPEST = 60
-_LARGEST = 10_000
+_LARGEST = 2_000
 _DEFINITIONS = ("$defs", "definitions")
 _AS_WRITTEN = ("enum", "const", "default", "examples", "required", *_DEFINITIONS)
-
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "object": (lambda value: isinstance(value, dict), "an object"),
-    "array": (lambda value: isinstance(value, list), "a list"),
-    "string": (lambda value: isinstance(value, str), "a text"),
-    "boolean": (lambda value: isinstance(value, bool), "true or false"),
-    "null": (lambda value: value is None, "null"),
-    "number": (lambda value: _number(value) is not None, "a number"),
-    "integer": (lambda value: (_number(value) or 0.5) % 1 == 0 or value == 0, "a whole number"),
-}
+_KEYWORDS = (
+    "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minLength", "maxLength", "minItems", "maxItems", "properties", "required",
+    "additionalProperties", "items", "anyOf", "oneOf", "allOf",
+)  # fmt: skip
 
 
-def _number(value: Any) -> int | float | None:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+@cache
+def _draft() -> Any:
+    # Imported when it is needed: it takes a quarter of a second, and few loops have a schema.
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
+
+    return Draft202012Validator
 
 
-def _length(value: Any) -> int | None:
-    return len(value) if isinstance(value, str) else None
+@cache
+def _validator() -> Any:
+    from jsonschema import validators
 
-
-def _size(value: Any) -> int | None:
-    return len(value) if isinstance(value, list) else None
-
-
-# What is measured, how it must compare with the limit, and the words around the limit.
-_LIMITS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], bool], str, str]] = {
-    "minimum": (_number, operator.ge, "be at least", ""),
-    "maximum": (_number, operator.le, "be at most", ""),
-    "exclusiveMinimum": (_number, operator.gt, "be more than", ""),
-    "exclusiveMaximum": (_number, operator.lt, "be less than", ""),
-    "minLength": (_length, operator.ge, "have at least", " characters"),
-    "maxLength": (_length, operator.le, "have at most", " characters"),
-    "minItems": (_size, operator.ge, "have at least", " items"),
-    "maxItems": (_size, operator.le, "have at most", " items"),
-}
-_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+    draft = _draft()
+    known = {name: draft.VALIDATORS[name] for name in _KEYWORDS}
+    return validators.create(draft.META_SCHEMA, known, type_checker=draft.TYPE_CHECKER)
 
 
 def check_schema(schema: Any) -> None:
     """Raise ValueError with the path of the first thing that makes a schema unusable."""
     if not isinstance(schema, dict):
         raise ValueError("the schema must be an object")
-    _check(written_out(schema), "")
-
-
-def _check(schema: Any, path: str) -> None:
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, dict):
-        raise ValueError(f"{path} must be a schema, which is an object")
-    for keyword, value in schema.items():
-        place = _below(path, keyword)
-        if wanted := _misused(keyword, value):
-            raise ValueError(f"{place} must be {wanted}, not {shown(value)}")
-        if keyword in {"items", "additionalProperties"}:
-            _check(value, place)
-        elif keyword in _ALTERNATIVES:
-            for index, part in enumerate(value):
-                _check(part, f"{place}[{index}]")
-        elif keyword == "properties":
-            for name, part in value.items():
-                _check(part, _below(place, name))
-
-
-def _misused(keyword: str, value: Any) -> str:
-    """What the value of a keyword has to be where it is not; empty where it is."""
-    is_list = isinstance(value, list)
-    if keyword == "type":
-        names = value if is_list and value else [value]
-        known = all(isinstance(name, str) and name in _TYPES for name in names)
-        return "" if known else f"one or several of {', '.join(_TYPES)}"
-    if keyword == "required":
-        fits = is_list and all(isinstance(name, str) for name in value)
-        return "" if fits else "a list of names"
-    if keyword == "enum" or keyword in _ALTERNATIVES:
-        wanted = "a list of values" if keyword == "enum" else "a list of schemas"
-        return "" if is_list and value else wanted
-    if keyword == "properties":
-        return "" if isinstance(value, dict) else "an object of schemas"
-    if keyword not in _LIMITS:
-        return ""
-    if _LIMITS[keyword][0] is _number:
-        return "" if _number(value) is not None else "a number"
-    return "" if type(value) is int and value >= 0 else "a whole number, at least 0"
+    rules = _draft()(_draft().META_SCHEMA)
+    for problem in map(_said, rules.iter_errors(written_out(schema))):
+        raise ValueError(problem)
 
 
 def matches_schema(value: Any, schema: dict[str, Any]) -> list[str]:
@@ -106,73 +52,13 @@ def matches_schema(value: Any, schema: dict[str, Any]) -> list[str]:
 
     The schema is one that passed `check_schema`. Keywords that are not known are ignored.
     """
-    return list(islice(_problems(value, written_out(schema), ""), _MOST_PROBLEMS))
+    found = _validator()(written_out(schema)).iter_errors(value)
+    return [*map(_said, islice(found, _MOST_PROBLEMS))]
 
 
-def _problems(value: Any, schema: Any, path: str) -> Iterator[str]:
-    if not isinstance(schema, dict):
-        if schema is False:
-            yield _said(path, "nothing is allowed here")
-        return
-    wanted = schema.get("type", [])
-    names = [wanted] if isinstance(wanted, str) else wanted
-    if names and not any(_TYPES[name][0](value) for name in names):
-        words = " or ".join(_TYPES[name][1] for name in names)
-        yield _said(path, f"must be {words}, not {shown(value)}")
-        return
-    yield from (_said(path, problem) for problem in _bounds(value, schema))
-    if isinstance(value, dict):
-        yield from _members(value, schema, path)
-    for index, item in enumerate(value if isinstance(value, list) else ()):
-        yield from _problems(item, schema.get("items", True), f"{path}[{index}]")
-    yield from _alternatives(value, schema, path)
-
-
-def _bounds(value: Any, schema: dict[str, Any]) -> Iterator[str]:
-    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
-    if allowed and not any(_same(value, one) for one in allowed):
-        yield f"must be {' or '.join(map(shown, allowed))}, not {shown(value)}"
-    for keyword in filter(schema.__contains__, _LIMITS):
-        measure, holds, words, noun = _LIMITS[keyword]
-        if (size := measure(value)) is not None and not holds(size, schema[keyword]):
-            yield f"must {words} {schema[keyword]}{noun}, not {shown(size)}"
-
-
-def _members(value: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
-    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    for name in schema.get("required", []):
-        if name not in value:
-            yield _said(_below(path, name), "is missing")
-    for name, held in value.items():
-        if name not in known and others is False:
-            hint = f"; allowed are {', '.join(known)}" if known else ""
-            yield _said(_below(path, name), f"is not allowed{hint}")
-        else:
-            yield from _problems(held, known.get(name, others), _below(path, name))
-
-
-def _alternatives(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
-    for part in schema.get("allOf", []):
-        yield from _problems(value, part, path)
-    for keyword in ("anyOf", "oneOf"):
-        first = [next(_problems(value, part, path), "") for part in schema.get(keyword, [])]
-        if first and "" not in first:
-            yield _said(path, f"fits none of the alternatives ({'; or '.join(first)})")
-        elif keyword == "oneOf" and first.count("") > 1:
-            yield _said(path, f"must fit exactly one of the alternatives, not {first.count('')}")
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON has it: 1 is 1.0, and true is not 1."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _said(path: str, problem: str) -> str:
-    return f"{printable(path)}: {problem}" if path else f"the value {problem}"
+def _said(error: Any) -> str:
+    path = error.json_path.removeprefix("$").removeprefix(".")
+    return printable(f"{path}: {error.message}" if path else error.message)
 
 
 def _below(path: str, name: str) -> str:
@@ -204,6 +90,7 @@ def written_out(schema: dict[str, Any]) -> dict[str, Any]:
             if key in _AS_WRITTEN
             else copy(value, _below(path, key), depth + 1, following)
             for key, value in part.items()
+            if key != "patternProperties"
         }
 
     whole: dict[str, Any] = copy(schema, "", 0, ())

@@ -41,10 +41,8 @@ _SOME_DAY = datetime(2024, 1, 1)
 
 def require_cron(text: str) -> str:
     """The expression with single spaces; ValueError says what is wrong with it."""
-    fields = text.split()
+    fields = _SHORT_FORMS.get(text.strip().lower(), text).split()
     expression = " ".join(fields)
-    if expression.lower() in _SHORT_FORMS:
-        raise ValueError(f"write {_SHORT_FORMS[expression.lower()]!r} instead of {text!r}")
     if len(fields) != 5:
         raise ValueError(
             f"{text!r} has {len(fields)} fields instead of five: {_FIVE}; "

@@ -61,7 +61,7 @@ class Setbacks:
 async def archive_task(parts: Parts, text: str) -> Task:
     """Put an ended task away: its worktree is removed, its work kept under a ref."""
     task = await parts.db.write(archive, tasks.get, text)
-    await _remove(parts, task, undo=task.archived_at is None)
+    await _discard(parts, task, undo=task.archived_at is None)
     return await parts.db.read(tasks.get, task.id)
 
 
@@ -74,14 +74,14 @@ async def archive_run(parts: Parts, text: str) -> Run:
     for child in (await parts.db.read(runs.family, run.id))[1:]:
         if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
-    await _remove(parts, run, undo=run.archived_at is None)
+    await _discard(parts, run, undo=run.archived_at is None)
     return await parts.db.read(runs.get, run.id)
 
 
-async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
-    """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
+async def _discard(parts: Parts, work: Task | Run, *, undo: bool = False) -> None:
+    """Remove the worktree and the secrets of what is archived; where that fails, undo that."""
     try:
-        if work.workspace.branch and work.workspace.owner is None:
+        if work.workspace.kind is WorkspaceKind.WORKTREE and work.workspace.owner is None:
             # What its row says is enough to show its work later.
             await parts.workspaces.discard(work.id)
     except (KapelleError, OSError):
@@ -259,13 +259,6 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
         await asyncio.to_thread(shutil.rmtree, parts.home.files / attempt.id, True)
         await forget_processes(parts, attempt.id)
     await parts.db.write(tasks.delete_archived, task_id)
-
-
-async def _discard(parts: Parts, work: Task | Run) -> None:
-    """Remove the worktree and the secrets of a task or run."""
-    if work.workspace.kind is WorkspaceKind.WORKTREE and work.workspace.owner is None:
-        await parts.workspaces.discard(work.id)
-    parts.secrets.forget(work.id)
 
 
 async def forget_processes(parts: Parts, owner: str) -> None:

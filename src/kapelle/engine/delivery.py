@@ -16,7 +16,7 @@ from kapelle.domain.errors import Conflict, ForgeError, KapelleError, Unavailabl
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.text import counted
+from kapelle.domain.text import counted, excerpt
 from kapelle.engine.merge import (
     Merges,
     deliverable,
@@ -27,6 +27,7 @@ from kapelle.engine.merge import (
 )
 from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
+from kapelle.engine.prompt import fenced
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, processes, steps, tasks
@@ -305,12 +306,7 @@ def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str],
 
 def _fenced(text: str) -> str:
     """Text of an agent or a person as it is: nobody is mentioned by it, and nothing closed."""
-    text = text.strip()
-    text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n…"
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}text\n{text}\n{fence}"
+    return fenced(excerpt(text.strip(), _MOST_TEXT))
 
 
 def _line(check: CheckResult) -> str:

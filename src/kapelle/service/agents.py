@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
 from kapelle.agents.base import Agent, Comparison, compared, version_in
-from kapelle.agents.failures import classify
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
@@ -22,10 +21,9 @@ from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AgentView, LoginView, PausedModel
 from kapelle.engine.environment import Origin, agent_environment
 from kapelle.engine.launch import Place
-from kapelle.engine.output import output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
-from kapelle.engine.tasks.consult import question
+from kapelle.engine.tasks.consult import Answer, answer_of, question
 from kapelle.runner.command import printed
 from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
@@ -189,7 +187,7 @@ async def _call(
 
 async def ask(
     parts: Parts, agent: Agent, settings: Settings, prompt: str, process_dir: Path
-) -> tuple[str | None, Failure | None, str | None]:
+) -> Answer:
     """The answer of an agent, or why there is none."""
     process, owner = Process(process_dir), process_dir.parent.name
     place = Place(parts, settings, owner, process_dir, {}, Origin())
@@ -199,19 +197,7 @@ async def ask(
     except asyncio.CancelledError:
         parts.runner.stop(process_dir, "nobody waits for the answer any more")
         raise
-    if ended.ended_by == "timeout":
-        reason = f"There was no answer within {_LIVE_S:.0f} s."
-        return None, Failure(FailureClass.TIMEOUT, reason), reason
-    if ended.exit.kind == "not_started":
-        reason = ended.detail or "It could not be started."
-        return None, Failure(FailureClass.ENVIRONMENT, reason), reason
-    summary = await asyncio.to_thread(read_output, agent, process_dir)
-    tail = output_tail(process_dir)
-    verdict = agent.judge(summary, ended.exit, tail)
-    if verdict.success:
-        return (verdict.result or summary.tail).strip(), None, None
-    failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
-    return None, failure, verdict.reason or failure.evidence
+    return await answer_of(agent, settings, process_dir, ended, _LIVE_S)
 
 
 def _note(connection: Connection, name: str, account: str, failure: Failure | None) -> None:

@@ -18,7 +18,6 @@ _LOOK_S = 1.0
 _AT_ONCE, _PAUSE_S = 50, 0.003
 # A subscriber for whom more is waiting reads on in the database when it has the time.
 _MOST_PENDING = 1000
-_MOST_READ = 100
 
 Told = Callable[[tuple[Event, ...]], bool]
 
@@ -56,8 +55,7 @@ class _Subscriber:
             self._woken.set()
 
     def fall_behind(self) -> None:
-        self.behind = True
-        self._pending = ()
+        self.behind, self._pending = True, ()
         self._woken.set()
 
     async def take(self) -> tuple[tuple[Event, ...], tuple[Activity, ...]]:
@@ -66,9 +64,8 @@ class _Subscriber:
         await self._woken.wait()
         self._waits = False
         self._woken.clear()
-        taken, self._pending = self._pending, ()
-        if taken and taken[0].seq <= self.after:
-            taken = tuple(event for event in taken if event.seq > self.after)
+        taken = tuple(event for event in self._pending if event.seq > self.after)
+        self._pending = ()
         activity, self._activity = self._activity, {}
         return taken, tuple(activity.values())
 
@@ -95,8 +92,7 @@ class Events:
         told: Told = lambda _: False,
     ) -> AsyncIterator[tuple[Event, ...] | tuple[Activity, ...]]:
         """Every event behind a number, exactly once and in order, some at a time; with follow, for
-        ever, with activity what agents do meanwhile as well. What comes while this waits to be
-        asked for the next is told first, and given only where that could not be done."""
+        ever, with activity what agents do as well. What can be told at once is not given."""
         if not follow:
             async for found in self._stored(after, task_id, run_id):
                 yield found
@@ -136,7 +132,7 @@ class Events:
             for subscriber in self._subscribers:
                 subscriber.fall_behind()  # what was written before this moment is not handed out
             while self._subscribers:
-                found = await self._db.glance(events.after, after, limit=_MOST_READ)
+                found = await self._db.read(events.after, after)
                 if found:
                     after = found[-1].seq
                     await self._hand(tuple(found))
@@ -145,14 +141,12 @@ class Events:
         self._somebody.clear()
 
     async def _hand(self, found: tuple[Event, ...]) -> None:
-        told, now = list(self._subscribers), asyncio.get_running_loop().time
-        next_at = now()
+        told = list(self._subscribers)
         for start in range(0, len(told), _AT_ONCE):
-            for subscriber in told[start : start + _AT_ONCE]:
+            for subscriber in self._subscribers.intersection(told[start : start + _AT_ONCE]):
                 subscriber.hand(found)
             if len(told) > _AT_ONCE:
-                next_at += _PAUSE_S
-                await asyncio.sleep(max(0, next_at - now()))
+                await asyncio.sleep(_PAUSE_S)
 
     async def _stored(
         self, after: int, task_id: str | None, run_id: str | None

@@ -180,26 +180,22 @@ class Search:
     async def _add(self, noun: str, row: Row) -> None:
         owner, project = row["id"], project_of(row)
         tried = await self._parts.db.read(attempts.of_task, owner) if noun == "task" else []
-        streams = [
-            Document("output", owner, project, f"{attempt['id']}.{stream}", attempt["number"])
-            for attempt in tried
-            for stream in _STREAMS
-        ]
-        for _ in range(_MOST_PARTS):
-            if not (streams := await self._use(self._read_parts, streams)):
-                break
-            await asyncio.sleep(_PAUSE_S)
+        for attempt in tried:
+            for stream in _STREAMS:
+                about = Document("output", owner, project, f"{attempt['id']}.{stream}",
+                                 attempt["number"])  # fmt: skip
+                for _ in range(_MOST_PARTS):
+                    if not await self._use(self._read_part, about):
+                        break
+                    await asyncio.sleep(_PAUSE_S)
         fields = [(kind, _field(row, kind)) for kind in ("prompt", "result")]
         told = [(Document(kind, owner, project, owner), text) for kind, text in fields if text]
         told += [
             (Document("commit", owner, project, id_), text)
             for id_, text in await self._messages(row)
         ]
-        await self._use(self._put, told, owner, **{noun: f"{row['ended_at'].isoformat()} {owner}"})
-
-    def _put(self, told: list[tuple[Document, str]], owner: str, **progress: str) -> None:
-        self._open().forget(owner, ["prompt", "result", "commit"])
-        self._open().add(told, **progress)
+        await self._use(self._open().forget, owner, ["prompt", "result", "commit"])
+        await self._use(self._open().add, told, **{noun: f"{row['ended_at'].isoformat()} {owner}"})
 
     async def _messages(self, row: Row | None) -> list[tuple[str, str]]:
         """The commits of a task's or run's own branch that do not just repeat its title."""
@@ -214,20 +210,16 @@ class Search:
             ]
         return []
 
-    def _read_parts(self, streams: list[Document]) -> list[Document]:
-        """Index the next few megabytes of each stream; those of which there may be more."""
-        return [about for about in streams if self._read_part(about)]
-
     def _read_part(self, about: Document) -> bool:
+        """Index the next few megabytes of a stream; whether there may be more."""
         index = self._open()
         begin = int(index.progress(about.source) or 0)
         attempt_id, _, stream = about.source.rpartition(".")
         data = read(self._parts.process_directory(attempt_id) / f"{stream}.log", begin, _READ)
         if not data:
             return False
-        more = len(data) == _READ
         # A line that goes on is left for the next time, unless it is all there is.
-        end = data.rfind(b"\n") + 1 if more else len(data)
+        end = data.rfind(b"\n") + 1 if len(data) == _READ else len(data)
         data = data[: end or len(data)]
         found, at = [], 0
         while at < len(data):
@@ -238,7 +230,7 @@ class Search:
             found.append((Document(**{**vars(about), **place}), text))
             at = cut
         index.add(found, **{about.source: begin + len(data)})
-        return more
+        return True
 
     async def _tidy(self) -> None:
         """Forget what is archived or gone; where that is most of the index, make it anew."""

@@ -141,7 +141,7 @@ class Difficulty(Section):
     classify: bool = False
     """Whether a task that names no model is given one by its difficulty (agents.NAME.models)."""
     agent: AgentName | None = None
-    """Agent that judges the difficulty; when not set, length and wording of the prompt do."""
+    """Agent that judges the difficulty; when not set, the task's own."""
 
 
 class Roles(Section):
@@ -156,8 +156,6 @@ class Health(Section):
     """nudge (end it once and let it go on), end (as a failure), or warn only."""
     long_s: Seconds = 7200
     """Seconds after which a running attempt is warned about."""
-    waiting_s: Seconds = 3600
-    """Seconds after which a task that waits for a person is warned about."""
     answer_s: Seconds | None = None
     """Seconds after which a question gets its default for an answer; when not set, none does."""
     warn_at: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.8

@@ -12,11 +12,9 @@ from kapelle.store.tables import attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
-_asked = (
-    sa.select(table.c.id).where(table.c.parent_task_id == sa.bindparam("task_id"))
-    for table in (tasks, runs)
-)
-_ASKED = Statement(sa.union_all(*_asked))
+_asked_tasks = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
+_asked_runs = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
+_ASKED = Statement(sa.union_all(_asked_tasks, _asked_runs))
 
 
 class Member(NamedTuple):

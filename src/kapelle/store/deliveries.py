@@ -15,8 +15,7 @@ from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
 _AT_A_TIME, _MOST_PUSHED = 20, 50
-# Whether anything was ever to be delivered: most never is.
-ANY = Statement(sa.select(deliveries.c.owner).limit(1))
+ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # in most homes there is none
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 

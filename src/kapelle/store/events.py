@@ -10,20 +10,11 @@ from kapelle.store.database import about
 from kapelle.store.query import Statement
 from kapelle.store.tables import events, positions, tasks
 
-# The key of what happens in any run.
-OF_RUN = "run"
 _INSERT = Statement(events.insert())
 # An event of a run's task is one of the run as well.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
 _INSERT_OF_TASK = Statement(
     events.insert().values(run_id=_run_of_task.scalar_subquery()).returning(events.c.run_id)
-)
-
-_AFTER = Statement(
-    sa.select(events)
-    .where(events.c.seq > sa.bindparam("seq"))
-    .order_by(events.c.seq)
-    .limit(sa.bindparam("most", type_=sa.Integer))
 )
 
 
@@ -44,7 +35,7 @@ def append(
         run_id = _INSERT_OF_TASK.scalar(connection, **values, of_task=task_id)
     else:
         _INSERT.write(connection, **values, run_id=run_id)
-    about(connection, filter(None, (kind, task_id, run_id, run_id and OF_RUN)))
+    about(connection, filter(None, (kind, task_id, run_id)))
 
 
 def after(
@@ -56,8 +47,6 @@ def after(
     limit: int = 500,
 ) -> list[Event]:
     """The events with a number above seq, oldest first; those of a run include its tasks'."""
-    if task_id is None and run_id is None:
-        return [Event.model_validate(row) for row in _AFTER.rows(connection, seq=seq, most=limit)]
     query = sa.select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     if task_id is not None:
         query = query.where(events.c.task_id == task_id)
@@ -95,17 +84,6 @@ def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> No
     last = sa.select(sa.func.max(oldest.c.seq)).scalar_subquery()
     # By the date of each: where the clock was wrong for a while, they are not in order.
     connection.execute(events.delete().where(events.c.seq <= last, events.c.at < before))
-
-
-def of_runs(
-    connection: sa.Connection, seq: int, limit: int = 500
-) -> tuple[list[tuple[str, Event]], int]:
-    """The events of runs and of their tasks above seq, each with its run, and how far that is."""
-    query = sa.select(events).where(events.c.seq > seq, events.c.run_id.is_not(None))
-    rows = connection.execute(query.order_by(events.c.seq).limit(limit)).mappings()
-    found = [(row["run_id"], Event.model_validate(row)) for row in rows]
-    reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
-    return found, max(reached, seq)
 
 
 def position(connection: sa.Connection, reader: str, seq: int | None = None) -> int:

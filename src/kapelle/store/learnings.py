@@ -41,15 +41,13 @@ def get(connection: sa.Connection, text: str) -> Learning:
 
 
 def count(connection: sa.Connection) -> int:
-    found: int = connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar_one()
-    return found
+    return connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar() or 0
 
 
 def reported_by(connection: sa.Connection, task_id: str) -> int:
     """How many a task has reported, whatever became of them."""
     query = sa.select(sa.func.count()).where(learnings.c.task_id == task_id)
-    found: int = connection.execute(query).scalar_one()
-    return found
+    return connection.execute(query).scalar() or 0
 
 
 def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:

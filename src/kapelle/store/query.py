@@ -12,8 +12,7 @@ from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
 from kapelle.store.tables import deliveries, end_of, metadata, runs, tasks
 
-# By the names of columns.
-Row = Mapping[Any, Any]
+Row = Mapping[Any, Any]  # by the names of columns
 _Named = dict[str, Any]
 _Compiled = tuple[str, _Named, list[tuple[str, Any]], _Named]
 
@@ -64,8 +63,7 @@ class Statement:
 
 
 def _compile(statement: Any, dialect: sa.Dialect, values: _Named) -> _Compiled:
-    """In SQLite's words, for values of these names: the constants among its parameters, all of
-    them, and its columns."""
+    """In SQLite's words for values of these names: its constants, parameters and columns."""
     made = statement.compile(dialect=dialect, column_keys=list(values))
     state = made.construct_expanded_state(values)
     kinds = {name: bound.type.dialect_impl(dialect) for name, bound in made.binds.items()}

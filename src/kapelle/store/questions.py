@@ -63,11 +63,6 @@ def unanswered(connection: sa.Connection, ids: Sequence[str] | None = None) -> l
     return _find(connection, _IS_OPEN, whose) if ids else []
 
 
-def asked_before(connection: sa.Connection, moment: datetime) -> list[Question]:
-    """What was asked before that moment and is still open."""
-    return _find(connection, _IS_OPEN, questions.c.asked_at < moment)
-
-
 def overdue(connection: sa.Connection, now: datetime) -> list[Question]:
     """What is open, though its time is over."""
     return _find(connection, _IS_OPEN, questions.c.expires_at <= now)

@@ -36,7 +36,6 @@ archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
-
 _tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
 _going = _tops.union(sa.select(runs.c.id).join(_tops, runs.c.parent_id == _tops.c.id))
 # The open runs and all runs inside of them, ended ones too.

@@ -58,7 +58,6 @@ _ATTENTION = Statement(
 _next = (sa.func.min(sa.case((_ACTIVE, schedules.c.next_at))), sa.func.min(schedules.c.expires_at))
 _NEXT = Statement(sa.union_all(*(sa.select(m).where(schedules.c.status.in_(OPEN)) for m in _next)))
 
-
 _rows = Rows(schedules, "schedule")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
@@ -238,9 +237,8 @@ def subject_of_key(connection: sa.Connection, key: str) -> str | None:
     """The task or run that was submitted with an idempotency key."""
     for table in (tasks, runs):
         query = sa.select(table.c.id).where(table.c.idempotency_key == key)
-        found: str | None = connection.execute(query).scalar()
-        if found is not None:
-            return found
+        if found := connection.execute(query).scalar():
+            return str(found)
     return None
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
-from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
+from kapelle.domain.task import Attempt, CheckResult, Delivery, Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.query import Row as Row
@@ -86,7 +87,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
     """A task that was just inserted, which can have no attempts yet."""
-    return _task(row(connection, task_id), sorted(set(depends_on)))
+    return _task(row(connection, task_id), {task_id: sorted(set(depends_on))})
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
@@ -234,33 +235,27 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
     delivered = deliveries.of(connection, ids)
-    return [
-        _task(
-            row,
-            depends_on.get(row["id"], []),
-            tries.get(row["id"], []),
-            results,
-            questions=[question for question in asked if question.task_id == row["id"]],
-            delivery=delivered.get(row["id"]),
-        )
-        for row in rows
-    ]
+    return [_task(row, depends_on, tries, results, asked, delivered) for row in rows]
 
 
 def _task(
-    row: Row, depends_on: list[str], tries: Sequence[Attempt] = (),
-    results: Mapping[str, list[CheckResult]] = {}, **more: Any,
+    row: Row, depends_on: Mapping[str, list[str]], tries: Mapping[str, list[Attempt]] = {},
+    results: Mapping[str, list[CheckResult]] = {}, asked: Sequence[Question] = (),
+    delivered: Mapping[str, Delivery] = {},
 ) -> Task:  # fmt: skip
-    made = results.get(tries[-1].id, []) if tries else []
+    tried = tries.get(row["id"], [])
+    made = results.get(tried[-1].id, []) if tried else []
     values = {name: row[name] for name in _STORED} | {
         "priority": Priority(f"P{row['priority']}"),
-        "depends_on": depends_on,
+        "depends_on": depends_on.get(row["id"], []),
         "workspace": workspace_of(row),
-        "attempts": tries,
+        "attempts": tried,
         "checks": made,
+        "questions": [question for question in asked if question.task_id == row["id"]],
         "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "delivery": delivered.get(row["id"]),
     }
-    return Task.model_validate(values | more)
+    return Task.model_validate(values)
 
 
 def _is_verified(connection: sa.Connection, task: Row) -> bool:
@@ -313,10 +308,6 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
         .order_by(tasks.c.id)
     )
     return {other: TaskStatus(status) for other, status in connection.execute(query)}
-
-
-def blocked_dependents(connection: sa.Connection, task_id: str) -> list[str]:
-    return _BLOCKED_BY.scalars(connection, other=task_id)
 
 
 def releasable(connection: sa.Connection) -> list[str]:
@@ -395,7 +386,7 @@ def _cascade(connection: sa.Connection, ended: list[str]) -> None:
         ended = [
             dependent
             for task_id in ended
-            for dependent in blocked_dependents(connection, task_id)
+            for dependent in _BLOCKED_BY.scalars(connection, other=task_id)
             if _settle_dependencies(connection, dependent)
         ]
 

@@ -212,7 +212,7 @@ def read_journal(path: Path) -> tuple[Path, Move] | None:
     """The repository that a journal is about and the move in it; None if it was cleared."""
     try:
         record = json.loads(path.read_text("utf-8"))
-        move = {"task_id": "", **record["move"]}
+        move = record["move"]
         move["toplevels"] = tuple(move["toplevels"])
         return Path(record["common_dir"]), Move(**move)
     except FileNotFoundError:

@@ -265,8 +265,7 @@ async def remove_worktree(markers: Markers, marker: Marker) -> None:
     await _verify(marker, archived)
     # Not `git worktree remove`, which follows a link that is put there at the last moment.
     if marker.present:
-        inode = marker.inode or os.lstat(marker.toplevel).st_ino
-        await asyncio.to_thread(delete_directory, marker.toplevel, inode)
+        await asyncio.to_thread(delete_directory, marker.toplevel, marker.inode)
     await asyncio.to_thread(shutil.rmtree, marker.gitdir)
     markers.write(replace(marker, removed=True))
 

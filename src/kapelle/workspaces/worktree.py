@@ -80,7 +80,7 @@ class Marker(WorkTree):
     removed: bool = False
     # What the branch held that was deleted because its base holds all of it.
     left: str | None = None
-    inode: int | None = None
+    inode: int = 0
     shadows: Shadows = field(compare=False, repr=False)
 
     @property
@@ -135,14 +135,9 @@ class Marker(WorkTree):
     @property
     def present(self) -> bool:
         """Whether the worktree is on the disk and still the directory that Kapelle made."""
-        if self.removed:
-            return False
-        if self.inode is None:
-            # Written by an older Kapelle: the link into the repository has to do.
-            pointer = linked_gitdir(self.toplevel / ".git")
-            return is_real_directory(self.toplevel) and pointer == self.gitdir.resolve()
         try:
-            return _matches(os.lstat(self.toplevel), self.toplevel, self.inode)
+            status = None if self.removed else os.lstat(self.toplevel)
+            return status is not None and _matches(status, self.toplevel, self.inode)
         except OSError:
             return False
 

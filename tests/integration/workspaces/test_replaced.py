@@ -190,13 +190,3 @@ async def test_the_path_in_a_marker_cannot_lead_elsewhere(box: Sandbox) -> None:
     await box.workspaces.remove("task_1")
     assert (victim / "p.txt").read_text() == "precious"
     assert not path.exists()
-
-
-async def test_a_marker_of_an_older_kapelle_still_works(box: Sandbox) -> None:
-    _, path = await box.create()
-    marker = box.home / "worktrees/task_1.json"
-    marker.write_text(marker.read_text().replace('"inode"', '"unknown"'))
-    box.write("new.txt", "n", path)
-    assert await box.workspaces.commit("task_1", "work")
-    await box.workspaces.remove("task_1")
-    assert not path.exists()

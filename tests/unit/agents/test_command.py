@@ -4,8 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kapelle.agents.adapters.command import CommandAgent
 from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command
@@ -264,3 +267,38 @@ def test_a_printed_document_may_take_any_number_of_lines(indent: int | None) -> 
     assert agent.judge(summary, OK, "").success
     assert summary.usage is not None
     assert summary.usage.input_tokens == 7
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def said(lines: list[str]) -> list[str]:
+    """What the documents in these lines say, of an agent that prints JSON."""
+    agent = reader(text="say")
+    return [event.text for line in lines for event in agent.parse(line)]
+
+
+@given(st.lists(VALUES, max_size=3), st.sampled_from([None, 1, 2, "\t"]))
+def test_any_documents_are_read_over_any_lines(values: list[Any], indent: int | str | None) -> None:
+    documents = [{"other": value, "say": f"no {at}"} for at, value in enumerate(values)]
+    printed = "\n".join(json.dumps(one, indent=indent) for one in documents)
+    assert said(printed.split("\n")) == [one["say"] for one in documents]
+    assert said(printed.replace("\n", "\r\n").split("\n")) == [one["say"] for one in documents]
+
+
+def test_what_is_no_document_holds_nothing_back() -> None:
+    one = '{"say": "one"}'
+    for before in (
+        "Loading {",
+        "[INFO] x {",
+        "",
+        "  { indented",
+        "{not json}",
+        "{",
+        '{\n  "a": [1',
+    ):
+        assert said([*before.split("\n"), one, one]) == ["one", "one"]

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.adapters import anthropic as anthropic_adapter
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import OpenaiAgent, PlainModel
 from kapelle.agents.base import AgentRequest, Summary
-from kapelle.agents.bridges.base import Failed
-from kapelle.agents.bridges.chat import is_address
-from kapelle.agents.bridges.openai import refusal, refusal_of
+from kapelle.agents.bridges.base import Failed, is_address
+from kapelle.agents.bridges.chat import refusal, refusal_of
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.resets import retry_at
@@ -25,11 +23,6 @@ from kapelle.settings import AgentSettings
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 KINDS = [(OpenaiAgent, "OPENAI"), (AnthropicAgent, "ANTHROPIC")]
 LOCAL = "http://localhost:11434/v1"
-
-
-@pytest.fixture(autouse=True)
-def _sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnthropicAgent, "installed", lambda _: "/somewhere")
 
 
 def request(settings: AgentSettings, **more: Any) -> AgentRequest:
@@ -102,17 +95,6 @@ class TestCommand:
     def test_an_event_line_is_read_as_one(self, kind: type[PlainModel], prefix: str) -> None:
         agent = kind("a", AgentSettings())
         assert agent.parse('{"kind": "result", "text": "Yes"}') == [AgentEvent("result", "Yes")]
-
-
-def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(anthropic_adapter, "find_spec", lambda _: None)
-    settings = AgentSettings(model="m")
-    agent = AnthropicAgent("a", settings)
-    assert agent.installed() is None
-    with pytest.raises(AgentMisconfigured) as caught:
-        agent.command(request(settings))
-    assert caught.value.hint == "pip install 'kapelle[anthropic]'"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "debate",
         "pipeline",
         "best-of",
-        "start",
         "continue",
         "resume",
         "retry",

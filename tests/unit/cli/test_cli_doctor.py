@@ -1,10 +1,9 @@
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
-from kapelle.cli.doctor import _disk, configuration, daemon, database, port
+from kapelle.cli.doctor import _disk, configuration, daemon, database
 from kapelle.home import Home
 
 
@@ -57,15 +56,3 @@ def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) 
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     assert _disk(home.root).state == "warning"
-
-
-def test_a_port_that_somebody_else_has_is_broken(home: Home) -> None:
-    assert [finding.state for finding in port(home)] == ["ok"]
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        number = other.getsockname()[1]
-        home.config.write_text(f"[server]\nport = {number}\n", encoding="utf-8")
-        [finding] = port(home)
-    assert finding.state == "broken"
-    assert str(number) in finding.text
-    [finding] = port(home)
-    assert finding.text == f"127.0.0.1:{number} is free"

@@ -96,7 +96,6 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
          "Write --every 10m."),
         (["loop", "x", "--until=true", "--follow=3"], "does not take a value.",
          "Write --follow alone, or --detach."),
-        (["batches", "run"], "NAME or FILE is missing.", "Write `kapelle batches run NAME`."),
         (["tracks", *(part for n in "abcdef" for part in ("--track", f"{n}=x"))],
          "--track may be there at most 5 times, not 6.", "Leave some"),
         (["tracks", "--track", "a=x", "--track", "a=y"], "--track a is there twice.", "once"),

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of, schemas, spelled
-from kapelle.cli.start import work_spec
+from kapelle.cli.start import Starter
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spec_of(line: str) -> dict[str, Any]:
     """The specification that a command line asks for, as the daemon would take it."""
     name, *arguments = shlex.split(line)
-    spec = work_spec(name, load(name).make_context(name, arguments).params)
+    spec = Starter.of(name).spec(load(name).make_context(name, arguments).params)
     with spelled(options_of(schemas()[name])):
         try:
             PATTERNS[name].model_validate(spec)
@@ -49,6 +49,8 @@ def refusal(line: str) -> InvalidInput:
         ("pipeline design build", {"steps": ["design", "build"]}),
         ("pipeline design --step build --step test", {"steps": ["design", "build", "test"]}),
         ("pipeline --step a --step b", {"steps": ["a", "b"]}),
+        ("pipeline a --step '{\"prompt\": \"b\", \"agent\": \"codex\"}'",
+         {"steps": ["a", {"prompt": "b", "agent": "codex"}]}),
         ("pipeline a b --workspaces each", {"steps": ["a", "b"], "workspaces": "each"}),
         ("loop fix --until 'make test'", {"prompt": "fix", "until": ["make test"]}),
         ("loop fix --until a --until diff_not_empty",
@@ -135,7 +137,7 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
         ("pipeline a ''", "is empty", ""),
         ("pipeline - -", "Only one step can come from stdin", ""),
         ("pipeline a b --var x=1", "for the steps of a file", "-F"),
-        ("pipeline a -F steps.yaml", "given twice", "-F"),
+        ("pipeline a -F steps.yaml", "given twice", "Leave the file out"),
         ("pipeline a b --workspaces both", "cannot be 'both'", "shared or each"),
         ("loop x", "needs a condition", "--until"),
         ("loop x --until a --eval b --minimize", "passes or not", "--eval instead"),

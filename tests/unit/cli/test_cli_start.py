@@ -8,12 +8,11 @@ from typing import Any, Literal
 import pytest
 import typer
 from pydantic import Field
-from tests.unit.cli.test_cli_commands import command_of
 
-from kapelle.cli.command import usage_error
-from kapelle.cli.commands import load
+from kapelle.cli import start
+from kapelle.cli.command import command_of, usage_error
 from kapelle.cli.spec_options import options_of
-from kapelle.cli.start import pattern_help, start_spec
+from kapelle.cli.start import starter_of
 from kapelle.domain.errors import InvalidInput
 from kapelle.patterns import registry
 from kapelle.patterns.loop import LoopSpec
@@ -36,21 +35,32 @@ class SampleSpec(PatternSpec):
 
 
 SAMPLE = {
-    "name": "sample", "summary": "Greets.", "origin": "/here.py",
+    "name": "sample", "summary": "Gre\x1b[31mets.", "origin": "/here.py", "trusted": True,
     "spec_schema": SampleSpec.model_json_schema(),
 }  # fmt: skip
 
 
-def built_in(name: str) -> dict[str, Any]:
-    (found,) = [item for item in registry.built_in() if item.name == name]
-    return {
-        "name": name, "summary": "Does.", "origin": "kapelle",
-        "spec_schema": found.spec.model_json_schema(),
-    }  # fmt: skip
+class _Daemon:
+    """Knows one pattern that is not built in."""
+
+    def get(self, path: str, query: dict[str, Any]) -> list[dict[str, Any]]:
+        return [SAMPLE]
 
 
-def spec_of(*arguments: str, pattern: dict[str, Any] = SAMPLE) -> dict[str, Any]:
-    return start_spec(load("start").make_context("start", list(arguments)).params, pattern)
+@pytest.fixture(autouse=True)
+def daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "Connection", _Daemon)
+
+
+def made_of(*arguments: str) -> tuple[start.Starter, Any]:
+    starter, words = starter_of("start", list(arguments))
+    command = command_of(starter.command(), starter.typed)
+    return starter, command.make_context(f"kapelle start {starter.name}", words)
+
+
+def spec_of(*arguments: str) -> dict[str, Any]:
+    starter, context = made_of(*arguments)
+    return starter.spec(context.params)
 
 
 def given(*words: str) -> dict[str, Any]:
@@ -68,7 +78,6 @@ def given(*words: str) -> dict[str, Any]:
         (["--names", "Ann", "--names=Bo"], {"names": ["N", "Ann", "Bo"]}),
         (["--years", "1", "--years", "-2"], {"years": [1, -2]}),
         (["--loud"], {"loud": True}),
-        (["--no-loud"], {"loud": False}),
         (["--no-polite"], {"polite": False}),
         (["--times", "3"], {"times": 3}),
         (["--times", "-3"], {"times": -3}),
@@ -82,8 +91,8 @@ def given(*words: str) -> dict[str, Any]:
         (["--anything", "text"], {"anything": "text"}),
         (["--from", "x", "--a-b", "y"], {"from": "x", "a-b": "y"}),
         (["--max-seconds", "1h"], {"max_seconds": 3600}),
-        (["--budget-usd", "2"], {"budget_usd": 2}),
-        (["--workspace", "in_place"], {"workspace": "in_place"}),
+        (["--budget", "2"], {"budget_usd": 2}),
+        (["--in-place"], {"workspace": "in_place"}),
     ],
 )
 def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
@@ -104,7 +113,7 @@ def refused(*words: str) -> None:
         (["--xyzzy", "x"], "No such option: --xyzzy.", "See `kapelle start sample --help`."),
         (["--times", "x"], "--times cannot be 'x'", "a whole number"),
         (["--pause-s", "soon"], "not a duration", "10m"),
-        (["--loud=maybe"], "does not take a value", "--loud alone, or --no-loud."),
+        (["--polite=maybe"], "does not take a value", "--polite alone, or --no-polite."),
         (["--mood", "odd"], "cannot be 'odd'", "good or bad"),
         (["--extra", "{"], "is not JSON", ""),
         (["--labels", "a"], "not a pair", "KEY=VALUE"),
@@ -165,21 +174,20 @@ def test_a_file_that_is_no_specification(
         spec_of("sample", "--spec", str(file))
 
 
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(InvalidInput, match="sample needs --names"):
-        spec_of("sample")
-
-
-def test_the_help_of_a_pattern() -> None:
-    text = pattern_help({**SAMPLE, "summary": "Gre\x1b[31mets."})
+def test_the_help_of_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        made_of("sample", "--help")
+    text = capsys.readouterr().out
     assert text.startswith("Usage: kapelle start sample [OPTIONS]")
     assert "\x1b" not in text
-    assert "--names TEXT            Whom to greet (required); repeatable." in text
-    assert "--mood good|bad         (default good)." in text
-    assert "--loud / --no-loud      In capitals." in text
-    assert "--extra JSON" in text
-    assert "--labels NAME=VALUE" in text
-    assert "--budget-usd" not in text
+    words = " ".join(text.split())
+    assert "--names TEXT Whom to greet (required); repeatable." in words
+    assert "--mood good|bad (default good)." in words
+    assert "--polite / --no-polite (default on)." in words
+    assert "--loud In capitals." in words
+    assert "--extra JSON" in words
+    assert "--labels NAME=VALUE" in words
+    assert "--budget USD" in words
 
 
 @pytest.mark.parametrize("model", [pattern.spec for pattern in registry.built_in()])
@@ -189,20 +197,16 @@ def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec
     assert all(option.kind != "any" for option in options)
 
 
-def test_a_loop_by_its_keys() -> None:
-    loop = {**SAMPLE, "name": "loop", "spec_schema": LoopSpec.model_json_schema()}
-    words = ["--prompt", "x", "--until", "make test", "--until", '{"command": "b", "timeout_s": 5}']
-    spec = spec_of("loop", *words, "--steps", '{"prompt": "y"}', pattern=loop)
-    assert spec.pop("steps") == [{"prompt": "y"}]
+def test_a_built_in_pattern_is_started_as_by_its_own_command() -> None:
+    typed = ["faster", "--eval", "./bench", "--minimize", "-a", "claude"]
+    spec = spec_of("loop", *typed)
     found = LoopSpec.model_validate(spec)
-    assert [check.command for check in found.until] == ["make test", "b"]
-    assert json.dumps(spec)
+    assert (found.prompt, found.direction, found.agent) == ("faster", "minimize", "claude")
 
 
-@pytest.mark.parametrize("option", ["--candidate", "--candidates"])
-def test_a_candidate_may_be_an_object(option: str) -> None:
-    typed = ["--prompt", "x", option, '{"agent": "a", "model": "m"}', option, "b,c:m"]
-    spec = spec_of("best-of", *typed, pattern=built_in("best-of"))
+def test_a_candidate_may_be_an_object() -> None:
+    typed = ["x", "--candidate", '{"agent": "a", "model": "m"}', "--candidate", "b,c:m"]
+    spec = spec_of("best-of", *typed)
     assert spec["candidates"] == [{"agent": "a", "model": "m"}, "b", "c:m"]
 
 
@@ -210,20 +214,18 @@ def test_a_schema_may_be_typed(tmp_path: Path) -> None:
     schema = '{"$id": "http://x//y", "type": "object"}'
     (tmp_path / "schema.json").write_text(schema, encoding="utf-8")
     for typed in (schema, str(tmp_path / "schema.json")):
-        spec = spec_of("loop", "--eval-schema", typed, pattern=built_in("loop"))
-        assert spec["eval_schema"] == json.loads(schema)
+        assert spec_of("loop", "x", "--eval-schema", typed)["eval_schema"] == json.loads(schema)
     with pytest.raises(InvalidInput, match="--eval-schema is not JSON"):
-        spec_of("loop", "--eval-schema", "{type", pattern=built_in("loop"))
+        spec_of("loop", "x", "--eval-schema", "{type")
 
 
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        (["loop", "--prompt", "-"], {"prompt": "from stdin"}),
-        (["loop", "--steps", "-", "--steps", '{"prompt": "b"}'],
+        (["loop", "-"], {"prompt": "from stdin"}),
+        (["pipeline", "-", "--step", '{"prompt": "b"}'],
          {"steps": ["from stdin", {"prompt": "b"}]}),
-        (["pipeline", "--steps", "a", "--steps", "-"], {"steps": ["a", "from stdin"]}),
-        (["team", "--goal", "-"], {"goal": "from stdin"}),
+        (["team", "-"], {"goal": "from stdin"}),
     ],
 )  # fmt: skip
 def test_a_dash_reads_a_prompt_from_stdin(
@@ -231,15 +233,5 @@ def test_a_dash_reads_a_prompt_from_stdin(
 ) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(b"from stdin"), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", stdin)
-    spec = spec_of(*typed, pattern=built_in(typed[0]))
+    spec = spec_of(*typed)
     assert {key: value for key, value in spec.items() if key != "directory"} == found
-
-
-def test_defaults_are_shown_by_both_commands() -> None:
-    own = " ".join(pattern_help(built_in("loop")).split())
-    command = " ".join(command_of("loop")[1].split())
-    for shown in ("any number (default 10)", "for never (default 3)", "may take (default 10m)"):
-        assert shown in own
-        assert shown in command
-    assert "Instead of a prompt: the steps" in own
-    assert "A further step of every iteration" in command

@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from kapelle.cli.commands import load
-from kapelle.cli.start import work_spec
+from kapelle.cli.start import Starter
 from kapelle.cli.tasks import forked
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
 
 
 def spec_of(*arguments: str) -> dict[str, Any]:
-    return work_spec("run", load("run").make_context("run", list(arguments)).params)
+    return Starter.of("run").spec(load("run").make_context("run", list(arguments)).params)
 
 
 def test_little_is_asked_of_the_daemon_by_default(

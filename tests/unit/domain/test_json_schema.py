@@ -36,7 +36,7 @@ FITS: list[tuple[Any, Any]] = [
     ({"a": 1, "b": 2}, OTHERS),
     (5, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
     (5, {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
-    (5, {"allOf": [{"minimum": 1}, {"maximum": 5}], "pattern": 7, "x-unknown": {}}),
+    (5, {"allOf": [{"minimum": 1}, {"maximum": 5}], "pattern": "(a+)+$", "x-unknown": {}}),
     ([1, "x"], {"items": True}),
     ({"a": {"n": 1}}, REFERS),
 ]  # fmt: skip
@@ -49,43 +49,34 @@ def test_a_value_that_fits_has_no_problems(value: Any, schema: dict[str, Any]) -
 
 
 MISFITS: list[tuple[Any, Any, list[str]]] = [
-    ([], SCORE, ["the value must be an object, not an empty list"]),
-    ({}, SCORE, ["score: is missing"]),
-    ({"score": "3"}, SCORE, ["score: must be a number, not '3'"]),
-    ({"score": True}, SCORE, ["score: must be a number, not true"]),
-    ({"score": float("nan")}, SCORE, ["score: must be a number, not nan"]),
-    ({"score": -1}, SCORE, ["score: must be at least 0, not -1"]),
-    ({"score": 11}, SCORE, ["score: must be at most 10, not 11"]),
-    ({"score": 1, "extra": 1}, SCORE, ["extra: is not allowed; allowed are score, tags, kind"]),
-    ({"score": 1, "kind": "ugly"}, SCORE, ["kind: must be 'good' or 'bad' or null, not 'ugly'"]),
-    ({"score": 1, "tags": ["ab", "c"]}, SCORE, ["tags[1]: must have at least 2 characters, not 1"]),
-    ({"score": 1, "tags": ["ab"] * 3}, SCORE, ["tags: must have at most 2 items, not 3"]),
-    ({"score": 11, "tags": 1}, SCORE, [
-        "score: must be at most 10, not 11", "tags: must be a list, not 1",
+    ([], SCORE, ["[] is not of type 'object'"]),
+    ({}, SCORE, ["'score' is a required property"]),
+    ({"score": "3"}, SCORE, ["score: '3' is not of type 'number'"]),
+    ({"score": True}, SCORE, ["score: True is not of type 'number'"]),
+    ({"score": -1}, SCORE, ["score: -1 is less than the minimum of 0"]),
+    ({"score": 1, "extra": 1}, SCORE, [
+        "Additional properties are not allowed ('extra' was unexpected)",
     ]),
-    ([], {"minItems": 1}, ["the value must have at least 1 items, not 0"]),
-    ("abc", {"maxLength": 2}, ["the value must have at most 2 characters, not 3"]),
-    (1, {"exclusiveMinimum": 1}, ["the value must be more than 1, not 1"]),
-    (1, {"exclusiveMaximum": 1}, ["the value must be less than 1, not 1"]),
-    (1.5, {"type": "integer"}, ["the value must be a whole number, not 1.5"]),
-    (1, {"type": ["string", "null"]}, ["the value must be a text or null, not 1"]),
-    (True, {"const": 1}, ["the value must be 1, not true"]),
-    ([1], {"enum": [[True], 1]}, ["the value must be a list of 1 or 1, not a list of 1"]),
-    ({"a": "x"}, OTHERS, ["a: must be a whole number, not 'x'"]),
-    ({"a": 1}, {"additionalProperties": False}, ["a: is not allowed"]),
+    ({"score": 1, "kind": "ugly"}, SCORE, ["kind: 'ugly' is not one of ['good', 'bad', None]"]),
+    ({"score": 1, "tags": ["ab", "c"]}, SCORE, ["tags[1]: 'c' is too short"]),
+    ({"score": 11, "tags": 1}, SCORE, [
+        "score: 11 is greater than the maximum of 10", "tags: 1 is not of type 'array'",
+    ]),
+    (1, {"exclusiveMinimum": 1}, ["1 is less than or equal to the minimum of 1"]),
+    (1.5, {"type": "integer"}, ["1.5 is not of type 'integer'"]),
+    (True, {"const": 1}, ["1 was expected"]),
+    ({"a": "x"}, OTHERS, ["a: 'x' is not of type 'integer'"]),
     (None, {"anyOf": [{"type": "string"}, {"type": "integer"}]}, [
-        "the value fits none of the alternatives (the value must be a text, not null; or the value"
-        " must be a whole number, not null)",
+        "None is not valid under any of the given schemas",
     ]),
     (5, {"oneOf": [{"minimum": 1}, {"maximum": 9}]}, [
-        "the value must fit exactly one of the alternatives, not 2",
+        "5 is valid under each of {'maximum': 9}, {'minimum': 1}",
     ]),
-    (5, {"allOf": [{"minimum": 6}, {"maximum": 4}]}, [
-        "the value must be at least 6, not 5", "the value must be at most 4, not 5",
+    ([1], {"items": False}, ["Expected at most 0 items but found 1 extra: 1"]),
+    ({"a": {}}, REFERS, ["a: 'n' is a required property"]),
+    ({"x" * 999: 1}, {"additionalProperties": False}, [
+        "Additional properties are not allowed ('" + "x" * 259 + "…",
     ]),
-    ([1], {"items": False}, ["[0]: nothing is allowed here"]),
-    ({"a": {}}, REFERS, ["a.n: is missing"]),
-    ({"a\n": 1}, {"properties": {"a\n": {"type": "null"}}}, ["a\\n: must be null, not 1"]),
 ]  # fmt: skip
 
 
@@ -103,23 +94,14 @@ def test_problems_have_an_end() -> None:
 
 BAD: list[tuple[Any, str]] = [
     ([], "the schema must be an object"),
-    ({"type": "nummer"}, "^type must be one or several of object, array.* not 'nummer'"),
-    ({"type": ["string", 5]}, "^type must be one or several of"),
-    ({"type": []}, "^type must be one or several of.* not an empty list"),
-    ({"properties": {"a": {"type": "x"}}}, r"^properties\.a\.type must be .*not 'x'"),
-    ({"properties": {"a": 5}}, r"^properties\.a must be a schema"),
-    ({"properties": []}, "^properties must be an object of schemas"),
-    ({"items": [{}]}, "^items must be a schema"),
-    ({"items": {"anyOf": [{}, {"required": "a"}]}}, r"^items\.anyOf\[1\]\.required must be a list"),
-    ({"anyOf": []}, "^anyOf must be a list of schemas"),
-    ({"oneOf": {}}, "^oneOf must be a list of schemas"),
-    ({"allOf": [1]}, r"^allOf\[0\] must be a schema"),
-    ({"enum": "a"}, "^enum must be a list of values"),
-    ({"minimum": "1"}, "^minimum must be a number"),
-    ({"maximum": True}, "^maximum must be a number"),
-    ({"minLength": -1}, "^minLength must be a whole number"),
-    ({"maxItems": 1.5}, "^maxItems must be a whole number"),
-    ({"additionalProperties": 1}, "^additionalProperties must be a schema"),
+    ({"type": "nummer"}, "^type: 'nummer' is not valid"),
+    ({"properties": {"a": {"type": "x"}}}, r"^properties\.a\.type: 'x' is not valid"),
+    ({"properties": []}, r"^properties: \[\] is not of type 'object'"),
+    ({"items": [{}]}, "^items: .* is not of type 'object', 'boolean'"),
+    ({"items": {"anyOf": [{}, {"required": "a"}]}}, r"^items\.anyOf\[1\]\.required: 'a' is not"),
+    ({"anyOf": []}, r"^anyOf: \[\] should be non-empty"),
+    ({"minimum": "1"}, "^minimum: '1' is not of type 'number'"),
+    ({"minLength": -1}, "^minLength: -1 is less than the minimum of 0"),
     ({"items": {"$ref": "#/$defs/x"}}, r"^items\.\$ref '#/\$defs/x' leads nowhere"),
     ({"items": {"$ref": "http://x"}}, "leads nowhere"),
     ({"$defs": {"x": {"items": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"}, "back to itself"),
@@ -142,6 +124,12 @@ def test_a_schema_out_of_proportion_is_refused() -> None:
     for schema in (deep, {"$ref": "#/$defs/d0", "$defs": wide}):
         with pytest.raises(ValueError, match="too large or too deep"):
             check_schema(schema)
+
+
+def test_patterns_are_ignored_for_some_take_for_ever() -> None:
+    slow = {"patternProperties": {"^(a+)+$": False}, "properties": {"b": {"pattern": "^(a+)+$"}}}
+    value = {"a" * 40 + "!": 1, "b": "a" * 40 + "!"}
+    assert matches_schema(value, {**slow, "additionalProperties": True}) == []
 
 
 class Item(BaseModel):

@@ -5,7 +5,6 @@ Where its output is JSON, dotted paths such as `message.content.0.text` say what
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,10 @@ from kapelle.settings.models import ReadJson
 _PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
 _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 _UNNAMED = "It reported an error without a message."
+# How a JSON document begins that takes several lines, and what in a line changes how deep it is.
+_OPENS = re.compile(r'\{\s*(?:"|$)|\[\s*(?:[\[{]|$)')
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_LARGEST = 1 << 26
 
 
 class CommandAgent(Agent):
@@ -30,6 +33,8 @@ class CommandAgent(Agent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self.reads_whole_output = settings.output != "text"
+        self._held: list[str] = []  # of a document that takes several lines
+        self._depth = self._size = 0
         used, read = _placeholders(settings.command), settings.read
         by_stdin = not used & _CARRIES_PROMPT
         by_events, by_json = settings.output == "events", settings.output == "json"
@@ -60,8 +65,6 @@ class CommandAgent(Agent):
             if not used & _CARRIES_PROMPT:
                 self.refuse_prompt(request)
             return Command(argv, dict(request.settings.env))
-        if request.settings.output == "json":
-            argv = self._in_json_lines(argv, request.settings)
         stdin = None
         if not used & _CARRIES_PROMPT:
             stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")
@@ -72,7 +75,7 @@ class CommandAgent(Agent):
             case "events":
                 return parse_event(line)
             case "json":
-                return json_events(line, self.settings.read)
+                return self._parse_json(line)
             case "text":
                 return [AgentEvent("text", text=line.rstrip("\r\n"))]
 
@@ -101,16 +104,30 @@ class CommandAgent(Agent):
             return Verdict(False, f"The agent exited with code 0, and {place} was never there.")
         return Verdict(True, result=said, claimed="success")
 
-    def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
-        """The command behind the bridge that puts each document of its output on one line."""
-        if not settings.read.text and not settings.read.result:
+    def _parse_json(self, line: str) -> list[AgentEvent]:
+        """What a line says, or the document over several lines that ends with it.
+
+        Nothing inside a document stands alone at the beginning of a line: what was held is none.
+        """
+        inside = bool(self._held) and not line.startswith(('{"', "[{"))
+        document = None if inside else json_document(line)
+        if document is None and (self._held or _OPENS.match(line)):
+            self._held.append(line)
+            self._size += len(line)
+            steps = {"{": 1, "[": 1, "}": -1, "]": -1}
+            self._depth += sum(steps.get(mark, 0) for mark in _BRACKET.findall(line))
+            if self._depth > 0 and self._size < _LARGEST:
+                return []
+            document = json_document("\n".join(self._held))
+        self._held, self._depth, self._size = [], 0, 0
+        return [] if document is None else json_events(document, self.settings.read)
+
+    def _check(self, argv: list[str], request: AgentRequest) -> None:
+        read, key = request.settings.read, f"agents.{self.name}.command"
+        if request.settings.output == "json" and not read.text and not read.result:
             text = f"The agent {self.name} prints JSON, and nothing says where its answer is in it."
             hint = f"kapelle config set agents.{self.name}.read.result path.of.the.answer"
             raise AgentMisconfigured(text, hint=hint)
-        return [sys.executable, "-I", "-m", "kapelle.agents.bridges.json_lines", *argv]
-
-    def _check(self, argv: list[str], request: AgentRequest) -> None:
-        key = f"agents.{self.name}.command"
         hint = f"Use {{prompt_file}} in {key}, or no placeholder, for stdin."
         for argument in argv:
             self.require_argument(argument, "the prompt", hint)
@@ -158,11 +175,8 @@ def _executable(program: str, env: dict[str, str], workspace: Path | None) -> st
     return Agent.on_path(program, env)
 
 
-def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
-    """The events that a line holds; what is no JSON is not the agent's own word."""
-    document = json_document(line)
-    if document is None:
-        return []
+def json_events(document: object, read: ReadJson) -> list[AgentEvent]:
+    """The events that a document holds."""
     kinds: tuple[EventKind, ...] = ("session", "model", "text")
     found = [AgentEvent(kind, text_at(document, getattr(read, kind))) for kind in kinds]
     events = [event for event in found if event.text]

@@ -4,7 +4,7 @@ import sys
 from typing import ClassVar
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.bridges.chat import is_address
+from kapelle.agents.bridges.base import is_address
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
@@ -15,9 +15,17 @@ class PlainModel(Agent):
     """One question, one answer: a bridge run with this Python; key and address by environment."""
 
     program = sys.executable
+    package = "pip install kapelle"
     bridge: ClassVar[str]  # the module
+    keys: ClassVar[tuple[str, ...]]  # the variables that may hold one
     capabilities = Capabilities(model=True, system_prompt=True, usage=True, read_only=True)
     restraint = None  # it only answers
+
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        super().__init__(name, settings)
+        # A server of one's own usually wants no key.
+        own = settings.base_url or settings.env.get(self.url_variable or "")
+        self.access = Access(self.keys, needed=not own)
 
     def installed(self) -> str | None:
         return sys.executable
@@ -39,13 +47,7 @@ class PlainModel(Agent):
 
 
 class OpenaiAgent(PlainModel):
-    package = "pip install kapelle"
     bridge = "kapelle.agents.bridges.openai"
+    keys = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
     passes = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        super().__init__(name, settings)
-        # A server of one's own usually wants no key.
-        own = settings.base_url or settings.env.get(self.url_variable)
-        self.access = Access(("OPENAI_API_KEY",), needed=not own)

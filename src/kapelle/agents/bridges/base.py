@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
+from urllib.parse import urlsplit
 
 from kapelle.agents.events import AgentEvent, EventKind
 
@@ -33,6 +34,17 @@ class Failed(Exception):
 
     def emit(self) -> None:
         emit("error", str(self), self.name, self.data)
+
+
+def is_address(url: str) -> bool:
+    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return bool(fits) and "@" not in parts.netloc and is_plain
 
 
 class Child:

@@ -1,13 +1,27 @@
-"""One question to a model without tools, whoever provides it: arguments, answer, exit code."""
+"""One question to a model without tools, whoever provides it: arguments, request, answer, errors.
+
+Answers are read field by field, so that any server that speaks a protocol serves.
+"""
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 from urllib.parse import urlsplit
 
-from kapelle.agents.bridges.base import Failed, emit
+import httpx2
+
+from kapelle.agents.bridges.base import Failed, emit, is_address
+from kapelle.agents.events import Json, mapping_of
+from kapelle.agents.resets import retry_at
+
+_CONNECTING_S = 30.0
+# What llama.cpp calls a prompt that is too long, and Anthropic a model that it does not know.
+_NAMES = {"exceed_context_size_error": "context_overflow", "not_found_error": "capability"}
+_QUOTE = 300
 
 
 class Arguments(argparse.ArgumentParser):
@@ -25,17 +39,6 @@ class Arguments(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def is_address(url: str) -> bool:
-    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return False
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    return bool(fits) and "@" not in parts.netloc and is_plain
-
-
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e6:
@@ -43,29 +46,192 @@ def _seconds(text: str) -> float:
     return value
 
 
-def exit_code(ask: Callable[[argparse.Namespace, str, str], None], parser: Arguments) -> int:
-    """Ask with arguments, prompt and system prompt; 0 after a result, 1 after an error."""
-    arguments = parser.parse_args()
-    file: Path | None = arguments.system_file
-    system = file.read_text(encoding="utf-8") if file else ""
+def address(variable: str, home: str, path: str) -> str:
+    """Where requests go: a path below the address that a variable holds."""
+    base = os.environ.get(variable, "").strip() or home
+    if not is_address(base):
+        raise Failed(f"{variable} is no http:// or https:// address.", "environment")
+    parts = urlsplit(base)
+    return parts._replace(path=parts.path.rstrip("/") + path).geturl()
+
+
+def key_in(variable: str) -> str:
+    """The key that a variable holds; empty if there is none."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise Failed(f"{variable} holds characters that no key has.", "authentication")
+    return key
+
+
+def _client(url: str, timeout_s: float) -> httpx2.Client:
+    """A client that goes by the proxy of the environment, which cannot stand for this machine."""
+    host = urlsplit(url).hostname or ""
+    is_here = host in {"localhost", "::1"} or host.startswith("127.")
+    timeout = httpx2.Timeout(timeout_s, connect=min(_CONNECTING_S, timeout_s))
     try:
-        ask(arguments, sys.stdin.buffer.read().decode("utf-8", "replace"), system)
-    except Failed as failed:
-        failed.emit()
-        return 1
-    return 0
+        return httpx2.Client(timeout=timeout, trust_env=not is_here)
+    except (ValueError, ImportError) as error:
+        text = f"The proxy in the environment cannot be used: {error}"
+        raise Failed(text, "environment") from error
 
 
-class Answer:
-    """Passes a streaming answer on in whole lines, and as a result when it is complete."""
+def _lines(response: httpx2.Response) -> Iterator[str]:
+    """Lines that end with a newline alone: a text within one may hold other marks for that."""
+    rest = b""
+    for chunk in response.iter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", "replace").strip() for line in whole)
+    yield rest.decode("utf-8", "replace").strip()
 
-    def __init__(self) -> None:
+
+def piece_of(data: str) -> Json:
+    """One event of a stream, or a whole answer; raises what a server tells as an error."""
+    try:
+        piece = json.loads(data)
+    except (ValueError, RecursionError):
+        piece = None
+    if not isinstance(piece, dict):
+        said = " ".join(data.split())[:_QUOTE]
+        raise Failed(f"The server sent something that is no answer: {said}", "environment")
+    if piece.get("error") or piece.get("object") == "error":
+        raise refusal(piece)
+    return Json(piece)
+
+
+def refusal(
+    answer: object, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> Failed:
+    """The error that a body tells of, in any of the shapes that servers give it."""
+    body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
+    fields = body.mapping("error") or body
+    message = body.text("error") or fields.text("message") or fields.text("detail")
+    code = fields.get("code")
+    if status is None and isinstance(code, int) and 400 <= code < 600:
+        status = code
+    kind = fields.text("code") or fields.text("type") or fields.text("status")
+    name = _NAMES.get(kind, "")
+    if status == 404 and not name:
+        name = "capability" if "model" in f"{kind} {message}".lower() else "environment"
+    text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
+    at = retry_at(headers or {}, status or 0)
+    return Failed(text, name, status=status, type=kind or None, retry_at=at)
+
+
+def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
+    """The error of an answer with a bad status, whatever its body is."""
+    text = body.decode("utf-8", "replace")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = {"message": " ".join(text.split())[:_QUOTE] or "no explanation"}
+    return refusal(value, status, headers)
+
+
+class Chat:
+    """One question and its answer, which is passed on in whole lines, and as a result when it is
+    complete; what a provider's protocol says differently is up to the class that extends this."""
+
+    # For which reasons there is no answer, or less of it.
+    refusals: ClassVar[Mapping[str, str]]
+    cut_off: ClassVar[Mapping[str, str]]
+    # A field of the question that some servers do not take.
+    optional = ""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
         self._texts: list[str] = []
         self._line: list[str] = []
         self.complete = False
         self.reason = ""  # why it ended, in the provider's own word
+        self.refused = ""  # what the model says instead of an answer
+
+    def target(self) -> tuple[str, dict[str, str]]:
+        """Where it is asked, and the header with the key."""
+        raise NotImplementedError
+
+    def body(self, prompt: str, system: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def take(self, piece: Json) -> None:
+        """Take one event of the stream."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Tell what is only known at the end, be it good or bad."""
+
+    @classmethod
+    def main(cls, parser: Arguments) -> int:
+        """Ask with the prompt of standard input; 0 after a result, 1 after an error."""
+        chat = cls(parser.parse_args())
+        file: Path | None = chat.arguments.system_file
+        system = file.read_text(encoding="utf-8") if file else ""
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+        try:
+            chat._ask(chat.body(prompt, system))
+        except Failed as failed:
+            failed.emit()
+            return 1
+        return 0
+
+    def _ask(self, body: dict[str, Any]) -> None:
+        url, key = self.target()
+        try:
+            self._post(url, key, body)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            text = f"{urlsplit(url).hostname} cannot be reached: {error or repr(error)}"
+            raise Failed(text, "environment") from error
+        except httpx2.TimeoutException as error:
+            silence = f"The server said nothing for {self.arguments.timeout:g} s."
+            raise Failed(silence, "timeout") from error
+        except httpx2.HTTPError as error:
+            text = f"The connection broke: {error or repr(error)}"
+            raise Failed(text, "environment") from error
+        finally:
+            self._flush()
+            self.end()
+        self._finish()
+
+    def _post(self, url: str, key: Mapping[str, str], body: dict[str, Any]) -> None:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **key}
+        with (
+            _client(url, self.arguments.timeout) as client,
+            client.stream("POST", url, content=json.dumps(body), headers=headers) as response,
+        ):
+            if response.is_success:
+                self._read(_lines(response))
+                return
+            said, status = response.read(), response.status_code
+        if status in {400, 422} and self.optional in body and self.optional.encode() in said:
+            del body[self.optional]
+            self._post(url, key, body)
+            return
+        if 300 <= status < 400:
+            where = response.headers.get("Location", "nowhere")
+            raise Failed(f"{url} redirects to {where}: is base_url right?", "environment")
+        # Nobody's log should hold the key, not even where a server quotes it.
+        for value in key.values():
+            said = said.replace(value.removeprefix("Bearer ").encode(), b"***")
+        failed = refusal_of(said, status, response.headers)
+        if failed.name == "environment":
+            text = f"{failed} ({url} was asked: is base_url right?)"
+            failed = Failed(text, failed.name, **failed.data)
+        raise failed
+
+    def _read(self, lines: Iterator[str]) -> None:
+        """Read a stream of events, or the one object of a server that does not stream."""
+        for line in lines:
+            data = line.removeprefix("data:").strip()
+            if line.startswith("{"):
+                self.take(piece_of("\n".join([line, *lines])))
+                self.complete = True
+            elif data == "[DONE]":
+                self.complete = True
+                return
+            elif line and not line.startswith(("event:", "id:", "retry:", ":")):
+                self.take(piece_of(data))
 
     def add(self, text: str) -> None:
+        """Take some more of the answer."""
         self._texts.append(text)
         before, newline, after = text.rpartition("\n")
         if newline:
@@ -74,25 +240,23 @@ class Answer:
         if after:
             self._line.append(after)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Print the line that was not yet whole."""
         if self._line:
             emit("text", "".join(self._line))
             self._line = []
 
-    def finish(
-        self, refusals: Mapping[str, str], cut_off: Mapping[str, str], refused: str = ""
-    ) -> None:
-        """Print the result; the tables say for which reasons there is none, or less of it."""
+    def _finish(self) -> None:
+        """Print the result."""
         if not self.complete and not self.reason:
             raise Failed("The connection ended in the middle of the answer.", "environment")
-        if self.reason in refusals:
-            raise Failed(refusals[self.reason], "task")
-        why_empty = cut_off.get(self.reason, "")
+        if self.reason in self.refusals:
+            raise Failed(self.refusals[self.reason], "task")
+        why_empty = self.cut_off.get(self.reason, "")
         if why_empty:
             emit("notice", why_empty)
-        self.flush()
         whole = "".join(self._texts)
         if not whole.strip():
+            refused = f"The model refused: {self.refused}" if self.refused else ""
             raise Failed(why_empty or refused or "The model gave an empty answer.", "task")
         emit("result", whole)

@@ -55,8 +55,7 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     continued, before, resumed = await attempt.continued(), None, None
     if attempt.mode == "resume":
         before = await parts.db.read(tasks.get, attempt.task_id)
-        ended = (other for other in reversed(before.attempts) if other.id != attempt.id)
-        resumed = next(ended, None)
+        resumed = next((one for one in reversed(before.attempts) if one.id != attempt.id), None)
     asked = resumed is not None and resumed.question is not None
     if before and resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
         text = follow_up(await earlier_attempt(parts, before), message)

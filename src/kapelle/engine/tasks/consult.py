@@ -3,13 +3,15 @@
 import asyncio
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from kapelle.agents.base import Agent, AgentRequest
+from kapelle.agents.failures import classify
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.failures import FailureClass
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
@@ -19,48 +21,62 @@ from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
-from kapelle.runner.process_dir import Launch, Process
-from kapelle.settings import AgentSettings
+from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
 _TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What was replied; problem says why there is no text."""
-
-    text: str | None
-    problem: str | None = None
+# What was replied, or why there is nothing, as a class and in words.
+Answer = tuple[str | None, Failure | None, str | None]
 
 
-async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> Answer:
-    """The answer of an agent, run in an empty directory; one that was got before is not asked
-    again."""
+async def consult(
+    attempt: Attempt, name: str, agent_name: str, prompt: str
+) -> tuple[str | None, str | None]:
+    """The answer of an agent, run in an empty directory, or why there is none; one that was got
+    before is not asked again."""
     process, settings = await attempt.process(name), attempt.settings
     try:
         agent = get_agent(agent_name, settings)
         place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
         launch = question(place, agent, prompt, process)
     except KapelleError as error:
-        return Answer(None, error.message)
+        return None, error.message
     ended = await attempt.execute(name, launch)
-    summary = await asyncio.to_thread(read_output, agent, process.directory)
-    verdict = agent.judge(summary, ended.exit, output_tail(process.directory))
-    if not verdict.success:
-        return Answer(None, verdict.reason)
-    return Answer(verdict.result or summary.tail)
+    text, _, problem = await answer_of(agent, settings, process.directory, ended)
+    return text, problem
+
+
+async def answer_of(
+    agent: Agent, settings: Settings, process_dir: Path, ended: Ended, within_s: float = _TIMEOUT_S
+) -> Answer:
+    """What an agent replied that was asked a question and has ended."""
+    if ended.ended_by == "timeout":
+        reason = f"There was no answer within {within_s:.0f} s."
+        return None, Failure(FailureClass.TIMEOUT, reason), reason
+    if ended.exit.kind == "not_started":
+        reason = ended.detail or "It could not be started."
+        return None, Failure(FailureClass.ENVIRONMENT, reason), reason
+    summary = await asyncio.to_thread(read_output, agent, process_dir)
+    tail = output_tail(process_dir)
+    verdict = agent.judge(summary, ended.exit, tail)
+    if verdict.success:
+        return (verdict.result or summary.tail).strip(), None, None
+    failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
+    return None, failure, verdict.reason or failure.evidence
 
 
 def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
     settings, found = attempt.settings, list[Usage | None]()
-    judge = settings.roles.judge or attempt.agent_name
-    for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge)):
+    judges = {_DIFFICULTY: settings.difficulty.agent, _DIAGNOSIS: settings.roles.judge}
+    for name, judge in judges.items():
         with suppress(KapelleError):  # it is not configured any more
-            if agent_name and name in attempt.processes:
-                agent = get_agent(agent_name, settings)
+            if name in attempt.processes:
+                agent = get_agent(judge or attempt.agent_name, settings)
                 summary = read_output(agent, attempt.processes[name].directory)
                 found.append(attempt_usage(summary, {}, None, settings))
     return found
@@ -116,11 +132,11 @@ async def diagnose(attempt: Attempt) -> str | None:
         prompt=task.prompt[:_LONGEST_FAILED_PROMPT],
         attempt=section(await earlier_attempt(attempt.parts, task)),
     )
-    answer = await consult(attempt, _DIAGNOSIS, judge, question)
-    if answer.text is None:
-        await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {answer.problem}")
+    answer, problem = await consult(attempt, _DIAGNOSIS, judge, question)
+    if answer is None:
+        await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {problem}")
         return None
-    text = answer.text[:_LONGEST_DIAGNOSIS]
+    text = answer[:_LONGEST_DIAGNOSIS]
 
     def record(connection: Connection) -> None:
         attempts.update(connection, attempt.id, diagnosis=text)
@@ -144,15 +160,6 @@ search for an unknown cause).
 """
 _DIFFICULTY = "difficulty"
 _LONGEST_PROMPT = 8_000
-_COMPLEX = re.compile(
-    r"\b(architect\w*|redesign|refactor\w*|migrat\w+|concurren\w+|race condition|deadlock|security"
-    r"|performance|optimi[sz]\w+|distributed|from scratch|investigate|root cause)\b",
-    re.IGNORECASE,
-)
-_SIMPLE = re.compile(
-    r"\b(typo|rename|comment|docstring|readme|bump|format\w*|spelling|changelog|log message)\b",
-    re.IGNORECASE,
-)
 
 
 async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None, str | None]:
@@ -165,30 +172,12 @@ async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None
 
 
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
-    judge, prompt = attempt.settings.difficulty.agent, attempt.task["prompt"]
-    if judge is None:
-        return by_wording(prompt)
+    judge, prompt = attempt.settings.difficulty.agent or attempt.agent_name, attempt.task["prompt"]
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
-    answer = await consult(attempt, _DIFFICULTY, judge, question)
-    words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
+    answer, problem = await consult(attempt, _DIFFICULTY, judge, question)
+    words = re.findall(r"\b(simple|medium|complex)\b", (answer or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])
         return found, f"{judge} said so"
-    difficulty, reason = by_wording(prompt)
-    problem = answer.problem or f"it replied {(answer.text or '')[:80]!r}"
-    return difficulty, f"{reason} ({judge} could not tell: {problem})"
-
-
-def by_wording(prompt: str) -> tuple[Difficulty, str]:
-    """A plain guess from length and wording."""
-    words = len(prompt.split())
-    steps = len(re.findall(r"^\s*(?:[-*]|\d+[.)])\s", prompt, re.MULTILINE))
-    if found := _COMPLEX.search(prompt):
-        return "complex", f"the prompt says {found[0]!r}"
-    if words > 300 or steps > 6:
-        return "complex", f"the prompt has {words} words and {steps} listed steps"
-    if (found := _SIMPLE.search(prompt)) and words <= 60:
-        return "simple", f"a short prompt that says {found[0]!r}"
-    if words <= 12 and not steps:
-        return "simple", f"the prompt has only {words} words"
-    return "medium", f"the prompt has {words} words and {steps} listed steps"
+    problem = problem or f"it replied {(answer or '')[:80]!r}"
+    return "medium", f"{judge} could not tell: {problem}"

@@ -25,7 +25,7 @@ from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
-from kapelle.engine.tasks.attempt import Findings, Finish, warn
+from kapelle.engine.tasks.attempt import Findings, Finish
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
@@ -189,7 +189,6 @@ class TaskQueue:
         self._run_queue = run_queue
         self._reading: tuple[float, Reading] | None = None
         self.running = 0
-        self._asked: set[str] = set()
         self._limits = Limits()
         self.held: str | None = None
         self.paused = False
@@ -284,18 +283,6 @@ class TaskQueue:
         if await db.read(questions.overdue, datetime.now(UTC)):
             await db.write(expire)
         await end_orphans(self._parts)
-        await self._warn_of_questions()
-
-    async def _warn_of_questions(self) -> None:
-        """Tell of tasks that have been waiting for a person for long."""
-        patience = timedelta(seconds=self._parts.settings().health.waiting_s)
-        moment = datetime.now(UTC) - patience
-        waiting = await self._parts.db.read(questions.asked_before, moment)
-        asking = {question.task_id for question in waiting if question.task_id}
-        self._asked &= asking
-        for task_id in asking - self._asked:
-            self._asked.add(task_id)
-            await self._parts.db.write(_warn_of_question, task_id, patience)
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
@@ -321,10 +308,3 @@ def _release_overdue(connection: Connection) -> None:
         tasks.enqueue_again(connection, task_id)
     for task_id in tasks.releasable(connection):
         tasks.settle_dependencies(connection, task_id)
-
-
-def _warn_of_question(connection: Connection, task_id: str, patience: timedelta) -> None:
-    attempt = attempts.latest(connection, task_id)
-    if attempt is not None:
-        text = f"nobody has answered its question for {patience.total_seconds():.0f} s"
-        warn(connection, task_id, attempt["id"], "waiting", text)

@@ -57,9 +57,7 @@ _ERROR = re.compile(
 async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
-    unanswered = None
-    if finish.exit.kind != "tampered":
-        verdict, unanswered = await _with_told(attempt, verdict)
+    verdict, unanswered = await _told(attempt, finish, verdict)
     await _look_around(attempt)
     if attempt.task["browser"]:
         await stop(attempt)
@@ -106,8 +104,10 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     )
 
 
-async def _with_told(attempt: Attempt, verdict: Verdict) -> tuple[Verdict, str | None]:
+async def _told(attempt: Attempt, finish: Finish, verdict: Verdict) -> tuple[Verdict, str | None]:
     """The verdict with what the agent handed in, and what it asked and did not wait for."""
+    if finish.exit.kind == "tampered":
+        return verdict, None
     told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
     verdict = _with_handed_in(verdict, told["handed_in"]) if told["handed_in"] else verdict
     unanswered = await attempt.write(_unanswered, attempt, verdict) if told["asks"] else None

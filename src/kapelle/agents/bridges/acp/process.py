@@ -12,7 +12,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from typing import Any
 
-from acp import RequestError
+from acp.exceptions import RequestError
 
 from kapelle.agents.bridges.base import Failed
 from kapelle.agents.events import Json, json_object

@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from acp import PROTOCOL_VERSION, RequestError
 from acp.connection import Connection
-from acp.meta import AGENT_METHODS
+from acp.exceptions import RequestError
+from acp.meta import AGENT_METHODS, PROTOCOL_VERSION
 
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.process import failure_of, needs_login
