@@ -40,7 +40,9 @@ def test_a_pipeline_from_its_steps_to_the_archive(
     monkeypatch.chdir(repository)
     with connect(kapelle) as client:
         second = api.StepSpec(prompt=writes("b"), name="second", checks=["test -f a"])
-        run = client.runs.pipeline(writes("a"), second, agent="rehearsal", title="Both")
+        run = client.runs.start(
+            "pipeline", steps=[writes("a"), second], agent="rehearsal", title="Both"
+        )
         run = client.runs.wait(run.id)
         assert (run.status, run.title, run.directory) == ("completed", "Both", str(repository))
         assert len(client.runs.result(run.id)["steps"]) == 2
@@ -59,7 +61,7 @@ def test_a_whole_spec_may_be_changed_by_keywords(kapelle: Instance, repository: 
     steps = [api.StepSpec(prompt="one"), api.StepSpec(prompt="two")]
     spec = api.PipelineSpec(directory=str(repository), steps=steps, title="Old")
     with connect(kapelle) as client:
-        run = client.runs.pipeline(spec, title="New", agent="rehearsal")
+        run = client.runs.start("pipeline", spec, title="New", agent="rehearsal")
         assert (run.title, run.spec["agent"]) == ("New", "rehearsal")
         assert client.runs.wait(run.id).status == "completed"
         again = client.runs.start("pipeline", spec, agent="rehearsal", idempotency_key="k")
@@ -71,11 +73,16 @@ def test_a_whole_spec_may_be_changed_by_keywords(kapelle: Instance, repository: 
 async def test_loops_and_choices_without_blocking(kapelle: Instance, repository: Path) -> None:
     grow = play({"run": "echo x >> n"})
     async with api.connect_async(home=kapelle.home.root, start=False) as client:
-        loop = await client.runs.loop(
-            grow, until=["test $(wc -l < n) = 3"], agent="rehearsal", directory=repository
+        loop = await client.runs.start(
+            "loop",
+            prompt=grow,
+            until=["test $(wc -l < n) = 3"],
+            agent="rehearsal",
+            directory=repository,
         )
-        choice = await client.runs.best_of(
-            grow,
+        choice = await client.runs.start(
+            "best-of",
+            prompt=grow,
             count=2,
             agent="rehearsal",
             eval="wc -l < n",
@@ -102,7 +109,9 @@ def test_a_team_asks_and_goes_on_with_the_answer(kapelle: Instance, repository: 
         + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
     )
     with connect(kapelle) as client:
-        run = client.runs.team("Build it", ask=True, agent="rehearsal", directory=repository)
+        run = client.runs.start(
+            "team", goal="Build it", ask=True, agent="rehearsal", directory=repository
+        )
         run = client.runs.wait(run.id)
         assert (run.status, run.waiting_for) == (api.RunStatus.WAITING, "input")
         (question,) = run.questions
@@ -116,7 +125,9 @@ def test_a_team_asks_and_goes_on_with_the_answer(kapelle: Instance, repository: 
 def test_the_course_of_a_run_can_be_changed(kapelle: Instance, repository: Path) -> None:
     slow = play({"run": "sleep 60"})
     with connect(kapelle) as client:
-        run = client.runs.pipeline(slow, "then", agent="rehearsal", directory=repository)
+        run = client.runs.start(
+            "pipeline", steps=[slow, "then"], agent="rehearsal", directory=repository
+        )
         first = _first_task(client, run.id)
         client.runs.pause(run.id, now=True)
         assert client.runs.wait(run.id).status == "paused"
@@ -155,7 +166,7 @@ def test_a_pattern_of_ones_own_is_listed_and_started(kapelle: Instance, reposito
         with pytest.raises(api.KapelleError, match="nothing"):
             client.runs.start("nothing", directory=repository)
         with pytest.raises(api.InvalidInput, match="a loop needs a condition"):
-            client.runs.loop("x", directory=repository)
+            client.runs.start("loop", prompt="x", directory=repository)
 
 
 def test_a_schedule_from_its_trigger_to_its_end(kapelle: Instance, tmp_path: Path) -> None:

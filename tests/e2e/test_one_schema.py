@@ -143,7 +143,7 @@ def _in_the_client(louder: Louder, repository: Path) -> None:
     with api.connect(home=louder.home.root, start=False) as client:
         assert client.tasks.run("x", directory=repository, volume="90").id
         given: dict[str, Any] = {"prompt": "x", "until": ["true"], "directory": repository}
-        run = client.runs.loop(**given, volume="80")
+        run = client.runs.start("loop", **given, volume="80")
         assert client.runs.get(run.id).spec["volume"] == "80"
         schedule = client.schedules.create("loop", {**given, "volume": "70"}, every_s=3600)
         assert schedule.spec["volume"] == "70"

@@ -125,24 +125,9 @@ def open_page(
     code = client.post("/login-codes")
     # What follows the # stays in the browser: no log sees it.
     url = f"{client.get('/daemon')['url']}/login#{code['code']}"
-    if not _is_built(url):
-        say("The page is not built: type `make web` in the checkout of this daemon.")
     yield {"url": url, "expires_at": code["expires_at"]}
     if only_print or not _browse(url):
         data(url)
-
-
-def _is_built(url: str) -> bool:
-    from urllib.error import HTTPError
-    from urllib.request import ProxyHandler, build_opener
-
-    try:
-        build_opener(ProxyHandler({})).open(url, timeout=10).close()
-    except HTTPError as error:
-        return error.code != 503
-    except OSError:  # it may be reached from elsewhere alone
-        return True
-    return True
 
 
 def _browse(url: str) -> bool:

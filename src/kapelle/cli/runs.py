@@ -12,16 +12,7 @@ from kapelle.cli.outcome import INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import Items, Limit, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
-from kapelle.cli.tasks import (
-    Everything,
-    NoWait,
-    Reason,
-    Timeout,
-    change_each,
-    list_work,
-    show_status,
-    wait_for,
-)
+from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
 from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
@@ -130,16 +121,6 @@ def result(run_id: RunId, as_json: Json = False) -> None:
 
 
 @runs.command()
-def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until runs have ended.
-
-    Exits with 0 when all are completed, 1 when one failed or was cancelled, 3 when one needs
-    input or is paused, 2 when the time is up.
-    """
-    wait_for(run_ids, timeout, as_json, run_path)
-
-
-@runs.command()
 def pause(
     run_ids: RunIds,
     now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
@@ -156,19 +137,5 @@ def resume(run_ids: RunIds, as_json: Json = False) -> None:
     change_each(run_ids, "resume", path=run_path, as_json=as_json)
 
 
-@runs.command()
-def cancel(
-    run_ids: RunIds,
-    keep_tasks: Annotated[
-        bool, flag("Leave the tasks it started to go on.", "--keep-tasks")
-    ] = False,
-    reason: Reason = None,
-    no_wait: NoWait = False,
-    as_json: Json = False,
-) -> None:
-    """End runs with all that they started."""
-    body = {"reason": reason, "with_tasks": not keep_tasks}
-    change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
-
-
-runs.command()(answer)
+for shared in (wait, cancel, answer):
+    runs.command()(shared)

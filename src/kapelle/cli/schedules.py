@@ -36,7 +36,6 @@ from kapelle.cli.output import data, document, say, wants_json
 from kapelle.cli.pages import Limit, listing, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
-    Params,
     built_in,
     options_of,
     schemas,
@@ -68,7 +67,6 @@ def create_command() -> Callable[..., None]:
     options = [option for option in options_of(schema) if option.key not in {"kind", "spec"}]
 
     def create(**params: Any) -> None:
-        _require_trigger(params)
         command = params["command"] or []
         work, its_options = ordered(command)
         body = {**work, **spec_of(options, params)}
@@ -78,28 +76,6 @@ def create_command() -> Callable[..., None]:
 
     first = {"command": Annotated[list[str] | None, _COMMAND]}
     return with_parameters(create, schema, first, options, {"as_json": Json})
-
-
-def _require_trigger(params: Params) -> None:
-    """Refuse a schedule without a trigger, with two, or with options that mean nothing to it."""
-    triggers = {"--cron": "cron", "--at": "at", "--every": "every_s", "--after": "after"}
-    given = [option for option, name in triggers.items() if params[name] is not None]
-    at_least = "No trigger given: use --cron, --at, --every or --after."
-    example = 'Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.'
-    several = len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"])
-    refuse(
-        (not given, at_least, example),
-        (several, f"{' and '.join(given)} exclude each other.", "Keep one of them."),
-    )
-    meaningless = {
-        "--overlap": params["overlap"] and given == ["--every"],
-        "--missed": params["missed"],
-        "--timezone": params["timezone"] is not None and params["expires_at"] is None,
-    }
-    words = " and ".join(option for option, is_given in meaningless.items() if is_given)
-    by_clock = given[0] in {"--cron", "--at"}
-    mistake = f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock."
-    refuse((words and not by_clock, mistake, f"Leave {words} out, or write --cron or --at."))
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:

@@ -168,18 +168,11 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
-    wait_for(task_ids, timeout, as_json)
-
-
-def wait_for(
-    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] | None = None
-) -> None:
-    """Wait for what the ids name, and exit with what became of it."""
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Connection()
-    where = path or (lambda text: path_of(work_id(client, text)))
-    items = [client.get(where(text)) for text in listed(ids, "An id")]
+    paths = [path_of(work_id(client, text)) for text in listed(task_ids, "An id")]
+    items = [client.get(path) for path in paths]
     known = {item["id"]: item for item in items}
     if as_json:
         _until(finished, client, known, deadline)
@@ -285,15 +278,18 @@ def _has_ended(item: Task | Run) -> bool:
     return item["status"] in FINAL
 
 
-Reason = Annotated[str | None, option("TEXT", "Why, for the record.")]
-NoWait = Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")]
-
-
 def cancel(
-    task_ids: AnyIds, reason: Reason = None, no_wait: NoWait = False, as_json: Json = False
+    task_ids: AnyIds,
+    keep_tasks: Annotated[
+        bool, flag("Of a run: leave the tasks it started to go on.", "--keep-tasks")
+    ] = False,
+    reason: Annotated[str | None, option("TEXT", "Why, for the record.")] = None,
+    no_wait: Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")] = False,
+    as_json: Json = False,
 ) -> None:
     """Stop tasks and runs, with every process they started."""
-    change_each(task_ids, "cancel", {"reason": reason}, wait=not no_wait, as_json=as_json)
+    body = {"reason": reason, **({"with_tasks": False} if keep_tasks else {})}
+    change_each(task_ids, "cancel", body, wait=not no_wait, as_json=as_json)
 
 
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:

@@ -139,10 +139,6 @@ class AsyncRuns(_Wrapper):
     """Every run of a daemon."""
 
     start = _method(Runs.start)
-    pipeline = _method(Runs.pipeline)
-    loop = _method(Runs.loop)
-    team = _method(Runs.team)
-    best_of = _method(Runs.best_of)
     get = _method(Runs.get)
     list = _stream(Runs.list)
     wait = _method(Runs.wait)

@@ -21,11 +21,7 @@ from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, SayView
-from kapelle.patterns.best_of import BestOfSpec
-from kapelle.patterns.loop import LoopSpec
-from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 
 LONG_POLL_S = 25.0
 OUTPUT_PAGE_BYTES = 8_000_000
@@ -272,40 +268,8 @@ class Runs(Work[Run]):
         **fields: Any,
     ) -> Run:
         """Start any pattern by name and return at once, with a spec or its fields as keywords."""
-        return self._start(pattern, "", spec, fields, idempotency_key)
-
-    def pipeline(
-        self,
-        /,
-        *steps: str | StepSpec | PipelineSpec,
-        idempotency_key: str | None = None,
-        **fields: Any,
-    ) -> Run:
-        """Start steps one after another, each told what those before it did."""
-        return self._start("pipeline", "steps", _whole_or_steps(steps), fields, idempotency_key)
-
-    def loop(
-        self,
-        /,
-        prompt: str | LoopSpec | None = None,
-        *,
-        idempotency_key: str | None = None,
-        **fields: Any,
-    ) -> Run:
-        """Start a loop: until conditions hold, or to make a number better."""
-        return self._start("loop", "prompt", prompt, fields, idempotency_key)
-
-    def team(
-        self, /, goal: str | TeamSpec, *, idempotency_key: str | None = None, **fields: Any
-    ) -> Run:
-        """Start a team on a goal: planned, worked on by several, verified and reviewed."""
-        return self._start("team", "goal", goal, fields, idempotency_key)
-
-    def best_of(
-        self, /, prompt: str | BestOfSpec, *, idempotency_key: str | None = None, **fields: Any
-    ) -> Run:
-        """Give the same task to several at once; checks, a score or a judge pick one."""
-        return self._start("best-of", "prompt", prompt, fields, idempotency_key)
+        body = {"pattern": pattern, "spec": spec_body("", spec, fields)}
+        return self._read(self._connection.create("/runs", body, idempotency_key))
 
     def list(
         self,
@@ -346,12 +310,6 @@ class Runs(Work[Run]):
     def answer(self, id: str, answer: str, *, token: str | None = None) -> Run:
         """Answer a question of a run that waits; the token says which, if there are several."""
         return self._change(id, "answer", answer=answer, token=token)
-
-    def _start(
-        self, pattern: str, name: str, subject: object, fields: Mapping[str, Any], key: str | None
-    ) -> Run:
-        body = {"pattern": pattern, "spec": spec_body(name, subject, fields)}
-        return self._read(self._connection.create("/runs", body, key))
 
 
 class Schedules(Collection[Schedule]):
@@ -455,16 +413,6 @@ def read(kind: type[T], answer: object, place: str) -> T:
 
 
 _adapter = cache(TypeAdapter)
-
-
-def _whole_or_steps(steps: Sequence[str | StepSpec | PipelineSpec]) -> object:
-    """Steps one by one, or a whole pipeline, which then stands alone."""
-    whole = [step for step in steps if isinstance(step, PipelineSpec)]
-    if not whole:
-        return [*steps]
-    if len(steps) > 1:
-        raise InvalidInput("A pipeline is either one PipelineSpec or its steps.")
-    return whole[0]
 
 
 def _given(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -168,20 +168,20 @@ class ScheduleSpec(Spec):
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":
-        given = [name for name in ("cron", "at", "every_s") if getattr(self, name) is not None]
+        given = [f"`{name}`" for name in ("cron", "at", "every_s") if getattr(self, name)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: leave all but one out")
         if not given and self.after is None:
-            raise ValueError("a trigger is missing: give cron, at, every_s or after")
+            raise ValueError("a trigger is missing: give `cron`, `at`, `every_s` or `after`")
         if self.every_s is not None and self.after is not None:
-            raise ValueError("after goes with cron or at, or stands alone, but not with every_s")
+            raise ValueError("`after` goes with `cron` or `at`, or alone, but not with `every_s`")
         if self.every_s is not None and (self.overlap or self.missed is not MissedPolicy.SKIP):
             raise ValueError(
-                "with every_s the next one begins when the one before it has ended: "
-                "neither overlap nor missed apply"
+                "with `every_s` the next one begins when the one before it has ended: "
+                "neither `overlap` nor `missed` apply"
             )
         if self.at is not None and self.expires_at is not None and self.expires_at <= self.at:
-            raise ValueError("expires_at must be later than at")
+            raise ValueError("`expires_at` must be later than `at`")
         return self
 
 

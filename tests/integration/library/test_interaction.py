@@ -92,7 +92,7 @@ def test_tokens_that_are_not_whole_or_not_ours_are_refused(setup: TeamSetup) -> 
     middle = len(token) // 2
     other = "A" if token[middle] != "A" else "B"
     for wrong in (token[:-1], token[:middle], token[:middle] + other + token[middle + 1 :]):
-        with pytest.raises(InvalidInput, match=r"changed or cut off|not a token"):
+        with pytest.raises(InvalidInput, match="not a token"):
             orchestrator.resume(wrong, ["a", "b"])
     for foreign in ("", "run_01m7fskm329nfyjs2f3f64ehrj", "eyJnb2FsIjoieCJ9", "kapelle1.", "ü.ü.ü"):
         with pytest.raises(InvalidInput, match="not a token"):

@@ -141,16 +141,15 @@ def test_options_replace_fields_of_a_whole_spec() -> None:
     assert TaskSpec(**found) == spec.model_copy(update={"agent": "b"})
 
 
-def test_a_pipeline_is_its_steps_or_a_whole_one(recorded: Recorded) -> None:
+def test_a_run_is_its_fields_or_a_whole_spec(recorded: Recorded) -> None:
     runs = Runs(recorded)
     whole = PipelineSpec(directory="/tmp", steps=["a", "b"])
-    for steps in ([whole], ["a", StepSpec(prompt="b")]):
-        with pytest.raises(NotImplementedError):
-            runs.pipeline(*steps, directory="/tmp")
+    with pytest.raises(NotImplementedError):
+        runs.start("pipeline", whole, directory="/tmp")
+    with pytest.raises(NotImplementedError):
+        runs.start("pipeline", steps=["a", StepSpec(prompt="b")], directory="/tmp")
     first, second = (PipelineSpec(**body["spec"]) for body in recorded.asked)  # type: ignore[index]
     assert first == second == whole
-    with pytest.raises(InvalidInput):
-        runs.pipeline(whole, "c")
 
 
 def test_a_schedule_says_what_it_starts() -> None:
