@@ -15,7 +15,7 @@ _log = logging.getLogger("kapelle.events")
 _LOOK_S = 1.0
 # So many are told at once, which takes the event loop a millisecond or two; then it is left to
 # others for a while. What is written meanwhile is told together: of many, each is told seldom.
-_AT_ONCE, _PAUSE_S = 50, 0.003
+_AT_ONCE, _PAUSE_S = 200, 0.003
 # A subscriber for whom more is waiting reads on in the database when it has the time.
 _MOST_PENDING = 1000
 
