@@ -5,8 +5,8 @@ VENV := .venv$(patsubst python3%,%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN = $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Much of what tests do is waiting: a process more than a machine of two cores has.
-PARALLEL := -n 3 --dist worksteal
+# Much of what tests do is waiting: twice as many processes as a machine of two cores has.
+PARALLEL := -n 4 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -29,12 +29,12 @@ LAST_WORDS = contextlib.suppress(OSError, http.client.HTTPException)
 STUBBORN = play({"hang": True, "stubborn": True})
 
 
-def own(repository: Path, body: str, **prompts: str) -> None:
+def own(repository: Path, body: str, pattern: str = "own", **prompts: str) -> None:
     """A pattern of one's own; the prompts are constants of its file."""
     lines = "".join(f"{name} = {prompt!r}\n" for name, prompt in prompts.items())
     indented = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    head = '@pattern("own", spec=PatternSpec)\nasync def own(ctx, spec):\n'
-    write_pattern(repository, f"{lines}\n{head}{indented}\n")
+    head = f'@pattern("{pattern}", spec=PatternSpec)\nasync def own(ctx, spec):\n'
+    write_pattern(repository, f"{lines}\n{head}{indented}\n", pattern)
 
 
 def told(kapelle: Instance, run_id: str, kind: str) -> int:

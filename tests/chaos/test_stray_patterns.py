@@ -174,26 +174,28 @@ def test_a_repository_that_is_away_for_a_while_costs_no_run(
     assert kapelle.get(f"/runs/{run['id']}")["result"] == "because"
 
 
-@pytest.mark.parametrize(
-    ("mistake", "told"),
-    [
-        ("import json; json.loads('{')", "JSONDecodeError"),
-        ("await ctx.sleep('soon')", "TypeError"),
-        ("await ctx.progress(run_id='mine')", "ctx.progress: run_id is the run itself"),
-        ("await ctx.progress(files={1, 2})", "files is nothing for JSON"),
-        ("await ctx.ask('How many?', default=5)", "the default is a text, not 5"),
-        ("await ctx.commit(None)", "ctx.commit takes a text, not None"),
-        ("await ctx.task('x', workspace='mine')", "workspace is run or own, not 'mine'"),
-    ],
-)
-def test_a_mistake_is_told_with_its_own_line(
-    kapelle: Instance, repository: Path, mistake: str, told: str
-) -> None:
+MISTAKES = {
+    "import json; json.loads('{')": "JSONDecodeError",
+    "await ctx.sleep('soon')": "TypeError",
+    "await ctx.progress(run_id='mine')": "ctx.progress: run_id is the run itself",
+    "await ctx.progress(files={1, 2})": "files is nothing for JSON",
+    "await ctx.ask('How many?', default=5)": "the default is a text, not 5",
+    "await ctx.commit(None)": "ctx.commit takes a text, not None",
+    "await ctx.task('x', workspace='mine')": "workspace is run or own, not 'mine'",
+}
+
+
+def test_a_mistake_is_told_with_its_own_line(kapelle: Instance, repository: Path) -> None:
+    names = {mistake: f"own{number}" for number, mistake in enumerate(MISTAKES)}
+    for mistake, name in names.items():
+        own(repository, f"await ctx.progress(begun=True)\n{mistake}", name)
     kapelle.start()
-    own(repository, f"await ctx.progress(begun=True)\n{mistake}")
-    reason = perform(kapelle, "own", repository)["reason"]
-    assert told in reason
-    if "Error" in told:
-        lines = (repository / ".kapelle/patterns/own.py").read_text(encoding="utf-8").splitlines()
-        line = 1 + next(n for n, text in enumerate(lines) if mistake in text)
-        assert reason.endswith(f"own.py:{line})")
+    ids = {mistake: start(kapelle, name, repository) for mistake, name in names.items()}
+    for mistake, told in MISTAKES.items():
+        reason = rest(kapelle, ids[mistake])["reason"]
+        assert told in reason
+        if "Error" in told:
+            path = repository / ".kapelle" / "patterns" / f"{names[mistake]}.py"
+            lines = path.read_text(encoding="utf-8").splitlines()
+            line = 1 + next(n for n, text in enumerate(lines) if mistake in text)
+            assert reason.endswith(f"{path.name}:{line})")

@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi.routing import iter_route_contexts
-
 from kapelle.api.app import routes
 from tests.e2e.instance import Instance
 
@@ -109,7 +107,7 @@ def open_door(directory: Path) -> Iterator[Door]:
 def every_route(task_id: str = "task_0") -> list[tuple[str, str]]:
     """Every method and path that the router knows, with a task's id filled in."""
     return [
-        (method, str(route.path).replace("{task_id}", task_id))
-        for route in iter_route_contexts(routes().routes)
-        for method in sorted(route.methods or ())
+        (row.method, row.path.replace("{task_id}", task_id))
+        for row in routes().every()
+        if row.method != "WEBSOCKET"
     ]

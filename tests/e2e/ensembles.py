@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.instance import Instance
+from tests.e2e.instance import Instance, pauses
 
 RESTING = {"completed", "failed", "cancelled", "waiting", "paused"}
 
@@ -140,12 +140,10 @@ def perform(kapelle: Instance, pattern: str, directory: Path, **spec: Any) -> An
 
 
 def await_status(kapelle: Instance, run_id: str, *statuses: str, timeout_s: float = 30) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    for _ in pauses(timeout_s):
         run = kapelle.get(f"/runs/{run_id}")
         if run["status"] in statuses:
             return run
-        time.sleep(0.02)
     raise AssertionError(f"{run_id} never was {statuses}: {run}")
 
 
@@ -155,12 +153,10 @@ def tasks_of(kapelle: Instance, run_id: str) -> list[Any]:
 
 
 def await_running_task(kapelle: Instance, run_id: str, number: int = 1) -> Any:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    for _ in pauses(30):
         found = tasks_of(kapelle, run_id)
         if len(found) >= number and found[number - 1]["status"] == "running":
             return found[number - 1]
-        time.sleep(0.02)
     raise AssertionError(f"task {number} of {run_id} never ran")
 
 

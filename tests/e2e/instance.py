@@ -1,5 +1,6 @@
 """One daemon of its own: start it, kill it, talk to it, and leave nothing of it behind."""
 
+import contextlib
 import fcntl
 import http.client
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,15 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def pauses(timeout_s: float) -> Iterator[None]:
+    """For a loop that asks until the time is over: who asks too often keeps the daemon busy."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.02
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)
+
+
 @cache
 def _empty_database() -> bytes:
     """A database with all tables, which a new daemon would spend a third of its start on."""
@@ -52,6 +63,14 @@ def _empty_database() -> bytes:
         migrate(database.engine)
         database.close()
         return path.read_bytes()
+
+
+def _mentions(pid: int, mark: bytes) -> bool:
+    """Whether the environment or the words of a process have it; a zombie has neither."""
+    with contextlib.suppress(OSError):
+        place = Path("/proc", str(pid))
+        return any(mark in (place / name).read_bytes() for name in ("environ", "cmdline"))
+    return False
 
 
 class Instance:
@@ -80,7 +99,8 @@ class Instance:
         if self.process is not None:
             self.process.wait(30)
         self.home.root.mkdir(parents=True, exist_ok=True)
-        if not any(self.home.root.iterdir()) and "KAPELLE_DATABASE_URL" not in self.env:
+        known = self.home.info.exists() or self.home.database.exists()
+        if not known and "KAPELLE_DATABASE_URL" not in self.env:
             self.home.database.write_bytes(_empty_database())
         self._await_lock()
         process = daemon_factory().start_daemon({**self.env, **extra}, self.home.log, arguments)
@@ -174,10 +194,11 @@ class Instance:
         """Every live process that belongs to this home."""
         found = []
         mark = str(self.home.root)
-        for process in psutil.process_iter():
+        for pid in psutil.pids():
+            if pid == os.getpid() or not _mentions(pid, mark.encode()):
+                continue
             try:
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
+                process = psutil.Process(pid)
                 environ = process.environ()
                 words = process.cmdline()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -253,12 +274,10 @@ class Instance:
         raise AssertionError(f"{task_id} did not end: {task}\n{self.log_tail()}")
 
     def wait_for_status(self, task_id: str, status: str, timeout_s: float = 30) -> Any:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        for _ in pauses(timeout_s):
             task = self.task(task_id)
             if task["status"] == status:
                 return task
-            time.sleep(0.02)
         raise AssertionError(f"{task_id} never was {status}: {task}")
 
     def output(self, task_id: str, stream: str = "out", attempt: int | None = None) -> bytes:

@@ -1,12 +1,11 @@
 """Places with settings and players of their own, so that tests can share one daemon."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.instance import Instance
+from tests.e2e.instance import Instance, pauses
 
 
 @contextmanager
@@ -46,11 +45,9 @@ def set_up(place: Path, settings: str = "", **playbooks: str) -> Path:
 
 def until(found: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """What is found, as soon as it is true."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    for _ in pauses(timeout_s):
         if value := found():
             return value
-        time.sleep(0.05)
     raise AssertionError(f"{what} did not come about in {timeout_s:g} s")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.api.security import MAX_BODY
+from kapelle.api.router import MAX_BODY
 from tests.e2e.door import Door, open_door
 
 TASKS = "/api/v1/tasks"
@@ -99,7 +99,7 @@ def test_a_dependency_that_is_no_task_is_not_found(door: Door, text: str) -> Non
 def test_a_number_too_long_to_read_is_refused(door: Door) -> None:
     body = json.dumps(GOOD)[:-1].encode() + b', "timeout_s": ' + b"9" * 5000 + b"}"
     answer = door.ask("POST", TASKS, [door.bearer, JSON], body)
-    assert (answer.status, answer.code) == (400, "bad_request")
+    assert (answer.status, answer.code) == (422, "invalid_input")
 
 
 QUERIES = [

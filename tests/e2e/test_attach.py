@@ -146,8 +146,8 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     assert kapelle.wait(task_id)["status"] == "cancelled"
 
 
-def quiet(sessions: Sessions, caller: Caller, said: Any, type_: Any = None) -> Any:
-    """A WebSocket to a terminal that shows nothing."""
+def quiet(sessions: Sessions, caller: Caller, said: Any, type_: Any = None) -> tuple[Any, Any]:
+    """A service, and a WebSocket to a terminal that shows nothing."""
 
     async def shown() -> Any:
         await asyncio.Event().wait()
@@ -156,8 +156,7 @@ def quiet(sessions: Sessions, caller: Caller, said: Any, type_: Any = None) -> A
     attach = AsyncMock(return_value=SimpleNamespace(type=type_, shown=shown))
     service = SimpleNamespace(terminals=SimpleNamespace(attach=attach), sessions=sessions)
     socket = AsyncMock(receive=AsyncMock(side_effect=said), scope={"kapelle.caller": caller})
-    socket.app = SimpleNamespace(state=SimpleNamespace(service=service))
-    return socket
+    return service, socket
 
 
 async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() -> None:
@@ -168,8 +167,8 @@ async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() 
         await asyncio.Event().wait()
 
     said = [{"type": "websocket.receive", "bytes": b"a"}] * 3 + [{"type": "websocket.disconnect"}]
-    socket = quiet(Sessions(), Caller("owner"), said, type_)
-    await asyncio.wait_for(terminal_route(socket, "task"), 60)
+    quietly = quiet(Sessions(), Caller("owner"), said, type_)
+    await asyncio.wait_for(terminal_route(*quietly, "task"), 60)
     assert typed == [b"a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -184,7 +183,7 @@ async def test_logging_out_closes_the_terminals_of_that_browser_alone() -> None:
 
     mine, theirs = (
         asyncio.create_task(
-            terminal_route(quiet(sessions, Caller("owner", session=session), silent), "task")
+            terminal_route(*quiet(sessions, Caller("owner", session=session), silent), "task")
         )
         for session in (own, other)
     )

@@ -32,7 +32,6 @@ def kapelle(tmp_path: Path, programs: Path) -> Iterator[Instance]:
     """A home without a daemon, in which only the stand-ins are installed."""
     instance = Instance(tmp_path / "home", **environment(programs))
     yield instance
-    instance.cli("stop", "--agents")
     instance.destroy()
 
 
@@ -51,6 +50,7 @@ def findings(kapelle: Instance, name: str) -> list[Any]:
 
 
 def test_the_list_is_honest_about_logins(kapelle: Instance, programs: Path) -> None:
+    kapelle.start()
     install(programs, "codex")
     kapelle.cli("config", "set", "default_agent", "codex", check=True)
     kapelle.cli("agents", "config", "set", "codex", "model", "gpt-9", check=True)
@@ -66,6 +66,7 @@ def test_the_list_is_honest_about_logins(kapelle: Instance, programs: Path) -> N
 
 
 def test_a_check_fails_only_for_what_was_named(kapelle: Instance, programs: Path) -> None:
+    kapelle.start()
     program = install(programs, "codex", "0.1.0")
     everything = kapelle.cli("agents", "check")
     assert everything.returncode == 0
@@ -80,6 +81,7 @@ def test_a_check_fails_only_for_what_was_named(kapelle: Instance, programs: Path
 
 
 def test_a_live_check_tells_what_the_provider_says(kapelle: Instance, programs: Path) -> None:
+    kapelle.start()
     install(programs, "codex", output=failing(REFUSED), code=1)
     kapelle.cli("agents", "config", "set", "codex", "api_key", input=f"{KEY}\n", check=True)
     refused = kapelle.cli("agents", "check", "codex", "--live")
@@ -106,6 +108,7 @@ def test_a_key_is_never_taken_from_the_command_line(kapelle: Instance, programs:
 
 
 def test_a_key_from_a_pipe_is_stored_and_shown_nowhere(kapelle: Instance, programs: Path) -> None:
+    kapelle.start()
     install(programs, "codex")
     command = ("agents", "config", "set", "codex", "api_key")
     outputs = [
@@ -149,6 +152,7 @@ def _read_until(master: int, text: str) -> str:
 
 
 def test_settings_are_shown_with_their_origin_and_secrets_masked(kapelle: Instance) -> None:
+    kapelle.start()
     settings = {
         "model": "gpt-9",
         "base_url": "http://me:hush-hush@localhost/v1",
@@ -206,6 +210,7 @@ def test_typing_errors_say_what_to_type(
 
 
 def test_new_agents_are_made_by_a_command_or_a_type(kapelle: Instance) -> None:
+    kapelle.start()
     kapelle.cli("agents", "config", "set", "mine", "command", '["sh", "{prompt}"]', check=True)
     kapelle.cli("agents", "config", "set", "local", "type", "openai", check=True)
     shown = kapelle.cli("agents", check=True)
@@ -255,6 +260,7 @@ def test_init_takes_one_that_is_still_to_be_installed(kapelle: Instance) -> None
 def test_a_task_without_an_agent_is_told_how_to_choose_one(
     kapelle: Instance, programs: Path
 ) -> None:
+    kapelle.start()
     install(programs, "codex")
     error = error_of(kapelle.cli("run", "--in-place", "Go", "--json"))
     assert error["code"] == "agent_not_found"

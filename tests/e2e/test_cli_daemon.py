@@ -20,7 +20,6 @@ def idle(tmp_path: Path) -> Iterator[Instance]:
     """A home in which no daemon runs yet."""
     instance = Instance(tmp_path / "home")
     yield instance
-    instance.cli("stop", "--agents")
     instance.destroy()
 
 

@@ -101,8 +101,10 @@ def test_a_transcript_is_followed_across_a_kill(kapelle: Instance, tmp_path: Pat
 
 
 def test_a_daemon_that_was_told_to_stop_is_not_brought_back(
-    kapelle: Instance, tmp_path: Path
+    kapelle: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # How long it may be away is waited for in full by the test of the command line.
+    monkeypatch.setattr("kapelle.client.http.RETURN_S", 3)
     with connect(kapelle, start=True) as client:
         task_id = kapelle.play("[[do]]\nsleep = 60", tmp_path)
         stopper = threading.Timer(0.5, kapelle.stop)

@@ -27,11 +27,15 @@ command = ["sh", "-c", "cat > $HOME/asked; cat $HOME/verdict"]
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+# What differs between them is tried on both by the tests of the store.
+SOME = pytest.mark.sample(2, "postgres")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=SOME)])
 def instance(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Instance]:
     settings = {}
     if request.param == "postgres":
-        settings["KAPELLE_DATABASE_URL"] = request.getfixturevalue("new_postgres_url")
+        settings["KAPELLE_DATABASE_URL"] = request.getfixturevalue("migrated_postgres_url")
     made = Instance(tmp_path / "home", **settings)
     made.home.root.mkdir(parents=True)
     made.home.config.write_text(AGENTS, encoding="utf-8")

@@ -184,7 +184,10 @@ def test_a_stall_may_only_be_warned_about(kapelle: Instance, tmp_path: Path) -> 
 
 def test_an_agent_that_works_in_silence_is_not_stalled(kapelle: Instance, tmp_path: Path) -> None:
     set_up(tmp_path, '[health]\nstall_s = 3\non_stall = "end"\n')
-    busy = "import time; end = time.time() + 7\nwhile time.time() < end: pass"
+    busy = (
+        "import time; end = time.time() + 7\n"
+        "while time.time() < end: time.sleep(0.1); sum(range(2 * 10**6))"
+    )
     task = kapelle.wait(kapelle.play(f"[[do]]\nrun = '''python3 -c \"{busy}\"'''", tmp_path))
     assert task["status"] == "completed", task["reason"]
     assert warned(task) == []

@@ -79,7 +79,7 @@ def told(request: pytest.FixtureRequest, tmp_path: Path, hooks: Hooks) -> Iterat
     """A daemon that tells a webhook and a command."""
     settings = {}
     if request.param == "postgres":
-        settings["KAPELLE_DATABASE_URL"] = request.getfixturevalue("new_postgres_url")
+        settings["KAPELLE_DATABASE_URL"] = request.getfixturevalue("migrated_postgres_url")
     made = Instance(tmp_path / "home", **settings)
     made.home.root.mkdir(parents=True)
     (tmp_path / "key").write_bytes(KEY)

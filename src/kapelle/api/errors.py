@@ -2,15 +2,12 @@
 class in domain/errors.py."""
 
 import logging
-from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import Scope
 
-from kapelle.domain.errors import KapelleError, problem
+from kapelle.domain.errors import KapelleError
 
 _log = logging.getLogger("kapelle.api")
 
@@ -22,11 +19,7 @@ DOOR_CODES = {
     "too_large": 413,
     "wrong_host": 421,
 }
-_BY_STATUS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
-_SENTENCES = {404: "There is no such address.", 405: "This address does not know that method."}
 _LONGEST_MESSAGE = 2000
-_MOST_PROBLEMS = 10
-_SOURCES = ("body", "query", "path")
 
 
 class ErrorBody(BaseModel):
@@ -45,40 +38,16 @@ def error_response(status: int, code: str, message: str, hint: str | None = None
     return JSONResponse(ErrorView(error=error).model_dump(), status, headers)
 
 
-def install(app: FastAPI) -> None:
-    @app.exception_handler(KapelleError)
-    async def _known(request: Request, error: KapelleError) -> JSONResponse:
-        if error.http_status >= 500:
-            _log.error("%s %s: %s", request.method, request.url.path, error.message)
-        return error_response(error.http_status, error.code, error.message, error.hint)
-
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = list(error.errors())[:_MOST_PROBLEMS]
-        return error_response(422, "invalid_input", "; ".join(map(_sentence, problems)))
-
-    @app.exception_handler(HTTPException)
-    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        code = _BY_STATUS.get(error.status_code, "bad_request")
-        text = _SENTENCES.get(error.status_code, str(error.detail))
-        response = error_response(error.status_code, code, text)
-        response.headers.update(error.headers or {})
-        return response
-
-    @app.exception_handler(Exception)
-    async def _unknown(request: Request, error: Exception) -> JSONResponse:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(
-            500, "internal_error", "Something went wrong inside the daemon; its log says more."
-        )
-
-
-def _sentence(error: Any) -> str:
-    if error["type"] == "json_invalid":
-        return f"The body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-    # Only where it begins: a field may have the name of a source.
-    source, *place = error["loc"] or ("",)
-    return problem({**error, "loc": place if source in _SOURCES else error["loc"]})
+def response_to(scope: Scope, error: Exception) -> JSONResponse:
+    """What an error says to whoever asked; one that nobody foresaw says more in the log."""
+    asked = f"{scope.get('method', 'WEBSOCKET')} {scope['path']}"
+    if not isinstance(error, KapelleError):
+        _log.error("%s failed", asked, exc_info=error)
+        text = "Something went wrong inside the daemon; its log says more."
+        return error_response(500, "internal_error", text)
+    if error.http_status >= 500:
+        _log.error("%s: %s", asked, error.message)
+    return error_response(error.http_status, error.code, error.message, error.hint)
 
 
 def _shown(text: str) -> str:

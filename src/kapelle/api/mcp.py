@@ -5,31 +5,31 @@ state is kept between two requests, so every revision of the protocol is served 
 """
 
 import asyncio
+import inspect
 import json
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import mcp_types as types
-from fastapi import FastAPI
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import HTTPConnection, Request
+from starlette.types import Receive, Scope, Send
 
 from kapelle import __version__
-from kapelle.api.security import MAX_BODY
+from kapelle.api.errors import response_to
+from kapelle.api.router import MAX_BODY, Router, Row
+from kapelle.api.security import owner_only
+from kapelle.api.sse import EventStream
 from kapelle.patterns.registry import built_in
+from kapelle.service import Service
 
 _PREFIX = "/api/v1"
 # Where a client works, if it says so: the directory of what it asks for.
 DIRECTORY_HEADER = "x-kapelle-directory"
-_IN_PATH = re.compile(r"\{(\w+)\}")
 # Whoever oversteps a limit of length is told so.
 _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
@@ -82,11 +82,11 @@ class Tool:
 
 
 def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
-    return Tool(name, "get", path, about, read_only=True, fixed=fixed)
+    return Tool(name, "GET", path, about, read_only=True, fixed=fixed)
 
 
 def _write(name: str, path: str, about: str = "", *, destructive: bool = False) -> Tool:
-    return Tool(name, "post", path, about, destructive=destructive)
+    return Tool(name, "POST", path, about, destructive=destructive)
 
 
 TOOLS = (
@@ -136,7 +136,7 @@ TOOLS = (
     _read("note_get", "/notes/entry"),
     _read("note_list", "/notes"),
     _read("note_watch", "/notes/watch"),
-    Tool("note_delete", "delete", "/notes", destructive=True),
+    Tool("note_delete", "DELETE", "/notes", destructive=True),
     _write("lock_take", "/locks"),
     _write("lock_release", "/locks/release"),
     _read("lock_list", "/locks"),
@@ -145,42 +145,35 @@ TOOLS = (
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
-    *(
-        Tool(name, "post", path, read_only=True)
-        for name, path in (
-            ("linear_query", "/integrations/linear"),
-            ("logs_query", "/integrations/logs"),
-            ("database_query", "/integrations/database"),
-            ("ci_logs", "/integrations/ci"),
-        )
-    ),
+    Tool("linear_query", "POST", "/integrations/linear", read_only=True),
+    Tool("logs_query", "POST", "/integrations/logs", read_only=True),
+    Tool("database_query", "POST", "/integrations/database", read_only=True),
+    Tool("ci_logs", "POST", "/integrations/ci", read_only=True),
 )
 
 
 class Mcp:
     """The server, which costs 60 MB: it is made when the first request comes."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: Router) -> None:
         self._app = app
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
-        document = app.openapi()
+        rows = {(row.method, row.path): row for row in app.every()}
         self.listed: list[types.Tool] = []
         # What an attempt is shown: the tools whose routes it may call.
         self.for_attempts: list[types.Tool] = []
-        self._queries: dict[str, set[str]] = {}
+        self._rows: dict[str, Row] = {}
         for tool in self._tools.values():
-            operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
+            row = self._rows[tool.name] = rows[tool.method, f"{_PREFIX}{tool.path}"]
             if tool.pattern:
                 item = patterns[tool.pattern]
                 about, schema = item.summary, item.spec_schema
             else:
-                about, schema = operation["description"], _arguments(operation, document)
-                given = operation.get("parameters", ())
-                self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
+                about, schema = inspect.getdoc(row.use_case) or "", _arguments(row)
             known = self.listed[0].input_schema["properties"] if tool.pattern else {}
             self.listed.append(_listed(tool, about, schema, known))
-            if {"attempt": []} in operation["security"]:
+            if row.who is not owner_only:
                 self.for_attempts.append(self.listed[-1])
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
@@ -210,9 +203,7 @@ class Mcp:
     ) -> types.ListToolsResult:
         request: Request = context.request  # type: ignore[assignment]
         owner = request.scope["kapelle.caller"].kind == "owner"
-        known = {
-            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
-        }
+        known = {f"/integrations/{name}" for name in self._app.service.integrations.configured()}
         listed = [
             tool
             for tool in (self.listed if owner else self.for_attempts)
@@ -231,9 +222,10 @@ class Mcp:
         arguments = {**(params.arguments or {}), **tool.fixed}
         if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
             arguments.setdefault("directory", here)
-        calling = asyncio.create_task(
-            _call(self._app, tool, self._queries.get(tool.name, set()), arguments, request.scope)
-        )
+        if tool.pattern:
+            arguments = {"pattern": tool.pattern, "spec": arguments}
+        row = self._rows[tool.name]
+        calling = asyncio.create_task(_call(self._app.service, row, arguments, request.scope))
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
                 await context.session.report_progress(0, message=f"{tool.name} goes on")
@@ -243,7 +235,7 @@ class Mcp:
 
 
 def _start(pattern: str) -> Tool:
-    return Tool(f"{pattern.replace('-', '_')}_start", "post", "/runs", pattern=pattern)
+    return Tool(f"{pattern.replace('-', '_')}_start", "POST", "/runs", pattern=pattern)
 
 
 def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any]) -> types.Tool:
@@ -275,19 +267,16 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any
     )
 
 
-def _arguments(operation: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+def _arguments(row: Row) -> dict[str, Any]:
     """What a route takes in its path, query, headers and body, as one object."""
-    defs = document["components"]["schemas"]
-    properties, required = dict[str, Any](), list[str]()
-    for parameter in operation.get("parameters", ()):
-        name = parameter["name"].replace("-", "_")
-        properties[name] = {**parameter["schema"], "description": parameter.get("description", "")}
-        required += [name] if parameter.get("required") else []
-    if "requestBody" in operation:
-        body = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], defs)
-        properties |= body["properties"]
-        required += body.get("required", [])
-    return {"properties": properties, "required": required, "$defs": defs}
+    schema = row.binding.takes.model_json_schema()
+    parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}
+    required = [name for name in schema.get("required", ()) if name != row.binding.whole]
+    if row.binding.whole:
+        whole = _resolved(parts.pop(row.binding.whole), schema["$defs"])
+        parts |= whole["properties"]
+        required += whole.get("required", ())
+    return {**schema, "properties": parts, "required": required}
 
 
 def _resolved(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,78 +308,22 @@ def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
 
 
 async def _call(
-    app: FastAPI, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
+    service: Service, row: Row, arguments: dict[str, Any], caller: Scope
 ) -> types.CallToolResult:
     """Ask the route, as the one who called the tool."""
-    path, headers = f"{_PREFIX}{tool.path}", []
-    for name in _IN_PATH.findall(tool.path):
-        if not isinstance(value := arguments.pop(name, None), str) or not value:
-            return _answer(f"`{name}` is missing: the id of what is meant.", failed=True)
-        if "/" in value:
-            return _answer(f"{value!r} is no id.", failed=True)
-        path = path.replace(f"{{{name}}}", value)
-    for name in ("idempotency_key", "last_event_id"):
-        if isinstance(value := arguments.pop(name, None), str):
-            headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
-    # What a route that only reads does not know is its to refuse.
-    asked = set(arguments) if tool.method != "post" else in_query & set(arguments)
-    query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
-    body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": tool.method.upper(),
-        "scheme": "http",
-        "path": path,
-        "raw_path": quote(path).encode(),
-        "query_string": query.encode(),
-        "headers": [(b"content-type", b"application/json"), *headers],
-        "kapelle.caller": caller["kapelle.caller"],
-        "client": caller.get("client"),
-        "server": caller.get("server"),
-    }
-    content = json.dumps(body).encode() if tool.method == "post" else b""
-    status, kind, data = await _asked(app, scope, content)
-    if kind.startswith("text/event-stream"):
-        return _answer(_events(data))
-    found = json.loads(data)
-    if status >= 400:
-        error = found["error"]
-        return _answer(" ".join(filter(None, (error["message"], error.get("hint")))), failed=True)
-    shown = found if isinstance(found, dict) else {"items": found}
+    scope = {**caller, "method": row.method, "path": row.path}
+    try:
+        scope["path_params"] = found = row.binding.arranged(arguments)
+        answer = await row.perform(HTTPConnection(scope), service, found)
+    except Exception as error:
+        told = json.loads(bytes(response_to(scope, error).body))["error"]
+        return _answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
+    if isinstance(answer, EventStream):
+        return _answer(_events(await answer.read(_MOST_TEXT)))
+    answer = json.loads(row.binding.answer.dump_json(answer))
+    shown = answer if isinstance(answer, dict) else {"items": answer}
     # That a whole list is empty is an answer, that a field of something is not worth its words.
     return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
-
-
-async def _asked(app: FastAPI, scope: Scope, body: bytes) -> tuple[int, str, bytes]:
-    """The status, the media type and the body of an answer; a stream is cut where it is long."""
-    status, kind, found = 500, "", bytearray()
-    given = [{"type": "http.request", "body": body}]
-    gone = asyncio.Event()
-
-    async def receive() -> Message:
-        if not given:
-            await gone.wait()
-        return given.pop() if given else {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        nonlocal status, kind
-        if message["type"] == "http.response.start":
-            status = message["status"]
-            kind = dict(message["headers"]).get(b"content-type", b"").decode()
-        else:
-            found.extend(message.get("body", b""))
-            if kind.startswith("text/event-stream") and len(found) > _MOST_TEXT:
-                raise _Enough
-
-    with suppress(_Enough):
-        await app(scope, receive, send)
-    return status, kind, bytes(found)
-
-
-class _Enough(Exception):
-    """More of a stream than an agent should have to read at once."""
 
 
 def _events(data: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from kapelle.api.errors import error_response
 
@@ -25,18 +25,8 @@ def is_page(scope: Scope) -> bool:
     return scope.get("method") in {"GET", "HEAD"} and first in _FILES | _VIEWS
 
 
-class WithPage:
-    """Serves the page before the routes."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await _answer(scope) if is_page(scope) else self._app
-        await answer(scope, receive, send)
-
-
-async def _answer(scope: Scope) -> Response:
+async def page(scope: Scope) -> Response:
+    """What is shown of it for a request."""
     # It may be built while the daemon runs.
     root = next((place for place in _PLACES if (place / "index.html").is_file()), None)
     if root is None:

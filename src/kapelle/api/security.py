@@ -3,16 +3,13 @@
 What is refused before any route sees it, and what the routes ask of a caller.
 """
 
-import contextlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import Depends, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,10 +31,6 @@ SECURITY_HEADERS = {
 OPEN_PATHS = frozenset({"/healthz", "/api/v1/healthz", "/api/v1/login"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _DIRECT = frozenset({"same-origin", "none"})
-# A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
-MAX_BODY = 16_000_000
-# What anybody may send: the code of a login.
-_MAX_OPEN_BODY = 1_000
 
 
 @dataclass(frozen=True)
@@ -118,128 +111,43 @@ def cookie_name(request: HTTPConnection) -> str:
     return f"kapelle_session_{port or 0}"
 
 
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+async def anybody(_request: HTTPConnection, _service: Service) -> None:
+    """Marks a route that needs no token."""
 
 
-UseCases = Annotated[Service, Depends(_service)]
-
-# The guard has judged the token already: this is how the OpenAPI document says that one is needed,
-# and whose: the owner's, or that of a running attempt as well.
-_bearer = HTTPBearer(auto_error=False, scheme_name="token")
-_of_attempt = HTTPBearer(auto_error=False, scheme_name="attempt")
-Token = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-AttemptToken = Annotated[HTTPAuthorizationCredentials | None, Security(_of_attempt)]
-
-
-async def owner_only(request: Request, _token: Token) -> None:
+async def owner_only(request: HTTPConnection, _service: Service) -> None:
     """Marks a route that no attempt may call."""
     if request.scope["kapelle.caller"].kind != "owner":
         raise Forbidden("An attempt's token does not allow this: only a person may.")
 
 
-async def owner_attaches(connection: HTTPConnection) -> None:
-    """Marks a WebSocket that no attempt may open."""
-    if connection.scope["kapelle.caller"].kind != "owner":
-        raise Forbidden("An attempt's token does not allow this: only a person may.")
-
-
-async def attempt_too(request: Request, _token: Token, _own: AttemptToken) -> str | None:
+async def attempt_too(request: HTTPConnection, service: Service) -> str | None:
     """Marks a route that running attempts may call as well, and that looks itself at what they ask
     for; gives the task that such an attempt works on, None for the owner."""
     caller: Caller = request.scope["kapelle.caller"]
     if caller.kind == "owner":
         return None
-    return await (await _service(request)).work.task_of(caller.attempt_id or "")
+    return await service.work.task_of(caller.attempt_id or "")
 
 
-# The task of the attempt that calls; None for the owner, who may do anything.
-Parent = Annotated[str | None, Depends(attempt_too)]
-
-
-async def _attempt(request: Request, _parent: Parent) -> str | None:
-    caller: Caller = request.scope["kapelle.caller"]
-    return caller.attempt_id
-
-
-# The running attempt that asks, None for the owner; what it may is judged where that is known.
-AskingAttempt = Annotated[str | None, Depends(_attempt)]
-
-
-async def own_or_below(request: Request, service: UseCases, parent: Parent) -> None:
+async def own_or_below(request: HTTPConnection, service: Service) -> str | None:
     """Marks a route that attempts may call for their own task and run, and what is below them."""
+    parent = await attempt_too(request, service)
     await service.work.require_own(parent, _named(request), itself=True)
+    return parent
 
 
-async def below_only(request: Request, service: UseCases, parent: Parent) -> None:
+async def below_only(request: HTTPConnection, service: Service) -> str | None:
     """Marks a route that attempts may call only for what they have asked for, and what is below."""
+    parent = await attempt_too(request, service)
     await service.work.require_own(parent, _named(request), itself=False)
+    return parent
 
 
-def _named(request: Request) -> str:
+def _named(request: HTTPConnection) -> str:
     """The task or run in the path of a request."""
     values = request.path_params
     return str(next(values[name] for name in ("task_id", "run_id", "work_id") if name in values))
-
-
-class WithoutEmptyParameters:
-    """Leaves out query parameters without a value: `?status=&tag=` asks for everything."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope.get("query_string"):
-            pairs = scope["query_string"].split(b"&")
-            kept = [pair for pair in pairs if pair.partition(b"=")[2]]
-            scope = {**scope, "query_string": b"&".join(kept)}
-        await self._app(scope, receive, send)
-
-
-class TooLarge(Exception):
-    """The body goes on behind the limit."""
-
-
-class BodyLimit:
-    """Refuses request bodies that are larger than any real one of such a caller."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
-        refused = False
-        nobody = scope["kapelle.caller"].kind == "nobody"
-        most, shown = (_MAX_OPEN_BODY, "1 KB") if nobody else (MAX_BODY, "16 MB")
-
-        async def limited() -> Message:
-            nonlocal received, refused
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > most:
-                refused = True
-                raise TooLarge
-            return message
-
-        async def unless_refused(message: Message) -> None:
-            # The framework turns what reading a body raises into an answer of its own.
-            if not refused:
-                await send(message)
-
-        if _declared(scope) > most:
-            refused = True
-        else:
-            with contextlib.suppress(TooLarge):
-                await self._app(scope, limited, unless_refused)
-        if refused:
-            text = f"The request is larger than {shown}."
-            await error_response(413, "too_large", text)(scope, receive, send)
-
-
-def _declared(scope: Scope) -> int:
-    length = Headers(scope=scope).get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:

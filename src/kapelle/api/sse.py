@@ -14,12 +14,9 @@ _PING_S = 15
 PUSH = "kapelle.push"
 
 
-# Given with response_class=Response: the framework would call errors streams as well.
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Server-sent events; Last-Event-ID continues them",
-        "content": {"text/event-stream": {}},
-    }
+STREAM: dict[str, Any] = {
+    "description": "Server-sent events; Last-Event-ID continues them",
+    "content": {"text/event-stream": {}},
 }
 
 
@@ -61,6 +58,16 @@ class EventStream(Response):
         if not writing.cancelled():
             writing.result()
         await send(_body(b"", more=False))
+
+    async def read(self, most: int) -> bytes:
+        """All that comes until there is no more, or much of it."""
+        found = bytearray()
+        async with aclosing(cast(AsyncGenerator[Any, None], self._items(lambda _: False))) as items:
+            async for item in items:
+                found += self._render(item)
+                if len(found) > most:
+                    break
+        return bytes(found)
 
     async def _write(self, send: Send, push: Callable[[bytes], bool] | None) -> None:
         def told(item: Any) -> bool:

@@ -104,7 +104,7 @@ class Output:
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
 
     async def files(self, text: str) -> list[AttemptFile]:
-        """The pictures that a task's agents took, in the order of their attempts."""
+        """The pictures that its agents took of what they saw, in the order of their attempts."""
         task = await self._parts.db.read(tasks.get, text)
         return await asyncio.to_thread(_files_of, self._parts, task)
 

@@ -208,15 +208,6 @@ class Workspaces:
     async def diff_since(self, directory: Path, tree: str) -> Diff:
         return await diff.diff_since_snapshot(self._shadows, directory, tree)
 
-    async def archive(self, owner: str, name: str) -> str | None:
-        """Keep the content under refs/kapelle/archive/<owner>/<name>; None if it is the base."""
-        plain_name(name)
-        async with self._guard.known(owner) as marker:
-            if not marker.removed:
-                marker.require_present()
-            archived = await commits.archive_worktree(marker, name)
-            return None if archived is None else archived[1]
-
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
@@ -343,10 +334,6 @@ class Workspaces:
     async def traces(self) -> set[str]:
         """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
         return await asyncio.to_thread(self._markers.traces)
-
-    async def standing(self) -> set[str]:
-        """Owners whose worktree is on the disk, ready or half-made."""
-        return await asyncio.to_thread(self._markers.standing)
 
     async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
         """Like remove, be the worktree ready, half-made or unknown, and forget the owner."""

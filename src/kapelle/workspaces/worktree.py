@@ -308,19 +308,12 @@ class Markers:
 
     def traces(self) -> set[str]:
         """Every task of which anything is here, were it only the marker of what was removed."""
-        return self._stems("", ".json", ".making")
-
-    def standing(self) -> set[str]:
-        """Every task whose worktree is on the disk, ready or half-made."""
-        return self._stems("", ".making")
-
-    def _stems(self, *suffixes: str) -> set[str]:
         # By names alone: there may be thousands of markers, and some of them damaged.
         try:
             names = [Path(name) for name in os.listdir(self.directory) if name[0] != "."]
         except FileNotFoundError:
             return set()
-        return {name.stem for name in names if name.suffix in suffixes}
+        return {name.stem for name in names if name.suffix in {"", ".json", ".making"}}
 
 
 def write_durably(path: Path, text: str) -> None:

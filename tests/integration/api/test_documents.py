@@ -3,12 +3,10 @@
 import re
 from pathlib import Path
 
-from fastapi.routing import APIWebSocketRoute
-
 from kapelle.api.app import routes
 from kapelle.api.errors import DOOR_CODES
-from kapelle.api.routes import terminals
-from kapelle.api.security import owner_attaches
+from kapelle.api.router import Row
+from kapelle.api.security import owner_only
 from kapelle.domain.errors import KapelleError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -19,13 +17,13 @@ def test_the_guide_names_every_route() -> None:
     listed = set(re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", GUIDE, re.MULTILINE))
     paths = routes().openapi()["paths"]
     known = {(m.upper(), path) for path, methods in paths.items() for m in methods}
-    assert listed == known | {("WEBSOCKET", f"/api/v1{route.path}") for route in _sockets()}
+    assert listed == known | {("WEBSOCKET", row.path) for row in _sockets()}
 
 
 def test_every_websocket_is_for_the_owner_alone() -> None:
     assert _sockets()
-    for route in _sockets():
-        assert owner_attaches in {one.call for one in route.dependant.dependencies}, route.path
+    for row in _sockets():
+        assert row.who is owner_only, row.path
 
 
 def test_the_guide_lists_every_error_with_its_status() -> None:
@@ -58,5 +56,5 @@ def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
     return {error}.union(*(_family(child) for child in own))
 
 
-def _sockets() -> list[APIWebSocketRoute]:
-    return [route for route in terminals.router.routes if isinstance(route, APIWebSocketRoute)]
+def _sockets() -> list[Row]:
+    return [row for row in routes().every() if row.method == "WEBSOCKET"]

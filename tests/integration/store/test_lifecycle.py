@@ -1,12 +1,14 @@
 """Tasks and their statuses in a real database, on SQLite and PostgreSQL alike."""
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
+from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import TaskFilter
 from kapelle.store import events, query, runs, tasks
@@ -56,11 +58,17 @@ async def test_a_task_waits_until_its_last_dependency_has_completed(db: Database
 async def test_a_failed_dependency_cancels_a_chain_of_a_thousand_with_the_reason(
     db: Database,
 ) -> None:
-    first = last = await add(db)
-    for _ in range(1000 if db.is_sqlite else 100):
-        last = await add(db, last)
+    first = await add(db)
+    chain = [first, *(new_id("task") for _ in range(1000 if db.is_sqlite else 100))]
+
+    def work(connection: Connection) -> None:
+        for before, task_id in pairwise(chain):
+            tasks.insert(connection, values(id=task_id), (before,))
+            tasks.settle_dependencies(connection, task_id)
+
+    await db.write(work)
     await end(db, first, TaskStatus.FAILED)
-    task = await db.read(tasks.get, last)
+    task = await db.read(tasks.get, chain[-1])
     assert task.status is TaskStatus.CANCELLED
     assert task.reason
     assert "its dependency" in task.reason

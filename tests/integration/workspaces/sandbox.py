@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kapelle.domain.task import Workspace
 from kapelle.workspaces import Workspaces
+from kapelle.workspaces.commit import archive_worktree
 
 
 class Sandbox:
@@ -85,6 +86,12 @@ class Sandbox:
 
     def refs(self, prefix: str) -> list[str]:
         return self.git("for-each-ref", "--format=%(refname)", prefix).split()
+
+    async def archive(self, name: str, owner: str = "task_1") -> str | None:
+        """Keep what is in a worktree, as is done before it is reset or removed."""
+        marker = self.workspaces._markers.require(owner)
+        archived = await archive_worktree(marker, name)
+        return archived and archived[1]
 
     async def create(
         self, task_id: str = "task_1", base: str | None = None

@@ -95,7 +95,7 @@ async def test_killed_while_creating(box: Sandbox) -> None:
         assert box.git("symbolic-ref", "--short", "HEAD", cwd=path) == workspace.branch
         assert await survivor.commit(cut, "nothing") is None
     listed = box.git("worktree", "list", "--porcelain")
-    assert listed.count("worktree ") == 1 + len(await box.workspaces.standing())
+    assert listed.count("worktree ") == 1 + len(await box.workspaces.traces())
     assert "prunable" not in listed
 
 

@@ -266,7 +266,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("change", lambda: change(1)),
         ("uncommitted", lambda: work.uncommitted("task_0")),
         ("diff", lambda: work.diff("task_0")),
-        ("archive", lambda: work.archive("task_0", "one")),
+        ("archive", lambda: box.archive("one", "task_0")),
         ("refused", refused),
         ("commit", lambda: work.commit("task_0", "work")),
         ("in place", in_place),

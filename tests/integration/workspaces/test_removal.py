@@ -13,11 +13,11 @@ from .sandbox import Sandbox
 
 async def test_an_archive_holds_what_was_not_committed(box: Sandbox) -> None:
     _, path = await box.create()
-    assert await box.workspaces.archive("task_1", "attempt-1") is None
+    assert await box.archive("attempt-1") is None
     box.write("a.txt", "dirty\n", path)
     box.write("new.txt", "n", path)
     status = box.status(path)
-    commit = await box.workspaces.archive("task_1", "attempt-1")
+    commit = await box.archive("attempt-1")
     assert box.commit_of("refs/kapelle/archive/task_1/attempt-1") == commit
     assert box.show(f"{commit}:a.txt") == "dirty"
     assert "new.txt" in box.files_of(commit or "")
@@ -30,7 +30,7 @@ async def test_an_archive_never_replaces_another(box: Sandbox) -> None:
     kept = []
     for text in ("first", "second", "third"):
         box.write("new.txt", text, path)
-        kept.append(await box.workspaces.archive("task_1", "same"))
+        kept.append(await box.archive("same"))
     assert len(set(kept)) == 3
     assert {box.commit_of(ref) for ref in box.refs("refs/kapelle/archive/task_1/")} == set(kept)
 
@@ -42,7 +42,7 @@ async def test_an_archive_holds_head_and_branch(box: Sandbox) -> None:
     box.git("switch", "-q", "--detach", "HEAD^", cwd=path)
     box.write("two.txt", "2", path)
     head = box.save("detached", path)
-    commit = await box.workspaces.archive("task_1", "both")
+    commit = await box.archive("both")
     for kept in (tip, head):
         box.git("merge-base", "--is-ancestor", kept, commit or "")
 
@@ -51,7 +51,7 @@ async def test_archive_names_are_plain(box: Sandbox) -> None:
     await box.create()
     for name in ("../x", "-d", "a b", "", "x.lock"):
         with pytest.raises(InvalidInput):
-            await box.workspaces.archive("task_1", name)
+            await box.workspaces.reset("task_1", name)
 
 
 async def test_reset_puts_everything_back_and_keeps_it(box: Sandbox) -> None:
@@ -116,7 +116,6 @@ async def test_remove_keeps_branch_and_content(box: Sandbox) -> None:
     assert box.commit_of("kapelle/task_1") == commit
     assert "late.txt" in box.files_of("refs/kapelle/archive/task_1/final")
     await box.workspaces.remove("task_1")
-    assert await box.workspaces.archive("task_1", "later") is None
 
 
 @pytest.mark.parametrize("damage", ["no_git_file", "no_gitdir", "no_directory", "misled"])
@@ -185,8 +184,8 @@ async def test_discarding_leaves_nothing_but_refs(box: Sandbox) -> None:
     await box.workspaces.remove("task_removed")
     _, half = await box.create("task_half")
     _half_make(box, "task_half")
-    assert await box.workspaces.standing() == {"task_half", "task_known", "task_ready"}
-    assert await box.workspaces.traces() == await box.workspaces.standing() | {"task_removed"}
+    made = {"task_half", "task_known", "task_ready"}
+    assert await box.workspaces.traces() == made | {"task_removed"}
     box.write("new.txt", "n", ready)
     for task_id in ("task_half", "task_ready", "task_removed"):
         await box.workspaces.discard(task_id)
@@ -206,7 +205,7 @@ async def test_a_damaged_marker_hides_no_other_worktree(box: Sandbox) -> None:
     with pytest.raises(WorkspaceError, match="damaged"):
         await box.workspaces.discard("task_1")
     await box.workspaces.discard("task_2")
-    assert await box.workspaces.standing() == {"task_1"}
+    assert await box.workspaces.traces() == {"task_1"}
 
 
 async def test_removing_what_was_only_half_made_clears_it(box: Sandbox) -> None:

@@ -17,7 +17,6 @@ Action = Callable[[Sandbox], Awaitable[object]]
 REFUSED: dict[str, Action] = {
     "commit": lambda box: box.workspaces.commit("task_1", "work"),
     "reset": lambda box: box.workspaces.reset("task_1", "one"),
-    "archive": lambda box: box.workspaces.archive("task_1", "one"),
     "create": lambda box: box.create(),
 }
 
@@ -105,7 +104,7 @@ async def test_removing_a_replaced_worktree_only_unregisters_it(box: Sandbox, ho
     assert picture(victim) == before
 
 
-@pytest.mark.parametrize("action", ["commit", "reset", "archive"])
+@pytest.mark.parametrize("action", ["commit", "reset"])
 async def test_a_removed_directory_is_told_in_a_sentence(box: Sandbox, action: str) -> None:
     _, path = await box.create()
     shutil.rmtree(path)

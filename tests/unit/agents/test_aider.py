@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,15 @@ log("message_send_starting")
 prompt = open(options["--message-file"]).read()
 if prompt == "die":
     os.kill(os.getpid(), signal.SIGTERM)
+if prompt == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    open("ready", "w")
+    signal.pause()
+if prompt == "leave":
+    left = os.fork()
+    if not left:
+        signal.pause()
+    open("left", "w").write(str(left))
 with open(options["--llm-history-file"], "a") as file:
     file.write("LLM RESPONSE 2026-11-15T10:47:34\\nASSISTANT Yes ü.\\n")
 print("Yes.\\n\\nTokens: 100 sent, 20 received.", flush=True)
@@ -422,3 +432,22 @@ class TestTheBridge:
         code, events = self.run(program, "die")
         assert code == -signal.SIGTERM
         assert [event["kind"] for event in events] == ["session", "model"]
+
+    def test_its_end_does_not_wait_for_what_aider_left_behind(self, program: Path) -> None:
+        code, events = self.run(program, "leave")
+        os.kill(int((program.parent / "work" / "left").read_text(encoding="utf-8")), signal.SIGKILL)
+        assert (code, events[-1]["kind"]) == (0, "result")
+
+    def test_a_request_to_end_reaches_aider(self, program: Path) -> None:
+        file = program.parent / "prompt"
+        file.write_text("wait", encoding="utf-8")
+        settings = AgentSettings(program=str(program))
+        request = AgentRequest("wait", program.parent / "work", file, settings)
+        command = AiderAgent("aider", settings).command(request)
+        env = {"PATH": os.environ["PATH"], **command.env}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command.argv, cwd=request.workspace, env=env, stdout=pipe) as process:
+            while not (request.workspace / "ready").exists():
+                time.sleep(0.01)
+            process.terminate()
+            assert process.wait(30) == 3

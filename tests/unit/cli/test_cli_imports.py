@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-FORBIDDEN = ["fastapi", "sqlalchemy", "mcp", "alembic", "uvicorn", "starlette", "psycopg"]
+FORBIDDEN = ["sqlalchemy", "mcp", "alembic", "uvicorn", "starlette", "psycopg"]
 HEAVY = ["rich", "pydantic", "tomlkit", "psutil"]
 PROBE = """
 import sys

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import select
 import shutil
+import signal
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from kapelle.agents.bridges.base import Child, emit
+from kapelle.agents.bridges.base import emit
 from kapelle.agents.events import Json, json_object, usage
 from kapelle.runner.output import LogReader
 
@@ -34,6 +38,7 @@ _LOGIN = "OpenRouter provides free and paid access to many LLMs."
 _PRICE_TABLE = "model_prices_and_context_window.json"
 _UNITS = {"k": 1000, "M": 1_000_000}
 _LONGEST = 4000
+_CHUNK, _LOOK_S = 1 << 16, 0.5
 _HEADING = re.compile(r"(TO LLM|LLM RESPONSE) \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _ERROR = re.compile(r"litellm\.(?:exceptions\.)?(\w+): ")
 _STATUSES = {
@@ -71,23 +76,51 @@ def main() -> None:
     command += _files(session, logs, resume=origin is not None)
     command += [] if repository else ["--no-git"]
     report = Report(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
-    with Child(command, os.environ | _identity(os.environ)) as child:
-        _follow(child, report, repository or Path.cwd())
-        report.end(child.wait())
-        if report.wants_login:
-            sys.exit(1)
-        child.end_likewise()
+    env = os.environ | _identity(os.environ)
+    try:
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127)  # what a shell says of a program that it cannot start
+    # Whoever ends this means aider, whose last words are still to be told.
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+    _follow(process, report, repository or Path.cwd())
+    code = process.wait()
+    report.end(code)
+    sys.stdout.flush()
+    if code < 0 and not report.wants_login:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(1 if report.wants_login else code)
 
 
-def _follow(child: Child, report: Report, root: Path) -> None:
-    for line in child.lines():
+def _follow(process: subprocess.Popen[bytes], report: Report, root: Path) -> None:
+    for line in _lines(process):
         banner_was_over = report.banner_is_over
         report.read(line.decode("utf-8", "replace").rstrip("\r"))
         if report.banner_is_over and not banner_was_over:
             _hide_caches(root)
         if report.wants_login:
-            child.stop()
+            process.terminate()
     _hide_caches(root)
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Each line without its end, until aider is gone, whoever else holds its output."""
+    assert process.stdout is not None
+    output, rest, is_over = process.stdout.fileno(), b"", False
+    while not is_over:
+        # Asked before the reading: what it wrote until its end is then all there.
+        is_over = process.poll() is not None
+        while select.select([output], [], [], 0 if is_over else _LOOK_S)[0]:
+            if not (chunk := os.read(output, _CHUNK)):
+                is_over = True
+                break
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from whole
+    if rest:
+        yield rest
 
 
 def _files(session: Path, logs: Path, resume: bool) -> list[str]:

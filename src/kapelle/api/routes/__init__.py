@@ -1,24 +1,15 @@
-"""The routes that are one use case each: a row says its method, path, who may call it and which.
+"""The routes, most of them a use case each: a row says its method, path, who may call it and which.
 
 What a route takes, gives and says of itself is the signature and the docstring of its use case; the
 others, which stream or set cookies, stand in the modules beside this one.
 """
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
-
-from kapelle.api.security import (
-    AskingAttempt,
-    Parent,
-    attempt_too,
-    below_only,
-    own_or_below,
-    owner_only,
-)
+from kapelle.api.router import Row
+from kapelle.api.routes import daemon, output
+from kapelle.api.routes.output import BYTES, PICTURE
+from kapelle.api.routes.terminals import terminal
+from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
+from kapelle.api.sse import STREAM
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
@@ -27,6 +18,7 @@ from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.notify import Notify
+from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
 from kapelle.service.report import Reports
@@ -39,86 +31,16 @@ from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 
-UseCase = Callable[..., Any]
-# What parameters of use cases are to a request, besides what stands in its path, query and body.
-_KNOWN = {
-    "parent": Parent,
-    "attempt_id": AskingAttempt,
-    "idempotency_key": Annotated[str | None, Header(min_length=1, max_length=200)],
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A use case as a route; text, where it takes one, is the id in the path."""
-
-    method: str
-    path: str
-    who: UseCase  # a mark of api/security.py
-    use_case: UseCase
-    name: str = ""  # by default that of the use case
-    status: int = 200
-    media: tuple[str, str] | None = None  # of what is no JSON: its type, and what it is
-    fixed: dict[str, Any] = field(default_factory=dict)  # what the use case is always given
-
-    def add_to(self, router: APIRouter) -> None:
-        given = inspect.signature(self.use_case)
-        taken = [one for one in given.parameters.values() if one.name not in {"self", *self.fixed}]
-        request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
-        gives = Response if self.media else given.return_annotation
-        endpoint = self._endpoint()
-        endpoint.__doc__ = self.use_case.__doc__
-        endpoint.__name__ = self.name or self.use_case.__name__
-        parameters = [request, *map(self._parameter, taken)]
-        # Whoever is given the parent has asked this already.
-        asks = self.who is attempt_too and any(one.name == "parent" for one in taken)
-        endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            parameters, return_annotation=gives
-        )
-        how: dict[str, Any] = {}
-        if self.media:
-            content = {"content": {self.media[0]: {}}, "description": self.media[1]}
-            how = {"response_class": Response, "responses": {200: content}}
-        router.add_api_route(
-            self.path, endpoint, methods=[self.method], status_code=self.status,
-            dependencies=[] if asks else [Depends(self.who)], **how,
-        )  # fmt: skip
-
-    def _endpoint(self) -> UseCase:
-        noun = self.use_case.__qualname__.partition(".")[0]
-
-        async def endpoint(request: Request, **given: Any) -> Any:
-            service = request.app.state.service
-            found = self.use_case(service.of_class[noun], **given, **self.fixed)
-            answer = await found if inspect.isawaitable(found) else found
-            return Response(answer, media_type=self.media[0]) if self.media else answer
-
-        return endpoint
-
-    def _parameter(self, one: inspect.Parameter) -> inspect.Parameter:
-        one = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        if one.name in {"parent", "attempt_id"}:
-            one = one.replace(default=inspect.Parameter.empty)
-        if one.name == "text":
-            in_path = self.path.partition("{")[2].partition("}")[0]
-            return one.replace(annotation=Annotated[str, Path(alias=in_path)])
-        known = _KNOWN.get(one.name)
-        if (
-            known is None
-            and self.method in {"GET", "DELETE"}
-            and f"{{{one.name}}}" not in self.path
-        ):
-            known = Annotated[one.annotation, Query()]
-        return one.replace(annotation=known or one.annotation)
+_NOTHING = {"description": "Successful Response"}
 
 
 def _changes(kind: str) -> tuple[Row, ...]:
     """What a task or a run changed, and merging it."""
     path, fixed = f"/{kind}s/{{{kind}_id}}", {"kind": kind}
-    patch = ("text/x-diff", "A patch for git apply")
+    patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
         Row("GET", f"{path}/diff", own_or_below, Work.diff, fixed=fixed),
-        Row("GET", f"{path}/patch", own_or_below, Work.patch, media=patch, fixed=fixed),
+        Row("GET", f"{path}/patch", own_or_below, Work.patch, told=patch, fixed=fixed),
         Row("POST", f"{path}/merge", below_only, Work.merge, fixed=fixed),
         Row("POST", f"{path}/pr", owner_only, Work.open_pull_request, fixed=fixed),
         Row("GET", f"{path}/pr", owner_only, Work.pull_request, fixed=fixed),
@@ -187,8 +109,13 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
+        Row("GET", "/healthz", anybody, daemon.healthz),
     ),
-    "logins": (Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),),
+    "logins": (
+        Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),
+        Row("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
+        Row("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
+    ),
     "usage": (Row("GET", "/usage", owner_only, Usages.report, "usage"),),
     "trust": (
         Row("GET", "/trust", owner_only, Trust.known),
@@ -200,7 +127,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("GET", "/learnings", attempt_too, Knowledge.page),
         Row(
             "GET", "/learnings/markdown", owner_only, Knowledge.export,
-            media=("text/markdown", "A page of learnings"),
+            told={"description": "A page of learnings", "content": {"text/markdown": {}}},
         ),
         Row("POST", "/learnings/markdown", owner_only, Knowledge.import_),
         Row("GET", "/learnings/{learning_id}", owner_only, Knowledge.get),
@@ -258,15 +185,13 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("DELETE", "/batches/{name}", owner_only, Batches.delete),
     ),
     "report": (Row("GET", "/report", owner_only, Reports.report, "get"),),
+    "output": (
+        Row("GET", "/tasks/{task_id}/output", own_or_below, output.output, told=BYTES),
+        Row("GET", "/tasks/{task_id}/output/find", own_or_below, output.find),
+        Row("GET", "/tasks/{task_id}/files", own_or_below, Output.files),
+        Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, output.picture, told=PICTURE),
+        Row("GET", "/tasks/{task_id}/transcript", own_or_below, output.transcript, told=STREAM),
+        Row("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
+    ),
+    "events": (Row("GET", "/events", attempt_too, daemon.events, told=STREAM),),
 }  # fmt: skip
-
-
-def routers() -> list[APIRouter]:
-    """One for each tag."""
-    made = []
-    for tag, rows in ROUTES.items():
-        router = APIRouter(tags=[tag])
-        for row in rows:
-            row.add_to(router)
-        made.append(router)
-    return made

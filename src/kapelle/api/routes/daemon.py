@@ -1,43 +1,40 @@
-"""The daemon itself: its health, and its history as a stream."""
+"""The daemon itself: its health, its history as a stream, and the sessions of browsers."""
 
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
 
-from kapelle.api.errors import ErrorView
-from kapelle.api.security import AskingAttempt, Parent, UseCases
-from kapelle.api.sse import STREAM, EventStream, sent_event
+from kapelle.api.security import cookie_name
+from kapelle.api.sse import EventStream, sent_event
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.task import Activity, Event
+from kapelle.service import Service
 from kapelle.service.daemon import Health
+from kapelle.service.sessions import SESSION_LIFE_S
 
-router = APIRouter(tags=["daemon"])
+_MOST = 2**62
 
 
-@router.get("/healthz", responses={503: {"model": ErrorView, "description": "it is unwell"}})
-async def healthz(service: UseCases) -> Health:
+async def healthz(service: Service) -> Health:
     """Whether the daemon answers and has its files; the only reading that needs no token."""
     await service.daemon.require_health()
     return Health()
 
 
-events_router = APIRouter(prefix="/events", tags=["events"])
-
-_MOST = 2**62
-
-
-@events_router.get("", response_class=Response, responses=STREAM)
 async def events(
-    service: UseCases,
-    parent: Parent,
-    caller: AskingAttempt,
-    after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
-    task_id: Annotated[str | None, Query(max_length=100)] = None,
-    run_id: Annotated[str | None, Query(max_length=100)] = None,
+    service: Service,
+    parent: str | None,
+    attempt_id: str | None,
+    after: Annotated[int | None, Field(ge=0, le=_MOST)] = None,
+    task_id: Annotated[str | None, Field(max_length=100)] = None,
+    run_id: Annotated[str | None, Field(max_length=100)] = None,
     follow: bool = True,
     activity: bool = False,
-    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-) -> Response:
+    last_event_id: str | None = None,
+) -> EventStream:
     """Every event behind a number; without one, those that come from now on.
 
     Those of a run include the events of its tasks. With activity, `attempt.activity` tells what the
@@ -56,7 +53,7 @@ async def events(
     run = (await service.runs.get(run_id)).id if run_id else None
     found = partial(service.events.stream, start, task, follow, run, activity)
     # Whoever loses the connection before the first event can take it up here.
-    is_allowed = partial(service.work.is_allowed, caller)
+    is_allowed = partial(service.work.is_allowed, attempt_id)
     return EventStream(found, _rendered, is_allowed, **{"X-Last-Event-ID": str(start)})
 
 
@@ -76,3 +73,32 @@ def _sent(event: Event | Activity) -> bytes:
 
 
 _last: dict[str, Any] = {"events": None}
+
+
+class LoginBody(Spec):
+    code: Text
+
+
+async def log_in(body: LoginBody, service: Service, request: Request) -> Response:
+    """Exchange a code for a session cookie."""
+    response = Response(status_code=204)
+    session = service.sessions.log_in(body.code)
+    response.set_cookie(
+        cookie_name(request),
+        session,
+        int(SESSION_LIFE_S),
+        # Out of reach of scripts and of other sites.
+        httponly=True,
+        samesite="strict",
+        path="/",
+    )
+    return response
+
+
+async def log_out(service: Service, request: Request) -> Response:
+    """End the session of this cookie, and the terminals that it has open."""
+    name = cookie_name(request)
+    service.sessions.log_out(request.cookies.get(name, ""))
+    response = Response(status_code=204)
+    response.delete_cookie(name, path="/")
+    return response

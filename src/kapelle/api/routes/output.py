@@ -5,42 +5,40 @@ import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query
-from fastapi.responses import Response
+from pydantic import Field
+from starlette.responses import Response
 
-from kapelle.api.security import AskingAttempt, UseCases, own_or_below
-from kapelle.api.sse import STREAM, EventStream, sent_event
+from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.task import Record
-from kapelle.domain.views import AttemptFile, OutputHits
+from kapelle.domain.views import OutputHits
 from kapelle.runner.output import FARTHEST
+from kapelle.service import Service
 from kapelle.service.output import Line, outline
 
-router = APIRouter(prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_or_below)])
-
-_BYTES: dict[int | str, Any] = {
-    200: {
-        "description": "The bytes from offset on, at most limit of them; none at the end",
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "headers": {
-            "X-Next-Offset": {
-                "description": "Where the next bytes begin",
-                "required": True,
-                "schema": {"type": "integer", "minimum": 0},
-            },
-            "X-Complete": {
-                "description": "Whether these were the last bytes that there will ever be",
-                "required": True,
-                "schema": {"type": "string", "enum": ["true", "false"]},
-            },
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+BYTES: dict[str, Any] = {
+    "description": "The bytes from offset on, at most limit of them; none at the end",
+    "content": {"application/octet-stream": _BINARY},
+    "headers": {
+        "X-Next-Offset": {
+            "description": "Where the next bytes begin",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 0},
         },
-    }
+        "X-Complete": {
+            "description": "Whether these were the last bytes that there will ever be",
+            "required": True,
+            "schema": {"type": "string", "enum": ["true", "false"]},
+        },
+    },
 }
+PICTURE = {"description": "The picture as the agent saved it", "content": {"image/*": _BINARY}}
 
 _PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,2}"
 
 Which = Annotated[
     str | None,
-    Query(
+    Field(
         pattern=r"^([1-9][0-9]{0,5}|(attempt_)?[0-9a-z]{5,26})$", description="A number or an id"
     ),
 ]
@@ -51,22 +49,21 @@ class TranscriptQuery(Record):
 
     attempt: Which = None
     follow: bool = False
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
+    tail: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
     before: Annotated[
-        str | None, Query(pattern=f"^{_PLACE}$", description="An id of this stream")
+        str | None, Field(pattern=f"^{_PLACE}$", description="An id of this stream")
     ] = None
-    limit: Annotated[int, Query(ge=1, le=5000, description="Lines of output before it")] = 200
+    limit: Annotated[int, Field(ge=1, le=5000, description="Lines of output before it")] = 200
     outline: bool = False
 
 
-@router.get("/output", response_class=Response, responses=_BYTES)
 async def output(
     task_id: str,
-    service: UseCases,
+    service: Service,
     attempt: Which = None,
     stream: Literal["out", "err"] = "out",
-    offset: Annotated[int, Query(ge=0, le=FARTHEST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=16_000_000)] = 1_000_000,
+    offset: Annotated[int, Field(ge=0, le=FARTHEST)] = 0,
+    limit: Annotated[int, Field(ge=1, le=16_000_000)] = 1_000_000,
 ) -> Response:
     """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
     chunk = await service.output.chunk(task_id, attempt, stream, offset, limit)
@@ -77,39 +74,23 @@ async def output(
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/output/find")
 async def find(
     task_id: str,
-    service: UseCases,
-    query: Annotated[str, Query(min_length=1, max_length=200)],
+    service: Service,
+    query: Annotated[str, Field(min_length=1, max_length=200)],
     attempt: Which = None,
     stream: Literal["out", "err"] = "out",
-    offset: Annotated[int, Query(ge=0, le=FARTHEST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Field(ge=0, le=FARTHEST)] = 0,
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100,
 ) -> OutputHits:
     """Where a text stands in what one attempt printed, from offset on; ASCII in capitals or not."""
     return await service.output.find(task_id, attempt, stream, query, offset, limit)
 
 
-_PICTURE: dict[int | str, Any] = {
-    200: {
-        "description": "The picture as the agent saved it",
-        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
-
-
-@router.get("/files")
-async def files(task_id: str, service: UseCases) -> list[AttemptFile]:
-    """The pictures that its agents took of what they saw."""
-    return await service.output.files(task_id)
-
-
-@router.get("/files/{name}", response_class=Response, responses=_PICTURE)
 async def picture(
     task_id: str,
-    name: Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
-    service: UseCases,
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
+    service: Service,
     attempt: Which = None,
 ) -> Response:
     """One of these pictures, of the last attempt unless another is named."""
@@ -118,13 +99,12 @@ async def picture(
     return Response(data, media_type=kind, headers=headers)
 
 
-@router.get("/transcript", response_class=Response, responses=STREAM)
 async def transcript(
     task_id: str,
-    service: UseCases,
-    caller: AskingAttempt,
-    wanted: Annotated[TranscriptQuery, Query()],
-    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+    service: Service,
+    attempt_id: str | None,
+    wanted: TranscriptQuery,
+    last_event_id: str | None = None,
 ) -> Response:
     """What the agent said and did; an event's id is the place behind it."""
     task = await service.output.task_with(task_id, wanted.attempt)
@@ -134,7 +114,8 @@ async def transcript(
         after = last_event_id if re.fullmatch(_PLACE, last_event_id or "") else None
         lines = service.output.lines(task, wanted.attempt, wanted.follow, wanted.tail, after)
     told = outline(lines) if wanted.outline else lines
-    return EventStream(lambda _: told, _rendered, partial(service.work.is_allowed, caller))
+    is_allowed = partial(service.work.is_allowed, attempt_id)
+    return EventStream(lambda _: told, _rendered, is_allowed)
 
 
 def _rendered(line: Line) -> bytes:

@@ -5,16 +5,14 @@ import contextlib
 from collections.abc import MutableMapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 from pydantic import Field, ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from kapelle.api.routes.output import Which
-from kapelle.api.security import owner_attaches
 from kapelle.domain.specs import Spec
 from kapelle.runner.output import FARTHEST
+from kapelle.service import Service
 from kapelle.service.terminals import Attached
-
-router = APIRouter(prefix="/tasks/{task_id}", dependencies=[Depends(owner_attaches)])
 
 # So many messages wait for a program that does not read, and so long for its last chance.
 _MOST_TYPED, _LAST_S = 1000, 2.0
@@ -28,24 +26,23 @@ class Size(Spec):
     columns: Length
 
 
-@router.websocket("/terminal")
 async def terminal(
-    socket: WebSocket,
+    service: Service,
+    request: WebSocket,
     task_id: str,
     attempt: Which = None,
-    offset: Annotated[int | None, Query(ge=0, le=FARTHEST)] = None,
+    offset: Annotated[int | None, Field(ge=0, le=FARTHEST)] = None,
     rows: Length = 24,
     columns: Length = 80,
 ) -> None:
     """Bytes are what the terminal shows, and what is typed; texts are JSON: what becomes of it, and
     its size."""
-    attach = socket.app.state.service.terminals.attach
-    attached: Attached = await attach(task_id, attempt, offset, (rows, columns))
-    await socket.accept()
+    attached = await service.terminals.attach(task_id, attempt, offset, (rows, columns))
+    await request.accept()
     typed = asyncio.Queue[Message](_MOST_TYPED)
-    every = [_show(socket, attached), _receive(socket, typed), _type(typed, attached)]
-    if session := socket.scope["kapelle.caller"].session:
-        every.append(_log_out(socket, session))
+    every = [_show(request, attached), _receive(request, typed), _type(typed, attached)]
+    if session := request.scope["kapelle.caller"].session:
+        every.append(_log_out(service, request, session))
     sides = {asyncio.create_task(side) for side in every}
     try:
         await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
@@ -65,8 +62,8 @@ async def _show(socket: WebSocket, attached: Attached) -> None:
         await socket.close()
 
 
-async def _log_out(socket: WebSocket, session: str) -> None:
-    await socket.app.state.service.sessions.ended(session)
+async def _log_out(service: Service, socket: WebSocket, session: str) -> None:
+    await service.sessions.ended(session)
     await socket.close(1008, "Its session has ended.")
 
 
