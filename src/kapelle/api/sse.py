@@ -22,11 +22,8 @@ STREAM: dict[str, Any] = {
 
 class EventStream(Response):
     """Sends each item, rendered as one event or several, as soon as it comes: until there are no
-    more, the client goes or has lost its right to them, or the door closes.
-
-    Whoever makes the items is given a way to send one at once, past all that waits for the next:
-    whether that was done.
-    """
+    more, the client goes or has lost its right to them, or the door closes. Whoever makes the items
+    is given a way to send one at once, which says whether that was done."""
 
     def __init__(
         self,

@@ -114,8 +114,7 @@ async def transcript(
         after = last_event_id if re.fullmatch(_PLACE, last_event_id or "") else None
         lines = service.output.lines(task, wanted.attempt, wanted.follow, wanted.tail, after)
     told = outline(lines) if wanted.outline else lines
-    is_allowed = partial(service.work.is_allowed, attempt_id)
-    return EventStream(lambda _: told, _rendered, is_allowed)
+    return EventStream(lambda _: told, _rendered, partial(service.work.is_allowed, attempt_id))
 
 
 def _rendered(line: Line) -> bytes:
