@@ -1,5 +1,6 @@
 """Writes the documents that are made from the code: `make docs` runs it, tests compare."""
 
+import ast
 import inspect
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
@@ -124,18 +126,33 @@ def configuration() -> str:
     return "\n".join(_settings_table(name, model) for name, model in sections if children_of(model))
 
 
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below each field of a model, or of one that it is made from."""
+    found: dict[str, str] = {}
+    for one in (one for one in reversed(model.__mro__) if one.__module__.startswith("kapelle.")):
+        [made] = ast.parse(inspect.getsource(one)).body
+        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ()):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
 def _settings_table(section: str, model: Any) -> str:
     top = section.partition(".")[0]
     lines = [f"### `[{section}]`" if section else "### Top level", ""]
     if section:
         scope = "" if top in REPOSITORY_KEYS else " Only in your own config.toml."
-        lines += [f"{Settings.model_fields[top].description}{scope}", ""]
+        lines += [f"{_docstrings(Settings)[top]}{scope}", ""]
     lines += ["| key | default | meaning |", "|---|---|---|"]
+    told = _docstrings(model)
     for name, field in model.model_fields.items():
         if not children_of(field.annotation) and name != "agents":
-            lines.append(
-                f"| `{field.alias or name}` | {_settings_default(field)} | {field.description} |"
-            )
+            about = told.get(name, field.description)
+            lines.append(f"| `{field.alias or name}` | {_settings_default(field)} | {about} |")
     return "\n".join([*lines, ""])
 
 

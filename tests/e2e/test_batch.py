@@ -135,7 +135,9 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
         return str(done.stdout)
 
     file = tmp_path / "night.md"
-    file.write_text("# Night\n\n- Do one\n  - title: first\n- Do two\n", encoding="utf-8")
+    file.write_text(
+        "- Do one\n  - title: first\n  - check: test -s 1\n- Do two\n", encoding="utf-8"
+    )
     assert cli("save", "night", str(file)) == "2 items\n"
     as_csv = tmp_path / "night.csv"
     as_csv.write_text(cli("show", "night", "--csv"), encoding="utf-8")
@@ -154,7 +156,8 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     assert "There is no list 'copy'" in kapelle.cli("batches", "show", "copy").stderr
     listed = ("batch", "--list", "night", "-a", "rehearsal", "--at-once", "1")
     run = rest(kapelle, kapelle.cli(*listed, cwd=repository).stdout.strip())
-    assert run["status"] == "completed", run["reason"]
+    assert (run["status"], run["verified"]) == ("completed", True), run["reason"]
+    assert run["reason"] == "all 2 items are done, 1 not verified"
     assert [item["title"] for item in run["result"]["items"]] == ["first", "Do two"]
     # A schedule has what the list holds when it starts.
     plan = ("--cron", "0 3 1 1 *", "batch", "--list", "night", "-a", "rehearsal")

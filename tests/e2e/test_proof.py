@@ -80,6 +80,26 @@ def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: 
     assert len(ledger.read_text(encoding="ascii").split()) == 11
 
 
+@pytest.mark.parametrize("script", ["Makefile", "tools/check.sh"])
+def test_what_was_proved_does_not_hold_for_a_command_that_now_does_something_else(
+    kapelle: Instance, repository: Path, script: str
+) -> None:
+    """An agent that has `make test` do nothing is not believed for what another one was."""
+    (repository / "tools").mkdir()
+    (repository / "tools/check.sh").write_text(_AGAIN, encoding="utf-8")
+    (repository / "Makefile").write_text("test:\n\tsh tools/check.sh\n", encoding="utf-8")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=Tests")
+    prove = "always" if "/" in script else "once"
+    honest = end_of(kapelle, repository, "make test", prove=prove)
+    assert (honest["verified"], honest["checks"][0]["proved"]) == (True, True)
+    text = r"test:\n\ttrue\n" if script == "Makefile" else "true"
+    part = f'[[do]]\nwrite = "{script}"\ncontent = "{text}"\n{_WORK.replace("x = 1", "broken(")}'
+    cheat = kapelle.wait(kapelle.play(part, repository, checks=["make test"], prove=prove))
+    assert (cheat["status"], cheat["verified"]) == ("completed", False)
+    assert "work.py holds nonsense: it does not look at the work" in cheat["checks"][0]["proof"]
+
+
 def test_a_check_known_to_be_blind_verifies_nothing_where_nothing_was_changed(
     kapelle: Instance, repository: Path
 ) -> None:

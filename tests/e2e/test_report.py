@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.e2e.instance import Instance
 from tests.e2e.night import night, require_true
+from tests.e2e.repositories import git
 
 
 def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
@@ -13,7 +14,7 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
     text = report["markdown"]
     assert "5 asked for: 3 done (2 verified, 1 not), 1 failed, 1 need you, 2 merged." in text
     asked, failed, done = (text.split(f"## {heading}\n")[1] for heading in
-                           ("Needs you", "Failed", "Done"))  # fmt: skip
+                           ("Needs you", "Failed or cancelled", "Done"))  # fmt: skip
     assert "It asks: Which database?" in asked.split("##")[0]
     assert "kapelle answer task_" in asked.split("##")[0]
     assert "the model has no idea" in failed.split("##")[0]
@@ -33,3 +34,17 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
     # What began before is not told again, except what is open.
     later = require_true(kapelle, "2999-01-01T00:00:00+00:00")
     assert [entry["group"] for entry in later["entries"]] == ["needs"]
+
+
+def test_what_a_person_called_off_has_not_failed_and_a_merge_is_told_where_it_went(
+    kapelle: Instance, repository: Path
+) -> None:
+    git(repository, "branch", "release")
+    part = '[[do]]\nwrite = "new.txt"\ncontent = "x"'
+    done = kapelle.wait(kapelle.play(part, repository, title="Done"))
+    kapelle.post(f"/tasks/{done['id']}/merge", {"into": "release"})
+    asking = kapelle.wait(kapelle.play('[[do]]\nask = "Which?"', repository))
+    kapelle.post(f"/tasks/{asking['id']}/cancel")
+    text = kapelle.get("/report")["markdown"]
+    assert "2 asked for: 1 done (0 verified, 1 not), 1 cancelled, 1 merged." in text
+    assert "merged into release" in text

@@ -6,6 +6,7 @@ What is refused before any route sees it, and what the routes ask of a caller.
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -179,6 +180,7 @@ def with_security_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] in {"http.response.start", "websocket.http.response.start"}:
             headers = MutableHeaders(scope=message)
+            headers["Date"] = formatdate(usegmt=True)
             for name, value in SECURITY_HEADERS.items():
                 headers.setdefault(name, value)
         await send(message)

@@ -116,7 +116,6 @@ class Protocol(H11Protocol):
 
 _log = logging.getLogger("kapelle.api")
 _LONGEST_MESSAGE = 1 << 20
-_TICK_S = 1.0
 _LOOK_S = 2.0
 
 
@@ -136,7 +135,7 @@ class Door:
             app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
             server_header=False, proxy_headers=False, log_config=None, access_log=False,
             lifespan="off", timeout_graceful_shutdown=2, ws=_websocket,  # type: ignore[arg-type]
-            ws_max_size=_LONGEST_MESSAGE,
+            ws_max_size=_LONGEST_MESSAGE, date_header=False,
         )  # fmt: skip
         self._server = _Server(config)
 
@@ -205,10 +204,8 @@ class _Server(uvicorn.Server):
             listener.listen(_WAITING)
 
     async def main_loop(self) -> None:
-        # Its own wakes up ten times a second; the Date header needs one, and a stop none.
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.woken.wait(), _TICK_S)
+        # Its own wakes up ten times a second, for the Date header, which we add, and for a stop.
+        await self.woken.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

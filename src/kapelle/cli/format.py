@@ -337,16 +337,18 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
         merged = ", merged" if item["merged_at"] else ""
         yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
     if told := item.get("delivery"):
-        words = delivery_words(told)
+        words = delivery_words(told, item["status"])
         yield field("deliver", paint(words, "yellow") if told["status"] == "failed" else words)
 
 
-def delivery_words(told: dict[str, Any]) -> str:
-    """Where work is delivered to, and how far that is."""
+def delivery_words(told: dict[str, Any], status: str = "completed") -> str:
+    """Where work of that status is delivered to, and how far that is."""
     facts = [told["state"], f"CI {told['ci']}" if told["ci"] not in {None, "none"} else None]
     what = "merge" if told["mode"] == "merge" else f"pull request {told['url'] or ''}".strip()
     if told["status"] == "delivered" and told["mode"] == "merge":
         facts = ["done"]
+    elif told["status"] == "pending" and status in {"failed", "cancelled"}:
+        facts = ["not delivered"]
     elif told["status"] != "delivered":
         facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
     return one_line(", ".join(filter(None, [what, *facts])), 500)

@@ -1,20 +1,17 @@
 """The spec of a pattern from a YAML or TOML file, or every mistake in the file."""
 
 import re
-import sys
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kapelle.cli.command import meant
+from kapelle.cli.prompt import read_bytes
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.domain.text import shown
-
-if TYPE_CHECKING:
-    import yaml
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 10_000
@@ -22,7 +19,6 @@ _COUNTED = frozenset({"steps", "checks"})
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YAML = "tag:yaml.org,2002:"
-_TYPES = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 
 Place = tuple[str | int, ...]
 
@@ -44,12 +40,10 @@ def read_spec_file(
         needed = [name for name in schema["required"] if name != "directory"]
         words = f"a {pattern} is a mapping with {' and '.join(needed)}, not {_kind(values)}"
         raise source.refusal(source.line(()) or 1, words, f"Begin a line with `{needed[0]}:`.")
-    filled = _filled(source, values, variables)
-    spec = _in_units(source, {key: filled[key] for key in filled if key not in given}, ())
-    if spec.get("directory") is None:
+    spec = _filled(source, values, variables)
+    if "directory" in given or spec.get("directory") is None:
         # On the command line a directory is meant from where one stands.
-        chosen = given.get("directory")
-        given["directory"] = absolute_directory(None if chosen is None else Path(chosen))
+        given["directory"] = absolute_directory(Path(given.get("directory") or "."))
     return _validated(source, pattern, {**spec, **given}, given)
 
 
@@ -106,16 +100,7 @@ class _Source:
             raise InvalidInput("\n".join(sentences), hint=hint)
 
     def _read(self, path: Path) -> str:
-        try:
-            with sys.stdin.buffer if self.stdin else open(path, "rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            raise self.refusal(0, "there is no such file", "Check the name.") from None
-        except IsADirectoryError:
-            raise self.refusal(0, "this is a directory", "Name a file in it.") from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise self.refusal(1, f"this cannot be read: {reason}", "Check the name.") from None
+        raw = read_bytes(None if self.stdin else path, self.name, MAX_BYTES)
         if len(raw) > MAX_BYTES:
             hint = "Put material into files of the repository and name those in the prompts."
             raise self.refusal(1, "this is larger than 1 MB", hint)
@@ -137,8 +122,19 @@ class _Source:
     def _yaml(self) -> Any:
         import yaml
 
+        class Texts(yaml.SafeLoader):
+            """Makes a text of every scalar but nothing itself: what it means, the spec decides."""
+
+        as_text: Any = Texts.construct_yaml_str
+        for kind in ("int", "float", "bool", "timestamp", "value"):
+            Texts.add_constructor(_YAML + kind, as_text)
         try:
-            root = yaml.compose(self._text, yaml.SafeLoader)
+            loader = Texts(self._text)
+            root = loader.get_single_node()
+            if root is None:
+                return None
+            self._note_lines(root, ())
+            return loader.construct_document(root)
         except yaml.reader.ReaderError as error:
             line = self._text.count("\n", 0, error.position) + 1
             raise self.refusal(line, f"a character is not allowed: {error.character!r}") from None
@@ -147,54 +143,33 @@ class _Source:
             words = f"this is not valid YAML: {(error.problem or '').removeprefix('but ')}"
             hint = "Check indentation, colons and quotation marks here and in the line before."
             raise self.refusal(self._line_of(mark), words, hint) from None
-        return None if root is None else self._plain(root, ())
 
     def _line_of(self, mark: Any) -> int:
         # YAML also counts letters that end a line; editors do not.
         return bisect_left(self._newlines, mark.index) + 1 if mark else 1
 
-    def _plain(self, node: "yaml.Node", place: Place, line: int | None = None) -> Any:
-        """What a node holds; no scalar but nothing itself becomes anything else than text."""
-        line = line or self._line_of(node.start_mark)
-        self.lines[place] = line
-        if node.tag.removeprefix(_YAML) not in _TYPES:
-            name = node.tag.replace(_YAML, "!!")
-            raise self.refusal(line, f"the tag {name} is not allowed", "Plain values do.")
+    def _note_lines(self, node: Any, place: Place, line: int | None = None) -> None:
+        """Note where each value stands, and refuse what grows too large or stands twice."""
+        line = self.lines[place] = line or self._line_of(node.start_mark)
         self._count += 1
         if self._count > MAX_VALUES:
             words = f"the file grows to more than {MAX_VALUES:,} values"
             raise self.refusal(line, words, "Repeat less by aliases, or write less.")
-        if isinstance(node.value, str):
-            return None if node.tag == _YAML + "null" else node.value
-        if node.value and isinstance(node.value[0], tuple):
-            return self._mapping(node.value, place)
-        empty: Any = {} if node.tag == _YAML + "map" else []
-        return [self._plain(part, (*place, n)) for n, part in enumerate(node.value)] or empty
-
-    def _mapping(self, parts: "list[tuple[yaml.Node, yaml.Node]]", place: Place) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        for key, value in parts:
-            line = self._line_of(key.start_mark)
-            if key.tag == _YAML + "merge":
-                several = value.value if value.tag == _YAML + "seq" else [value]
-                for other in reversed(several):
-                    part = self._plain(other, place)
-                    if not isinstance(part, dict):
-                        raise self.refusal(line, f"<< takes a mapping, not {_kind(part)}")
-                    merged.update(part)
-            elif not isinstance(key.value, str) or key.tag == _YAML + "null":
-                raise self.refusal(line, f"a key must be text, not {_kind(key.value or None)}")
-            elif key.value in values:
-                words = f"the key {key.value!r} stands on line {self.line((*place, key.value))}"
-                raise self.refusal(line, f"{words} already", "Leave one of them out.")
-            else:
-                values[key.value] = self._plain(value, (*place, key.value), line)
-        return {**merged, **values}
+        if node.id == "sequence":
+            for number, part in enumerate(node.value):
+                self._note_lines(part, (*place, number))
+        for key, value in node.value if node.id == "mapping" else ():
+            at, here = self._line_of(key.start_mark), (*place, key.value)
+            if not isinstance(key.value, str) or key.tag == _YAML + "null":
+                raise self.refusal(at, f"a key must be text, not {_kind(key.value or None)}")
+            if here in self.lines:
+                words = f"the key {key.value!r} stands on line {self.lines[here]} already"
+                raise self.refusal(at, words, "Leave one of them out.")
+            self._note_lines(value, here, at)
 
 
 def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
-    """The values without the section of variables, and with these put in."""
+    """The values without the section of variables, with these put in, in the units of a spec."""
     declared = _declared(source, values.pop("variables", None), given)
     known = {name: _text(value) for name, value in declared.items() if value is not None} | given
     used: set[str] = set()
@@ -214,17 +189,11 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
             source.note(place, words, hint, text=written)
         return known.get(name, written)
 
-    def filled(value: Any, place: Place) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(part, (*place, key)) for key, part in value.items()}
-        if isinstance(value, list):
-            return [filled(part, (*place, index)) for index, part in enumerate(value)]
-        if value is None:
-            return None
+    def fill(text: str, place: Place) -> str:
         # What is put in is not looked at again, so no value can ask for another.
-        return _USE.sub(lambda use: replacement(use, place), _text(value))
+        return _USE.sub(lambda use: replacement(use, place), text)
 
-    result: dict[str, Any] = filled(values, ())
+    result: dict[str, Any] = _made(source, values, (), fill)
     names = sorted({*declared, *used})
     for name in sorted(set(given) - set(names)):
         words = f"--var {name}: there is no such variable in the file{meant(name.lower(), names)}"
@@ -255,12 +224,12 @@ def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str,
     return section or {}
 
 
-def _in_units(source: _Source, value: Any, place: Place) -> Any:
-    """A value with seconds for durations such as 20m, and directories from where the file is."""
+def _made(source: _Source, value: Any, place: Place, fill: Callable[[str, Place], str]) -> Any:
+    """A value with its variables, seconds for durations such as 20m, and whole directories."""
     if isinstance(value, list):
-        return [_in_units(source, part, (*place, index)) for index, part in enumerate(value)]
-    if not isinstance(value, dict) or place == ("env",):
-        return value
+        return [_made(source, part, (*place, n), fill) for n, part in enumerate(value)]
+    if not isinstance(value, dict):
+        return None if value is None else fill(_text(value), place)
     found: dict[str, Any] = {}
     for written, part in value.items():
         key, here = _field(written, place), (*place, written)
@@ -268,21 +237,25 @@ def _in_units(source: _Source, value: Any, place: Place) -> Any:
             source.note(here, f"{written} and {key} mean the same", "Leave one of them out.")
             continue
         source.lines[(*place, key)] = source.line(here)
+        made = _made(source, part, here, fill)
         try:
-            found[key] = _in_units(source, part, here)
-            if isinstance(part, str) and key.endswith(("_s", "_seconds")):
-                found[key] = duration_s(part, written)
-            elif isinstance(part, str) and key == "directory":
-                found[key] = _directory(source, part)
+            if isinstance(made, str) and place != ("env",):
+                made = _in_units(source, key, written, made)
+            found[key] = made
         except InvalidInput as error:
-            del found[key]
             source.note(here, error.message, error.hint or "")
     return found
 
 
+def _in_units(source: _Source, key: str, written: str, text: str) -> Any:
+    if key.endswith(("_s", "_seconds")):
+        return duration_s(text, written)
+    return _directory(source, text) if key == "directory" else text
+
+
 def _field(written: str, place: Place) -> str:
     """The field that is meant: a file may call seconds by what they are for."""
-    if written not in {"timeout", "task_timeout"}:
+    if written not in {"timeout", "task_timeout"} or place == ("env",):
         return written
     return f"{written}_s" if place or written == "task_timeout" else "task_timeout_s"
 

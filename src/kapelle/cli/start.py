@@ -99,10 +99,9 @@ class Starter:
         """The path of the API and the body that the options ask for."""
         with spelled(self.options):
             spec = self.spec(params)
-        return ("/tasks", spec) if self.name == "run" else ("/runs", self._body(spec))
-
-    def _body(self, spec: Spec) -> dict[str, Any]:
-        return {"pattern": self.name, "spec": spec}
+        if self.name == "run":
+            return "/tasks", spec
+        return "/runs", {"pattern": self.name, "spec": spec}
 
     def spec(self, params: Params) -> Spec:
         """The task or the run that the options ask for; over what a file says, if one is given."""

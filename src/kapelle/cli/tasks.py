@@ -137,7 +137,7 @@ def _title(item: Task | Run) -> str:
     if item.get("archived_at"):
         return f"(archived) {one_line(item['title'])}"
     told = item.get("delivery")
-    about = delivery_words({**told, "reason": None}) if told else ""
+    about = delivery_words({**told, "reason": None}, item["status"]) if told else ""
     about = about if _has_ended(item) else one_line(doing_words(item))
     about = ", ".join(filter(None, [about, *marks(item)]))
     return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])

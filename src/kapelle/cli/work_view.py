@@ -131,6 +131,7 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
         on = f" on {check['commit'][:12]}" if check.get("commit") else ""
         proved = ", proved" if check.get("proved") else ""
+        proved += " earlier" if proved and "Remembered from " in (check.get("proof") or "") else ""
         yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
         if check.get("proof") and not check["proved"]:
             yield paint(f"        {one_line(check['proof'], 300)}", "yellow")

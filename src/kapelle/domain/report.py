@@ -1,5 +1,6 @@
 """What became of work, for people: what to type next, and the report of a night in Markdown."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ Entry = dict[str, Any]
 FINAL = frozenset({"completed", "failed", "cancelled"})
 _SECTIONS = {
     "needs": "Needs you",
-    "failed": "Failed",
+    "failed": "Failed or cancelled",
     "done": "Done",
     "open": "Under way",
 }
@@ -142,9 +143,10 @@ def _summary(report: dict[str, Any]) -> str:
     done = [entry for entry in entries if entry["group"] == "done"]
     proven = sum(entry["verified"] is True for entry in done)
     parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
-    for group, words in (("failed", "failed"), ("needs", "need you"), ("open", "under way")):
-        if number := sum(entry["group"] == group for entry in entries):
-            parts.append(f"{number} {words}")
+    called_off = {"cancelled": "cancelled"}
+    stand = Counter(called_off.get(entry["status"], entry["group"]) for entry in entries)
+    words = {"failed": "failed", **called_off, "needs": "need you", "open": "under way"}
+    parts += [f"{stand[name]} {told}" for name, told in words.items() if stand[name]]
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
         "with a pull request": sum(bool(_url(entry)) for entry in entries),

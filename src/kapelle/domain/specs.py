@@ -44,7 +44,7 @@ def prompt_argument(before: str = "") -> dict[str, Any]:
 
 
 class Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Priority(StrEnum):

@@ -25,7 +25,8 @@ _LONG = 300
 class Record(BaseModel):
     """Something that was stored or told; it does not change."""
 
-    model_config = ConfigDict(frozen=True)
+    # Built when the first is made: most of a start was building what it does not use.
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Exit(Record):

@@ -6,6 +6,7 @@ from typing import Any
 
 _LONGEST_SHOWN = 60
 _LONGEST_LINE = 300
+_SHOWN_FILES = 3
 
 
 def writable(text: str) -> str:
@@ -77,3 +78,9 @@ def search_terms(text: str) -> list[list[str]]:
         quoted = number % 2 == 1 and number < len(parts) - 1
         found += [words] if quoted and words else [[word] for word in words]
     return found
+
+
+def counted_files(files: list[str]) -> str:
+    """The first few of these, and how many more there are."""
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    return ", ".join(files[:_SHOWN_FILES]) + more

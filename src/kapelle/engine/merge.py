@@ -180,7 +180,7 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told from others'.",
-            hint=f"`{git_in(Path(work.directory))} diff` shows what is uncommitted there.",
+            hint=f"In a git repository `{git_in(Path(work.directory))} diff` shows what is there.",
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])

@@ -5,6 +5,7 @@ nonsense; if it passes there, where they are as they were before the work; and, 
 either, on the work as it is, or it may have failed because of the copy.
 """
 
+import asyncio
 import hashlib
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
 from kapelle.domain.specs import CheckKind, CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.domain.text import counted_files
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Ended
@@ -28,13 +30,16 @@ _JUDGES = re.compile(
     r"(^|/)(tests?|specs?|__tests__|testing)/|(^|/)(test_[^/]*|conftest\.py)$|[._](test|spec)s?\."
 )
 _BESIDE = re.compile(
-    r"\.(md|rst|txt|toml|cfg|ini|lock|ya?ml|json|xml|mod|sum)$|(^|/)(\.[^/]*|Makefile|LICENSE)$"
+    r"\.(md|rst|txt|toml|cfg|ini|lock|ya?ml|json|xml|mod|sum|sh)$|(^|/)(\.[^/]*|Makefile|LICENSE)$"
+)
+# What decides, at the top of a tree or where a check is made, what `make test` and the like do.
+_LEADS = re.compile(
+    r"\.(toml|cfg|ini|mk|sh)$|([Mm]ake|[Jj]ust|Rake)file$|^(package\.json|(conftest|noxfile)\.py)$"
 )
 _EXECUTED = re.compile(
     r"(?:^|[;&|(]|\b(?:ba|da|z)?sh|\bpython[\d.]*|\b(?:node|ruby|perl|pytest|bash))\s*"
     r"(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
 )
-_SHOWN_FILES = 3
 _LEAST_S = 60.0
 _ADVICE = (
     "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
@@ -63,15 +68,14 @@ class Subject:
         policy = check.prove or default
         if policy == "never" or not result.passed or check.kind is not CheckKind.COMMAND:
             return result
-        key = hashlib.sha256(f"{self.repository}\0{check.command}".encode()).hexdigest()
+        key = await asyncio.to_thread(self._key, check.command or "")
         known = await self.parts.db.read(attempts.known_proof, key)
-        was_blind = known is not None and known["proved"] is False
-        if policy == "once" and known is not None and not was_blind:
+        if policy == "once" and known is not None and known["proved"] is not False:
             return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
         shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
         with shown:
             found = await self._find(name, check, result)
-        if found is None and known is not None and was_blind:
+        if found is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
             found = False, known["proof"], False
         if found is None:
@@ -86,6 +90,15 @@ class Subject:
             output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()
             result = result.model_copy(update={"passed": False, "output": output})
         return result
+
+    def _key(self, command: str) -> str:
+        """By what a command is remembered: led by other files, it is another one."""
+        digest = hashlib.sha256(f"{self.repository}\0{command}".encode())
+        for place in filter(Path.is_dir, (self._worktree, self.place.cwd)):
+            for name in sorted({*executed(command), *filter(_LEADS.search, os.listdir(place))}):
+                if (place / name).is_file() and os.access(place / name, os.R_OK):
+                    digest.update(b"\0%s\0" % os.fsencode(name) + (place / name).read_bytes())
+        return digest.hexdigest()
 
     async def _find(
         self, name: str, check: CheckSpec, result: CheckResult
@@ -180,9 +193,3 @@ def decisive(files: list[str], command: str) -> list[str]:
 def executed(command: str) -> set[str]:
     """The paths that a command runs as programs or scripts, as they are written there."""
     return {os.path.normpath(found) for found in _EXECUTED.findall(command)}
-
-
-def counted_files(files: list[str]) -> str:
-    """The first few of these, and how many more there are."""
-    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-    return ", ".join(files[:_SHOWN_FILES]) + more

@@ -179,6 +179,10 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
             names = ", ".join(check.name for check in together.failed)
             raise Failed(f"each item is done, but all together {names} fails", result)
     result.reason = f"all {len(items)} items are done" if len(items) > 1 else "the item is done"
+    # The run is verified as soon as one of them is.
+    unseen = sum(item.verified is False for item in items)
+    if 0 < unseen < len(items):
+        result.reason += f", {unseen} not verified"
     return result
 
 

@@ -284,7 +284,7 @@ class Phases:
                     wrong = str(error)
         code = "plan" if phase == "assess" else "answer"
         fix = f"Look at what it said: kapelle logs {work.id}"
-        raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong}", fix)
+        raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong.rstrip('.')}", fix)
 
     async def call(self, phase: Phase, prompt: str) -> TaskResult:
         """The work of a phase: in the run's worktree, or a copy that is thrown away."""

@@ -13,7 +13,7 @@ from kapelle.engine.parts import Parts
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.service.usage import Usages, moment
-from kapelle.store import query, steps
+from kapelle.store import events, query, steps
 from kapelle.store.database import Connection
 
 _DEFAULT = timedelta(hours=24)
@@ -64,11 +64,12 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         pattern, asked = work.pattern, work.title
         cost, attempts = work.spent.cost_usd, work.spent.agent_calls
     following = [{"command": one, "does": does} for one, does in next_commands(item)]
+    into = events.merged_into(connection, work.id) if work.merged_at else None
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}
     return ReportEntry.model_validate(
         {
             **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
-            "base": work.workspace.base, "branch": work.workspace.branch,
+            "base": into or work.workspace.base, "branch": work.workspace.branch,
             "merged": work.merged_at is not None, "evidence": made, "cost_usd": cost,
             "attempts": attempts, "next": following,
         }

@@ -32,9 +32,7 @@ REPOSITORY_KEYS = frozenset(
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_by_name=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, validate_by_name=True)
 
 
 class Limits(Section):
@@ -359,7 +357,7 @@ class Settings(Section):
     tasks: Tasks = Tasks()
     """How attempts are run and kept."""
     children: Children = Children()
-    """What agents may ask other agents for, only in your own config.toml."""
+    """What agents may ask other agents for."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Where tasks work."""
     browser: Browser = Browser()
@@ -385,17 +383,17 @@ class Settings(Section):
     backup: Backup = Backup()
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()
-    """How long what has ended stays, only in your own config.toml."""
+    """How long what has ended stays."""
     knowledge: Knowledge = Knowledge()
-    """What agents are told of earlier work, only in your own config.toml."""
+    """What agents are told of earlier work."""
     git: Git = Git()
     """Commits that Kapelle makes."""
     forge: Forge = Forge()
-    """Where pull requests are opened, only in your own config.toml."""
+    """Where pull requests are opened."""
     notify: Notify = Notify()
-    """How you are told what happens while you are elsewhere, only in your own config.toml."""
+    """How you are told what happens while you are elsewhere."""
     integrations: Integrations = Integrations()
-    """What agents may look up elsewhere, only in your own config.toml."""
+    """What agents may look up elsewhere."""
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:

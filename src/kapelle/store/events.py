@@ -78,6 +78,15 @@ def _last(connection: sa.Connection, task_id: str, kind: str) -> sa.RowMapping |
     return last if last is not None and last["kind"] == kind else None
 
 
+def merged_into(connection: sa.Connection, work_id: str) -> str | None:
+    """The branch that a task or a run was last merged into, if the history still tells."""
+    kind = work_id.partition("_")[0]
+    query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged")
+    query = query.where((events.c.task_id if kind == "task" else events.c.run_id) == work_id)
+    data = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).scalar()
+    return data["base"] if data else None
+
+
 def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:
     """Forget events from before a time, so many of the oldest at most."""
     oldest = sa.select(events.c.seq).order_by(events.c.seq).limit(limit).subquery()

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.question import Question
 from kapelle.domain.run import Run, RunFilter
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, require_transition
+from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
 from kapelle.store.query import Row as Row
@@ -265,8 +266,8 @@ def delete(connection: sa.Connection, run_id: str) -> None:
 
 
 def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those of the runs that, or any of whose tasks, have made a score or a check that is not
-    blind."""
+    """Those of the runs that, or any of whose completed tasks, have made a score or a check that
+    looked at the work."""
     members = [member for family in families.values() for member in family]
     made = step_rows.c
     scores = sa.select(made.run_id).where(made.kind == "score").distinct()
@@ -274,6 +275,7 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     of_tasks = sa.select(tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name)
     of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
+    of_tasks = of_tasks.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
     by_run: defaultdict[str, list[Any]] = defaultdict(list)
     for check in in_parts(connection, of_tasks, tasks.c.run_id, members):
         by_run[check.run_id].append(check)
@@ -288,7 +290,7 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     sees = {
         run_id
         for run_id, result in in_parts(connection, results, made.run_id, sorted(rest))
-        if any(check["passed"] and check.get("proved") is not False for check in result or ())
+        if is_seen([CheckResult.model_validate(one) for one in result or () if one["passed"]])
     }
     return found | {top for top, family in families.items() if not sees.isdisjoint(family)}
 

@@ -24,16 +24,11 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "outcome": attempts.c.status,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
-_BLIND = checks.alias()
-_IS_BLIND = sa.exists().where(
-    _BLIND.c.attempt_id == checks.c.attempt_id, _BLIND.c.proved.is_(False)
-)
-# As a task is: a check looked at the work, and that something changed says nothing beside a check
-# that is blind.
+# As a task is: a check looked at the work.
 _VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(
     checks.c.attempt_id == attempts.c.id,
     checks.c.proved.is_not(False),
-    sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI, ~_IS_BLIND),
+    sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI),
 )
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 

@@ -58,6 +58,9 @@ async def test_every_attempt_has_a_secret(db: Database) -> None:
 async def test_a_check_is_kept_with_what_it_was_made_on(db: Database) -> None:
     task_id, attempt_id = await add_attempt(db)
     assert (await db.read(tasks.get, task_id)).verified is False
+    changed = CheckResult(name="diff_not_empty", passed=True, output="", duration_s=0.1)
+    await db.write(attempts.add_check, attempt_id, 0, changed)
+    assert (await db.read(tasks.get, task_id)).verified is False  # nonsense is a change, too
     await db.write(attempts.add_check, attempt_id, 0, _CHECK)
     task = await db.read(tasks.get, task_id)
     assert (task.checks, task.verified) == ([_CHECK], True)
@@ -72,12 +75,18 @@ async def test_a_run_is_verified_by_its_own_checks_or_those_of_its_tasks(
     await db.write(steps.begin, run_id, "0001", "check", "")
     _, attempt_id = await add_attempt(db, run_id=child)
     assert (await db.read(runs.get, run_id)).verified is False
+    changed = CheckResult(name="diff_not_empty", passed=True, output="", duration_s=0.1)
     if inside:
+        made = {"failed": _CHECK.model_copy(update={"passed": False}), "changed": changed}
+        for check in made.values():
+            await db.write(attempts.add_check, attempt_id, 0, check)
+            assert (await db.read(runs.get, run_id)).verified is False
         await db.write(attempts.add_check, attempt_id, 0, _CHECK)
     else:
-        for position, proved in (("0002", False), ("0003", None)):
+        blind = _CHECK.model_copy(update={"proved": False})
+        for position, check in (("0002", blind), ("0003", changed), ("0004", _CHECK)):
             assert (await db.read(runs.get, run_id)).verified is False
-            result = [_CHECK.model_copy(update={"proved": proved}).model_dump(mode="json")]
+            result = [check.model_dump(mode="json")]
             await db.write(steps.begin, run_id, position, "check", "make test")
             await db.write(steps.end, run_id, position, result)
     assert (await db.read(runs.get, run_id)).verified is True

@@ -101,7 +101,8 @@ async def test_a_blind_check_speaks_of_its_own_attempt_alone(db: Database) -> No
         made = CheckResult(name="x", passed=True, output="", duration_s=0.1, **check)
         await db.write(attempts.add_check, attempt_id, 0, made)
 
-    await checked()
+    await checked(command="make test")
     await checked(command="true", proved=False)
+    await checked()  # a built-in one, that something was changed
     [row] = await db.read(usage.grouped, UsageFilter(by="agent"), None, None)
     assert row["verified"] == 1

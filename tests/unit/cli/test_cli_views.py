@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kapelle.cli.events import event_line
-from kapelle.cli.format import columns_of, cost, dollars, fit, short, size, table
+from kapelle.cli.format import columns_of, cost, delivery_words, dollars, fit, short, size, table
 from kapelle.cli.format import usd_limit as limit
 from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
 from kapelle.cli.outcome import waiting_words as what_it_waits_for
@@ -75,6 +75,22 @@ def test_time_between_attempts_is_no_time_that_it_ran() -> None:
     attempts = [*TASK["attempts"], {**TASK["attempts"][0], **again, "number": 2}]
     text = "\n".join(describe({**TASK, "attempts": attempts, "ended_at": again["ended_at"]}))
     assert "ran 1m10s" in text
+
+
+def test_what_was_seen_of_another_task_is_told_as_that() -> None:
+    check = {"name": "make test", "passed": True, "output": "", "proved": True}
+    for proof, words in (("It fails.", "test, proved"), ("It fails. Remembered from task_1, ", "")):
+        text = "\n".join(describe({**TASK, "checks": [{**check, "proof": proof}]}))
+        assert (words or "✓ make test, proved earlier") in text
+        assert ("earlier" in text) is not bool(words)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_what_did_not_complete_has_no_delivery_to_come(status: str) -> None:
+    told = {"mode": "pr", "status": "pending", "reason": None, "state": None, "ci": None}
+    told["url"] = None
+    assert delivery_words(told, status) == "pull request, not delivered"
+    assert delivery_words(told, "completed") == "pull request, pending"
 
 
 def test_claim_and_verdict_stand_apart() -> None:

@@ -19,7 +19,7 @@ type Span = keyof typeof HOURS;
 
 const GROUPS: [Entry['group'], string][] = [
   ['needs', 'Needs you'],
-  ['failed', 'Failed'],
+  ['failed', 'Failed or cancelled'],
   ['done', 'Done'],
   ['open', 'Under way'],
 ];

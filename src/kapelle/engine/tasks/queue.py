@@ -30,7 +30,7 @@ from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, events, questions, runs, tasks
+from kapelle.store import accounts, attempts, children, events, questions, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
@@ -276,13 +276,15 @@ class TaskQueue:
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""
         db = self._parts.db
-        if await db.read(_overdue):
+        overdue, expired, orphaned = await db.read(_stuck)
+        if overdue:
             await db.write(_release_overdue)
         await self._performers.restart(await db.glance(attempts.running, self._parts.performer))
         await self._run_queue.sweep()
-        if await db.read(questions.overdue, datetime.now(UTC)):
+        if expired:
             await db.write(expire)
-        await end_orphans(self._parts)
+        if orphaned:
+            await end_orphans(self._parts)
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
@@ -294,10 +296,13 @@ class TaskQueue:
         await conclude(self._parts, attempt_id, finish, Findings(False, problem, failure=failure))
 
 
-def _overdue(connection: Connection) -> list[str]:
+def _stuck(connection: Connection) -> tuple[bool, bool, bool]:
+    """Whether a task, a question or what is below a task should move; read at once, for a daemon
+    that has nothing to do asks this all day."""
     now = datetime.now(UTC)
     waiting = [*tasks.overdue_waiting(connection, now), *tasks.set_back(connection, now)]
-    return waiting + tasks.releasable(connection)
+    overdue = bool(waiting or tasks.releasable(connection))
+    return overdue, bool(questions.overdue(connection, now)), bool(children.orphans(connection))
 
 
 def _release_overdue(connection: Connection) -> None:

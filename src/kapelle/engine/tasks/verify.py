@@ -22,6 +22,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.launch import Place
 from kapelle.engine.output import (
@@ -34,7 +35,7 @@ from kapelle.engine.output import (
     total_usage,
 )
 from kapelle.engine.parts import CHECK_STARTED
-from kapelle.engine.proof import Subject, counted_files
+from kapelle.engine.proof import Subject
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
