@@ -27,6 +27,7 @@ from kapelle.engine.delivery import Deliveries
 from kapelle.engine.merge import Merges
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
+from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
@@ -228,7 +229,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     # Nobody is answered before all of this is done.
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
-        queue.run(), parts.locks.run(), upkeep(parts), service.events.run(),
+        queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
         service.knowledge.run(), service.search.run(), service.notify.run(),
         Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip

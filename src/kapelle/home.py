@@ -42,7 +42,7 @@ class Home:
     identity = _Inside("identity")
     backups = _Inside("backups")
     attempts = _Inside("attempts")
-    # What the checks of each run printed.
+    # What each run tells: events.jsonl, status.json, result.json, and its checks' output.
     runs = _Inside("runs")
     # Process directories of agents that are tried out, which no attempt owns.
     checks = _Inside("checks")

@@ -91,13 +91,26 @@ def _branch(repository: Path, name: str | None) -> Any:
 
 
 def _told(kapelle: Instance, run_id: str, status: str) -> dict[str, int]:
-    """How often which event was told, each with a number of its own."""
+    """How often which event was told; the file must tell the same as the database."""
     _, body = kapelle.request("GET", f"/events?after=0&follow=false&run_id={run_id}")
     lines = [line[5:] for line in body.decode().splitlines() if line.startswith("data:")]
     told = [(event["seq"], event["kind"]) for event in map(json.loads, lines)]
+    path = kapelle.home.runs / run_id / "events.jsonl"
+    deadline = time.monotonic() + 10
+    while (mirrored := _mirrored(path)) != told and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert mirrored == told, f"{path} does not tell what happened"
     assert len(dict(told)) == len(told)
-    assert f"run.{status}" in dict(told).values()
+    assert json.loads((path.parent / "status.json").read_bytes())["status"] == status
     return dict(Counter(kind for _, kind in told if kind not in _COMINGS_AND_GOINGS))
+
+
+def _mirrored(path: Path) -> list[tuple[int, str]]:
+    try:
+        events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return []
+    return [(event["seq"], event["kind"]) for event in events]
 
 
 def _ledger(kapelle: Instance, place: Place, run_id: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,3 +219,30 @@ return [inner.status, inner.reason]
     assert run["result"][0] == "failed"
     assert f"{run['id']}, around it, may call agents 2 times" in run["result"][1]
     assert run["spent"]["agent_calls"] == 2
+
+
+def test_long_lines_of_its_history_survive_a_crash(kapelle: Instance, repository: Path) -> None:
+    kapelle.start()
+    own(repository, "await ctx.progress(text='x' * 300_000)\nreturn await ctx.ask('Why?')")
+    run = perform(kapelle, "own", repository)
+    path = kapelle.home.runs / run["id"] / "events.jsonl"
+    until(lambda: path.exists() and "run.waiting" in _mirrored(path), "the history")
+    # The last line is cut in the middle, the long one is the last whole one.
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if len(line) > 300_000)
+    kapelle.kill()
+    path.write_bytes(b"".join(lines[: last + 1]) + lines[last][:1000])
+    (kapelle.home.runs / "position").write_text("0", encoding="ascii")
+    kapelle.start()
+    kapelle.post(f"/runs/{run['id']}/answer", {"answer": "because"})
+    assert rest(kapelle, run["id"])["status"] in {"completed", "waiting"}
+    until(lambda: "run.completed" in _mirrored(path), "the history")
+    _, body = kapelle.request("GET", f"/events?after=0&follow=false&run_id={run['id']}")
+    told = [line[7:] for line in body.decode().splitlines() if line.startswith("event: ")]
+    assert _mirrored(path) == told
+
+
+def _mirrored(path: Path) -> list[Any]:
+    import json
+
+    return [json.loads(line)["kind"] for line in path.read_text(encoding="utf-8").splitlines()]

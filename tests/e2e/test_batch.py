@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import kapelle as api
 from tests.e2e.ensembles import (
     answer,
     cast,
@@ -19,6 +20,7 @@ from tests.e2e.ensembles import (
     with_playbook,
 )
 from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import git, make_repository
 
 MANY = "[limits]\nmax_attempts = 20\n"
 
@@ -170,6 +172,48 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     assert "there is no item" in kapelle.cli("batch", "-a", "rehearsal", cwd=repository).stderr
     with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
         kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})
+
+
+def test_items_stay_on_their_own_and_may_be_done_elsewhere(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    elsewhere = make_repository(tmp_path / "elsewhere")
+    cast(kapelle, one=rule("Do", {"write": "by", "content": "one\n"}),
+         two=rule("Do", {"write": "by", "content": "two\n"}))  # fmt: skip
+    items = [
+        "Do it", {"prompt": "Do it there", "directory": str(elsewhere), "agent": "two"},
+        {"prompt": "Do it twice", "checks": ["false"], "max_attempts": 2},
+    ]  # fmt: skip
+    run = perform(
+        kapelle, "batch", repository, agent="one", items=items, merge=False, checks=["test -f by"]
+    )
+    assert run["reason"].startswith("1 of 3 items failed: ")
+    assert "by" not in files_on_branch(repository, run)
+    done = [kapelle.task(item["id"]) for item in run["result"]["items"]]
+    assert [(one["agent"], one["status"], len(one["attempts"])) for one in done] == [
+        ("one", "completed", 1), ("two", "completed", 1), ("one", "failed", 2),
+    ]  # fmt: skip
+    assert not any(item["merged"] for item in run["result"]["items"])
+    for place, task, who in ((repository, done[0], "one"), (elsewhere, done[1], "two")):
+        assert git(place, "show", f"{task['workspace']['branch']}:by") == who
+
+
+def test_a_key_means_the_list_as_it_was_first(kapelle: Instance, repository: Path) -> None:
+    def begin(name: str) -> api.Run:
+        with api.connect(home=kapelle.home.root, start=False) as client:
+            where = {"directory": str(repository), "agent": "rehearsal", "saved": name}
+            return client.runs.start("batch", idempotency_key="tonight", **where)
+
+    for name in ("ideas", "others"):
+        kapelle.call("PUT", f"/batches/{name}", {"text": "- Do one\n"})
+    first = begin("ideas")
+    kapelle.call("PUT", "/batches/ideas", {"text": "- Do two\n- Do three\n"})
+    assert begin("ideas").id == first.id
+    kapelle.call("DELETE", "/batches/ideas")
+    assert begin("ideas").id == first.id
+    with pytest.raises(api.Conflict, match=f"was used for another run, {first.id}"):
+        begin("others")
+    assert len(rest(kapelle, first.id)["result"]["items"]) == 1
 
 
 def test_every_item_becomes_a_debate(kapelle: Instance, repository: Path) -> None:

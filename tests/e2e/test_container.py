@@ -131,6 +131,45 @@ workdir = "/work"
     until(lambda: not any(kapelle.home.containers.iterdir()), "nothing is known of it")
 
 
+def test_a_command_that_is_killed_with_its_script_is_ended_in_the_container_too(
+    kapelle: Instance, repository: Path, engine: Path, tmp_path: Path
+) -> None:
+    docker = f'engine = {json.dumps(str(engine))}\nimage = "{_IMAGE}"\n'
+    _configure(repository, f"[workspace.docker]\n{docker}")
+    go = tmp_path / "go"
+    work = play({"run": f"in-container true; until test -e {go}; do sleep 0.1; done"})
+    task_id = kapelle.submit(work, repository, agent="rehearsal")
+    until(lambda: [*kapelle.home.containers.glob("*/in-container")], "its container has begun")
+    (script,) = kapelle.home.containers.glob("*/in-container")
+    (name,) = until(lambda: _containers(engine), "it is there")
+
+    def runs(command: str) -> bool:
+        """Whether a command runs in the container, asked of the engine."""
+        look = f"grep -q '[{command[0]}]{command[1:]}' /proc/[0-9]*/cmdline"
+        asked = [engine, "exec", name, "/bin/sh", "-c", look]
+        return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+    # Both are as in the tree of an agent that is killed at once: one goes on, one does not.
+    killed, going = (
+        subprocess.Popen([script, "/bin/sleep", number], start_new_session=True)
+        for number in ("4242", "2424")
+    )
+    until(lambda: runs("4242") and runs("2424"), "both run there")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert runs("4242"), "what is executed belongs to the engine, and outlives its client"
+    go.touch()
+    assert kapelle.wait(task_id, timeout_s=180)["status"] == "completed"
+    assert not runs("4242")
+    assert runs("2424")
+    assert len([*script.parent.glob("marks/*")]) == 1
+    os.killpg(going.pid, signal.SIGTERM)
+    going.wait()
+    assert not runs("2424")
+    assert not [*script.parent.glob("marks/*")]
+    subprocess.run([engine, "rm", "-f", name], capture_output=True, check=True)
+
+
 # As Docker does it: what is executed belongs to another process, and outlives its client.
 _REMOTE = """#!/bin/sh
 shift
@@ -167,35 +206,52 @@ def _sleeps(pid: int) -> bool:
         return False
 
 
+_COMPOSE = """
+services:
+  laravel.test:
+    build: {context: ./vendor/laravel/sail/runtimes/8.4, dockerfile: Dockerfile}
+    image: localhost/sail-8.4/app
+    command: ["/bin/sh", "-c", "while :; do sleep 3600; done"]
+    working_dir: /var/www/html
+    environment: {LARAVEL_SAIL: 1, SEEN_PORT: "${APP_PORT:-80}"}
+    volumes: [".:/var/www/html"]
+"""
+
+
 def test_a_service_of_a_compose_file_is_the_workspaces_container(
     kapelle: Instance, repository: Path, engine: Path
 ) -> None:
-    """As Laravel's Sail has it: the worktree is mounted by the compose file itself."""
+    """As Laravel's Sail has it: the image is built from vendor, which git ignores, and the worktree
+    is mounted by the compose file itself."""
     if shutil.which("podman-compose") is None:
         pytest.skip("no podman-compose here (apt-get install podman-compose)")
-    (repository / "compose.yml").write_text(
-        f"""
-services:
-  laravel.test:
-    image: {_IMAGE}
-    command: ["/bin/sh", "-c", "while :; do sleep 3600; done"]
-    working_dir: /var/www/html
-    volumes: [".:/var/www/html"]
-""",
-        encoding="utf-8",
-    )
+    runtime = repository / "vendor" / "laravel" / "sail" / "runtimes" / "8.4"
+    runtime.mkdir(parents=True)
+    (runtime / "Dockerfile").write_text(f"FROM {_IMAGE}\nENV BUILT=here\n", encoding="utf-8")
+    sail = repository / "vendor" / "bin" / "sail"
+    sail.parent.mkdir()
+    sail.write_text('#!/bin/sh\nexec in-container "$@"\n', encoding="utf-8")
+    sail.chmod(0o755)
+    (repository / ".gitignore").write_text("/vendor\n", encoding="utf-8")
+    (repository / "compose.yaml").write_text(_COMPOSE, encoding="utf-8")
     _configure(
         repository,
         f"""
+[environment.set]
+APP_PORT = "0"
+[workspace]
+copy = ["vendor"]
 [workspace.docker]
 engine = {json.dumps(str(engine))}
 service = "laravel.test"
-compose = ["compose.yml"]
 workdir = "/var/www/html"
 """,
     )
-    work = play({"run": "in-container cat /etc/inside > seen.txt"})
-    checks = ["grep inside /var/www/html/seen.txt /etc/inside"]
+    work = play({"run": "vendor/bin/sail cat /etc/inside > seen.txt"})
+    checks = [
+        "grep inside /var/www/html/seen.txt /etc/inside",
+        'test "$LARAVEL_SAIL $BUILT $SEEN_PORT" = "1 here 0"',
+    ]
     task_id = kapelle.submit(work, repository, agent="rehearsal", checks=checks)
     task = kapelle.wait(task_id, timeout_s=180)
     said = kapelle.output(task_id, "err").decode()

@@ -92,6 +92,23 @@ def test_one_side_acts_and_the_other_verifies_with_a_refinement(
     assert run["reason"].startswith("consensus in 2 rounds, but it was not done: ")
 
 
+def test_one_agent_on_both_sides_and_an_act_after_a_disagreement(
+    kapelle: Instance, repository: Path
+) -> None:
+    told = r"You took part[\s\S]*Use tabs[\s\S]*Use spaces[\s\S]*WRITE IT DOWN"
+    split = (
+        rule(f"{STATE} one", stance("agree", "Use tabs"))
+        + rule(f"{STATE} two", stance("disagree", "Use spaces"))
+        + rule(told, {"write": "open.txt", "content": "tabs or spaces\n"})
+    )
+    cast(kapelle, both=split)
+    spec = {"prompt": "Tabs?", "agent": "both", "rounds": 1, "action": "WRITE IT DOWN"}
+    run = perform(kapelle, "debate", repository, **spec)
+    assert (run["status"], run["reason"]) == ("completed", "disagreement after 1 round")
+    assert run["result"]["debates"][0]["verifications"] == []
+    assert on_branch(repository, run, "open.txt") == "tabs or spaces\n"
+
+
 def test_what_does_not_fit_is_refused(kapelle: Instance, repository: Path) -> None:
     for spec, told in (
         ({"sides": ["left"]}, "two sides"),

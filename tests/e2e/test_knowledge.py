@@ -371,3 +371,15 @@ def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
     instance.wait(instance.submit("Hello", repository))
     [store] = [one for one in instance.get("/projects") if one["name"] == "store"]
     assert (store["archived_at"], store["work"]) == (None, 8)
+    # It is not deleted with what belongs to it.
+    refused = instance.cli("project", "delete", "store")
+    assert refused.returncode == 2
+    assert "it has 6 tasks, 2 runs, 1 schedules, 1 learnings, 1 notes" in refused.stderr
+    assert "kapelle project archive store" in refused.stderr
+    instance.cli("project", "switch", "empty", cwd=repository, check=True)
+    instance.post("/notes", {"key": "k", "value": "v", "scope": "project:empty"})
+    assert "it has 1 notes" in instance.cli("project", "delete", "empty").stderr
+    instance.cli("notes", "delete", "k", "--scope", "project:empty", check=True)
+    instance.cli("project", "delete", "empty", check=True)
+    assert "There is no project 'empty'" in instance.cli("project", "delete", "empty").stderr
+    assert instance.wait(instance.submit("Hello", repository))["project"] is None

@@ -309,6 +309,40 @@ def test_an_agent_resolves_the_conflict_and_the_task_is_merged(
     assert "Keep both lines." in told
 
 
+def test_the_base_is_taken_in_by_the_attempt_and_once(tmp_path: Path) -> None:
+    """Not by the request: until an attempt is claimed the branch stays, and a death amid it leaves
+    an attempt that goes on."""
+    repository = make_repository(tmp_path / "repository")
+    kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="1")
+    try:
+        kapelle.start()
+        script = 'printf "%s" "$1" > told.txt\nprintf "mine\\ntheirs\\n" > same.txt'
+        task_id = conflicting(kapelle, repository, command_agent(kapelle, "resolver", script))
+        branch = kapelle.task(task_id)["workspace"]["branch"]
+        before = git(repository, "rev-parse", branch)
+        other = kapelle.play("[[do]]\nsleep = 60", tmp_path)  # in place
+        kapelle.wait_for_status(other, "running")
+        kapelle.post(f"/tasks/{task_id}/resume", {"merge": True})
+        with pytest.raises(ApiError, match="is queued; it cannot be resumed"):
+            kapelle.post(f"/tasks/{task_id}/resume", {"merge": True})
+        assert git(repository, "rev-parse", branch) == before
+        kapelle.kill()
+        kapelle.start(KAPELLE_FAILPOINT="prepare_after_workspace@1")
+        kapelle.post(f"/tasks/{other}/cancel")
+        kapelle.await_death()
+        assert git(repository, "rev-parse", f"{branch}^1") == before
+        kapelle.start()
+        task = kapelle.wait(task_id)
+        assert (task["status"], len(task["attempts"])) == ("completed", 2), task["reason"]
+        assert task["attempts"][1]["mode"] == "resume"
+        assert git(repository, "rev-list", "--count", "--merges", f"main..{branch}") == "1"
+        told = git(repository, "show", f"{branch}:told.txt")
+        assert told.count("It was just merged into your branch") == 1
+        assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["same.txt", "told.txt"]
+    finally:
+        kapelle.destroy()
+
+
 def test_an_agent_that_leaves_markers_behind_has_not_completed(
     kapelle: Instance, repository: Path
 ) -> None:

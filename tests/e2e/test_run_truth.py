@@ -43,6 +43,7 @@ async def own(ctx, spec):
     assert kapelle.process is not None
     assert kapelle.process.poll() is None
     assert [item["id"] for item in kapelle.get("/runs")["runs"]] == [run["id"]]
+    assert (kapelle.home.runs / run["id"] / "events.jsonl").exists()
 
 
 def test_conflict_markers_are_never_merged(kapelle: Instance, repository: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs whatever their pattern: budgets, secrets, history, merging, and what is refused."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,26 @@ def test_secrets_of_a_run_stay_out_of_the_database(kapelle: Instance, repository
     path = kapelle.home.database
     for part in path.parent.glob(f"{path.name}*"):
         assert b"hush-hush" not in part.read_bytes()
+
+
+def test_its_history_is_in_plain_files(kapelle: Instance, repository: Path) -> None:
+    run = perform(kapelle, "loop", repository, prompt=play({"result": "x"}), until=["true"])
+    directory = kapelle.home.runs / run["id"]
+    deadline = time.monotonic() + 10
+    while not (directory / "result.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lines = (directory / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "run.created"
+    assert kinds[-1] == "run.completed"
+    assert "task.completed" in kinds
+    numbers = [event["seq"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert json.loads((directory / "result.json").read_text(encoding="utf-8"))["result"]
+    status = json.loads((directory / "status.json").read_text(encoding="utf-8"))
+    assert status["status"] == "completed"
+    assert (directory / "events.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_merging_and_putting_away(kapelle: Instance, repository: Path) -> None:

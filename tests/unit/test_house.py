@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "kapelle"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["kapelle"]
 BUDGETS: dict[str, list[int]] = HOUSE["budgets"]
 SMALLEST, LARGEST, SMALL_USER = 35, 600, 60
+LONGEST_PATTERN, LONGEST_PLAY = 250, 80
 # A package whose modules are looked up by the name of what they hold: each stands for itself.
 FOUND_BY_NAME = {"adapters", "patterns"}
 STANDING = {"__init__", "__main__"}
@@ -100,6 +101,20 @@ def test_no_module_has_a_single_small_user() -> None:
         and modules()[name].parent.name not in FOUND_BY_NAME
     ]
     assert lonely == []
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "patterns").glob("*.py")), ids=lambda p: p.stem)
+def test_a_pattern_is_read_in_one_go(path: Path) -> None:
+    """A file with its spec, or a part of it; the context is what all of them call."""
+    assert _lines(path) <= LONGEST_PATTERN or path.stem == "context"
+    for node in _tree(path).body:
+        if isinstance(node, ast.AsyncFunctionDef) and _registers(node):
+            assert (node.end_lineno or 0) - node.lineno < LONGEST_PLAY
+
+
+def _registers(node: ast.AsyncFunctionDef) -> bool:
+    calls = [one.func for one in node.decorator_list if isinstance(one, ast.Call)]
+    return any(isinstance(call, ast.Name) and call.id == "pattern" for call in calls)
 
 
 def test_every_module_is_named_by_nouns_of_the_glossary() -> None:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -212,7 +213,7 @@ class Verdict:
     failure: Failure | None = None
 
 
-class Agent:
+class Agent(ABC):
     """The adapter of one agent: which command to run, what its lines and its end mean.
 
     It is made as Adapter(name, settings), and never spawns, stores or retries. A subclass says
@@ -251,9 +252,9 @@ class Agent:
         files = tuple(file.replace("{home}", home) for file in access.login_files)
         self.access = replace(access, login_files=files)
 
+    @abstractmethod
     def command(self, request: AgentRequest) -> Command:
         """The command for one attempt; raises AgentMisconfigured when there is none."""
-        raise NotImplementedError
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What one line of standard output says; any text is accepted."""

@@ -173,7 +173,8 @@ class _InTerminal(Agent):
     hears = False
 
     def command(self, request: AgentRequest) -> Command:
-        made = super().command(replace(request, interactive=True))
+        # Its own adapter is behind it.
+        made = super().command(replace(request, interactive=True))  # type: ignore[safe-super]
         return replace(made, env={"TERM": "xterm-256color", "COLORTERM": "truecolor", **made.env})
 
     def parse(self, line: str) -> list[AgentEvent]:

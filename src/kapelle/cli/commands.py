@@ -40,7 +40,7 @@ merge       merge:merge  Merge the branches of tasks and runs into their bases, 
 pr          merge:pr  Push what a task or a run did and open a pull request, or update it.
 search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
-project     projects:project  Make projects, rename them, put them away, switch between them.
+project     projects:project  Make, rename, archive, delete projects, switch between them.
 templates   templates:templates  Keep guidelines for work of one kind, and see what comes of it.
 notes       coordination:notes  Read and write notes that agents and people share.
 locks       coordination:locks  Hold files of a checkout, so that no agent changes them.

@@ -10,7 +10,7 @@ from kapelle.cli.output import say
 from kapelle.cli.pages import Items, whole_list
 from kapelle.client.http import Connection
 
-project = command_group("Make projects, rename them, put them away, switch between them." + LISTS)
+project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
 _PATH = "/projects"
 Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("project"))]
 
@@ -69,3 +69,10 @@ def archive(
     """Put a project away with all its ended work, which is kept; new work takes it out again."""
     yield Connection().put(_PATH, {"name": name, "archived": not undo})
     say(f"{name} is {'back' if undo else 'put away'}.")
+
+
+@project.command()
+def delete(name: Name) -> Report:
+    """Delete a project to which nothing belongs."""
+    yield Connection().delete(_PATH, {"name": name})
+    say(f"{name} is gone.")

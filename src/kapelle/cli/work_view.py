@@ -161,7 +161,7 @@ def headline(attempt: Task) -> str:
         "" if asked else ending(attempt["exit"]),
         between(attempt["started_at"], attempt["ended_at"]),
         size(attempt["output_bytes"]),
-        "resumed" if attempt["mode"] == "resume" else "",
+        "" if attempt["mode"] == "fresh" else "resumed",
     ]
     return ", ".join(filter(None, facts))
 

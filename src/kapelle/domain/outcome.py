@@ -10,7 +10,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 
 Waiting = Literal["input", "rate_limit"]
-Mode = Literal["fresh", "resume"]
+Mode = Literal["fresh", "resume", "merge"]
 
 # A limit that does not say when it ends is asked again after this long, then after twice as long.
 _UNSTATED = timedelta(seconds=60)

@@ -81,7 +81,7 @@ class Attempt(Record):
     diagnosis: str | None
     memory: list[Remembered] | None = None  # the learnings that it was told
     warnings: list[Warning]
-    mode: Literal["fresh", "resume"]
+    mode: Literal["fresh", "resume", "merge"]  # merge: until its base is in its branch
     claimed: Literal["success", "failure"] | None
     session_id: str | None
     usage: Usage | None

@@ -127,9 +127,9 @@ def _left(connection: Connection, parent_id: str, limits: Children) -> float | N
     return None if found is None else left_usd(*found)
 
 
-def own_key(parent_id: str, key: str | None) -> str | None:
-    """An idempotency key that no other attempt's nor the owner's can be."""
-    return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}" if key else None
+def own_key(parent_id: str | None, key: str | None) -> str | None:
+    """An idempotency key; an attempt's is none that another attempt or the owner can have."""
+    return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}" if parent_id and key else key
 
 
 def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:

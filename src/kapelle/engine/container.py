@@ -13,6 +13,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+import psutil
+
 from kapelle.domain.errors import WorkspaceError
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Parts
@@ -26,29 +28,39 @@ TOLD = (
     f"write `{SCRIPT} COMMAND ARGUMENT…`. The files in it are those of your working directory."
 )
 _log = logging.getLogger("kapelle.container")
-_BEGIN_S, _REMOVE_S, _MOST_OUTPUT = 1200.0, 120.0, 100_000
+_BEGIN_S, _END_S, _REMOVE_S, _MOST_OUTPUT = 1200.0, 30.0, 120.0, 100_000
 _NAMES = ("KAPELLE_TASK_ID", "KAPELLE_RUN_ID")
 _HEAD = """\
 #!/bin/sh
-top={top} name={name} engine={engine}
+{set}top={top} name={name} engine={engine} marks={marks}
 """
 _EXEC = """\
 # Runs a command in the container of this workspace, and ends it there when this is ended.
 here=$(pwd -P)
 case "$here/" in "$top"/*) inside=${{here#"$top"}} ;; *) inside= ;; esac
-mark=$$-$(date +%s)
+# As long as its mark is there, it may be that it still runs there.
+mark=$(mktemp "$marks/XXXXXXXXXX") || mark=$$-$(date +%s)
+mark=${{mark##*/}}
 end() {{
   trap '' TERM INT HUP
-  sought=$mark mark=
-  enter /bin/sh -c 'for one in /proc/[0-9]*; do
-    grep -q "KAPELLE_INSIDE=$0" "$one/environ" && kill -9 "${{one#/proc/}}"
-  done' "$sought" >/dev/null 2>&1
+  "${{marks%/*}}/end" "$mark"
   exit 143
 }}
 trap end TERM INT HUP
 {enter}
 enter "$@" &
 wait $!
+code=$?
+rm -f "$marks/$mark"
+exit $code
+"""
+_END = """\
+# Ends what runs in the container by a mark.
+inside= mark=
+{enter}
+enter /bin/sh -c 'for one in /proc/[0-9]*; do
+  grep -q "KAPELLE_INSIDE=$0" "$one/environ" && kill -9 "${{one#/proc/}}"
+done; :' "$1" >/dev/null 2>&1 && rm -f "$marks/$1"
 """
 _IN_IMAGE = """\
 enter() {{
@@ -86,6 +98,7 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
     if worktree is None or not settings.workspace.docker.wanted:
         return None
     script = await asyncio.to_thread(_written, parts.home, settings, worktree)
+    await end_left(parts)
     ended = await _run(parts, script.parent, "begin", _BEGIN_S)
     if ended.code:
         told = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip()[-500:]
@@ -97,9 +110,25 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
     return script
 
 
-async def _run(parts: Parts, place: Path, script: str, timeout_s: float) -> Finished:
+async def end_left(parts: Parts) -> None:
+    """End what runs in containers though its command here was killed, and could not end it: what
+    an engine executes belongs to the engine."""
+
+    def left() -> list[Path]:
+        marks = [*parts.home.containers.glob("*/marks/*")]
+        going = [*psutil.process_iter(["cmdline"])] if marks else []
+        here = "\0".join(word for one in going for word in one.info["cmdline"] or ())
+        return [mark for mark in marks if mark.name not in here]
+
+    for mark in await asyncio.to_thread(left):
+        await _run(parts, mark.parents[1], "end", _END_S, mark.name)
+
+
+async def _run(
+    parts: Parts, place: Path, script: str, timeout_s: float, *arguments: str
+) -> Finished:
     env = passed(parts.environ, parts.settings().environment.pass_)
-    command = Command([str(place / script)], env, place, timeout_s, _MOST_OUTPUT)
+    command = Command([str(place / script), *arguments], env, place, timeout_s, _MOST_OUTPUT)
     return await asyncio.to_thread(Running(command).run)
 
 
@@ -115,16 +144,23 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
     digest = hashlib.sha256(top.encode("utf-8", "surrogateescape")).hexdigest()[:10]
     name = f"kapelle-{re.sub('[^a-z0-9]+', '-', worktree.name.lower()).strip('-')[:40]}-{digest}"
     place = home.containers / name
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
         "top": shlex.quote(top), "name": name, "engine": shlex.quote(docker.engine),
+        "marks": shlex.quote(str(place / "marks")),
+        # A compose file may use them.
+        "set": "".join(
+            f"export {one}={shlex.quote(value)}\n"
+            for one, value in settings.environment.set.items()
+        ),
         "names": "".join(
             f'-e {one}="${{{one}-}}" ' for one in (*_NAMES, *settings.environment.set)
         ),
         **(_service(docker) if docker.service else _image(docker)),
     }  # fmt: skip
     enter, begin = (_IN_SERVICE, _BEGIN_SERVICE) if docker.service else (_IN_IMAGE, _BEGIN_IMAGE)
-    bodies = {SCRIPT: _EXEC.replace("{enter}", enter), "begin": begin, "remove": _REMOVE}
+    scripts = {SCRIPT: _EXEC, "end": _END, "begin": begin, "remove": _REMOVE}
+    bodies = {file: body.replace("{enter}", enter) for file, body in scripts.items()}
     texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
     for file, text in {"worktree": top, **texts}.items():
         path = place / file

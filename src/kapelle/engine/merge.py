@@ -35,14 +35,6 @@ from kapelle.store.events import CHECKED
 from kapelle.workspaces import Candidate, Diff, checkouts_around, git_in, working_directory
 
 _log = logging.getLogger("kapelle.merge")
-_CONFLICTS = """\
-{base} has moved on. It was just merged into your branch, and these files conflict:
-{found}
-They hold conflict markers (<<<<<<<, =======, >>>>>>>). Resolve each so that what you did and what
-{base} did both hold, leave no marker behind, and see that the work still does what it was to do."""
-_CLEAN = """\
-{base} has moved on. It was just merged into your branch, without conflicts. See that the work still
-does what it was to do, and mend it where it does not."""
 _SHOWN, _SHOWN_LINES = 4_000, 15
 
 
@@ -400,20 +392,3 @@ async def clear_aside(parts: Parts, owner: str) -> None:
         await parts.end_process(process, "this merge is over")
     await forget_processes(parts, owner)
     await parts.workspaces.discard(owner)
-
-
-async def take_in_base(parts: Parts, task: Task, message: str | None) -> str:
-    """Merge its base into the branch of an ended task, where they conflict with markers in the
-    files; what its agent is told of that."""
-    base, directory = task.workspace.base, task.directory
-    if task.workspace.branch is None or task.workspace.owner is not None or base is None:
-        raise Conflict(f"{task.id} has no branch of its own, into which its base could be merged.")
-    await recall(parts, task)
-    brought = brought_along(parts.work_settings(directory).workspace, directory)
-    await parts.workspaces.create(task.id, Path(directory), base, *brought)
-    conflicts = await parts.workspaces.take_in(
-        task.id, base, f"Merge {base}\n\nTask: {task.id}", as_base=True
-    )
-    found = "\n".join(f"- {name}" for name in conflicts)
-    told = _CONFLICTS.format(base=base, found=found) if conflicts else _CLEAN.format(base=base)
-    return f"{told}\n\n{message or ''}".strip()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
 from kapelle.engine import archive
-from kapelle.engine.container import remove_containers
+from kapelle.engine.container import end_left, remove_containers
 from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
 from kapelle.home import write_private
@@ -62,6 +62,7 @@ class Upkeep:
             await _guarded("stopping checks", stop_unknown_steps, parts)
             await _guarded("finding worktrees", put_away_unknown_worktrees, parts, setbacks)
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
+        await _guarded("ending commands in containers", end_left, parts)
         await _guarded("removing containers", remove_containers, parts)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
         await _guarded("packing attempts", archive.pack_ended, parts, self._not_packed)

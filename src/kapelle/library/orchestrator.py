@@ -18,8 +18,8 @@ from kapelle.library.interaction import Auto, Caller, CallerThread, Interaction,
 from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
+from kapelle.patterns.roles import TeamResult
 from kapelle.patterns.team import TeamSpec, team
-from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
 from kapelle.workspaces.sync import AUTHOR, create_or_dismiss, library_home

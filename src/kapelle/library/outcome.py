@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from kapelle.domain.budget import NOTHING, Spent
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.library.execution import block_on
-from kapelle.patterns.team_roles import TeamResult
+from kapelle.patterns.roles import TeamResult
 from kapelle.workspaces import Workspaces
 from kapelle.workspaces.sync import AUTHOR
 

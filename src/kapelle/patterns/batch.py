@@ -6,15 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kapelle.domain.errors import KapelleError, LimitReached, sentence
 from kapelle.domain.options import argument, command
-from kapelle.domain.specs import CheckSpec, Directory, Name, Priority, Seconds, Turns, field
+from kapelle.domain.specs import CheckSpec, Directory, Name, field
 from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern, shipped
 from kapelle.patterns.results import Failed, RunResult, TaskResult
-from kapelle.patterns.spec import PartSpec, PatternSpec, Role, RunChecks, argument_of
+from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role, RunChecks, argument_of
 
-# What an item says of its task, or of its run.
-_OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
+# What an item says of its run.
 _OF_RUN = ("agent", "model", "directory", "priority")
 
 
@@ -22,13 +21,8 @@ class ItemSpec(PartSpec):
     """One piece of work of a batch; as a plain string, its prompt."""
 
     title: Name | None = field(None, "what it is called; by default the first line of its prompt")
-    agent: Name | None = field(None, "who does it; by default the run's agent")
-    model: Name | None = field(None, "its model")
     directory: Directory | None = field(None, "where it is done, another repository too")
-    priority: Priority | None = field(None, "in the queue")
     checks: list[CheckSpec] = field([], "what must pass besides the batch's checks", max_length=100)
-    timeout_s: Seconds | None = field(None, "the longest that one attempt of its task may take")
-    max_attempts: Turns = field(1, "how often its task is tried when it fails", le=100)
     pattern: Name | None = field(
         None, "done by a run of this pattern, debate for example, instead of by a task"
     )
@@ -194,7 +188,7 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
         work = await ctx.task(
             item.prompt,
             title=item.label,
-            **{name: getattr(item, name) for name in _OF_TASK},
+            **{name: getattr(item, name) for name in OF_TASK},
             checks=[*spec.checks, *item.checks],
             workspace="own",
         )

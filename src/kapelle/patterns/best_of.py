@@ -4,12 +4,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
-from kapelle.patterns.candidates import CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import (
     AgentName,
+    CandidateSpec,
     Direction,
     ModelName,
     PatternSpec,

@@ -7,11 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import counted
-from kapelle.patterns.candidates import CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
-from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role
+from kapelle.patterns.spec import AgentName, CandidateSpec, PatternSpec, Prompt, Role
 
 Side = Literal["one", "two"]
 PROMPTS = {

@@ -4,16 +4,17 @@ import json
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from kapelle.domain.json_schema import check_schema, written_out
+from kapelle.domain.json_schema import check_schema
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckKind, Name, field, prompt_argument
 from kapelle.patterns.context import Context
-from kapelle.patterns.loop_progress import Iteration, Judgement, LoopLog, LoopResult
+from kapelle.patterns.loop_progress import Iteration, LoopLog, LoopResult
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Decision, Failed, Judgement, Rating
+from kapelle.patterns.roles import JUDGE
 from kapelle.patterns.spec import (
     Direction,
     PatternSpec,
@@ -26,7 +27,6 @@ from kapelle.patterns.spec import (
 )
 
 _OUTPUT = 12_000
-Score = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LoopSpec(PatternSpec):
@@ -78,7 +78,7 @@ class LoopSpec(PatternSpec):
     judge_model: Name | None = field(
         None, "the judge's model", metavar="NAME", complete="model", implies={"eval_mode": "agent"}
     )
-    target: Score | None = field(
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = field(
         None, "the number that is good enough: done when it is reached, else failed"
     )
     max_iterations: int = field(10, "the most iterations; 0 for any number", ge=0, le=1_000_000)
@@ -126,16 +126,7 @@ class LoopSpec(PatternSpec):
     @model_validator(mode="after")
     def _schema_asks_for_what_decides(self) -> "LoopSpec":
         if self.eval_schema is not None:
-            asked = written_out(self.eval_schema).get("properties", {})
-            wanted = ("score",) if self.optimises else ("done", "continue")
-            kinds = {"number", "integer"} if self.optimises else {"boolean"}
-            found = [asked[name] for name in wanted if name in asked]
-            types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
-            if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
-                kind = "a number" if self.optimises else "true or false"
-                raise ValueError(
-                    f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
-                )
+            Judgement.require(self.eval_schema, scored=self.optimises)
         return self
 
     @model_validator(mode="after")
@@ -159,20 +150,7 @@ class LoopSpec(PatternSpec):
         return self
 
 
-_JUDGE = """You judge work that others did in this directory. {wanted}
-Look at the files yourself; change nothing.
-
-## What was asked for
-{task}
-
-## How to judge
-{criteria}
-
-## What was changed so far
-{changes}"""
-
-
-@pattern("loop", spec=LoopSpec, prompts={"judge": _JUDGE})
+@pattern("loop", spec=LoopSpec, prompts={"judge": JUDGE})
 async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
     """Repeat a prompt or steps until a condition holds, or to make a number better."""
     log = ctx.keep(LoopLog(spec, await ctx.commit("Before the loop"), is_git=ctx.is_git))
@@ -224,16 +202,6 @@ async def _put_back(ctx: Context, commit: str | None) -> None:
         await ctx.revert(commit)
 
 
-class Decision(BaseModel):
-    done: bool = Field(description="whether the work is done")
-    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
-
-
-class Rating(BaseModel):
-    score: float = Field(description="the score", allow_inf_nan=False)
-    reasoning: str = Field(default="", description="why, and what would make it better")
-
-
 async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) -> Judgement:
     """Judge what is in the workspace now."""
     if spec.eval_mode == "agent":
@@ -263,7 +231,7 @@ async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
     better = "lower is better" if spec.direction == "minimize" else "higher is better"
     prompt = ctx.prompt(
         "judge",
-        _JUDGE,
+        JUDGE,
         wanted=f"Give it a score: {better}." if spec.optimises else "Decide whether it is done.",
         task=spec.subject,
         criteria=spec.eval_prompt or "Judge by what was asked for.",
@@ -276,12 +244,4 @@ async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
     else:
         found = (await asked(Rating if spec.optimises else Decision)).model_dump()
         text = found["reasoning"]
-    if spec.optimises:
-        score = found.get("score")
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            raise Failed(f"the judge's answer has no number named score: {text[:300]}")
-        return Judgement(True, float(score), text)
-    done = found.get("done", None if "continue" not in found else not found["continue"])
-    if not isinstance(done, bool):
-        raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
-    return Judgement(done, None, text, None if done else text)
+    return Judgement.read(found, text, scored=spec.optimises)

@@ -1,7 +1,6 @@
 """What the iterations of a loop brought: verdicts, the best, convergence, and the feedback."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -9,7 +8,7 @@ from pydantic import BaseModel
 
 from kapelle.domain.text import counted
 from kapelle.patterns.context import StoppedBy
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Failed, Judgement
 
 if TYPE_CHECKING:
     from kapelle.patterns.loop import LoopSpec
@@ -41,16 +40,6 @@ class LoopResult(BaseModel):
     best: Iteration | None = None
     scores: list[float | None] = []
     commit: str | None = None
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """passed is for conditions, score for numbers; output is what the next iteration is told."""
-
-    passed: bool
-    score: float | None
-    output: str
-    problem: str | None = None
 
 
 class _End(NamedTuple):

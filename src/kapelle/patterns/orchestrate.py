@@ -1,34 +1,23 @@
 """A goal: an agent conducts others, changes its plan as they go, and ends with evidence only."""
 
 from functools import partial
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import field
+from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
+from kapelle.patterns.roles import CONDUCTOR, PlannedPart, Turn, Verdict
 from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import Plan, Questions, Subgoal, pursue
+from kapelle.patterns.subgoals import pursue
 
 _SAID, _LOG, _MOST_PARTS = 800, 3_000, 100
 _PROBLEM = "What was wrong with your last answer, which changed nothing"
-_CONDUCT = """\
-You conduct coding agents towards a goal. You do not do the work: what you change in files is \
-thrown away. Each turn you are told the state, and answer with what is to change in the plan; \
-then all parts that are open are done at once, each by an agent in a worktree of its own as soon \
-as those that it depends on are merged, and you are called again. Give a part that failed a task \
-that says what to do otherwise, and it is tried again with the end of its log. Where only repeated \
-tries against a command will do, make it a loop with checks. If you have tools of Kapelle, \
-task_logs and task_diff show more of what was done; hand out work by your answer alone. Say done \
-when the goal is reached: it is then verified by others, not by you."""
-_JUDGE = """\
-You judge whether a goal is reached by the work in this directory, which others did. Look at the \
-files and try what can be tried; what is claimed counts for nothing."""
 
 
 class OrchestrateSpec(PatternSpec):
@@ -70,56 +59,17 @@ class OrchestrateSpec(PatternSpec):
         return [self.role(None), self.role(self.worker), *judges]
 
 
-class Part(Subgoal):
-    kind: Literal["task", "loop", "orchestrate"] = Field(
-        "task", description="loop tries until its checks pass, orchestrate has a conductor below"
-    )
-    checks: list[str] = Field([], description="commands that must pass", max_length=20)
-
-
-class Turn(BaseModel):
-    parts: list[Part] = Field([], description="new parts, and those to do again, by their ids")
-    drop: list[str] = Field([], description="ids of parts that are not needed any more")
-    done: bool = Field(False, description="whether the goal is reached")
-    impossible: str = Field("", description="why the goal cannot be reached, if it cannot")
-    questions: Questions = []
-
-
-class Verdict(BaseModel):
-    reached: bool = Field(description="is the goal reached, as a whole?")
-    reason: str = Field(description="what you saw, and what is missing")
-
-
-class Evidence(BaseModel):
-    """What a command of the goal found, and on what."""
-
-    name: str
-    passed: bool
-    commit: str | None
-    output: str
-
-
-class PlannedPart(Part):
-    """A part of the plan with what became of it."""
-
-    status: Literal["open", "merged", "failed", "conflict", "blocked"] = "open"
-    reason: str | None = None
-    said: str = ""
-    log: str = ""
-    work: list[str] = Field(default=[])  # the tasks and runs that did it, the last one last
-
-
 class OrchestrateResult(BaseModel):
     reason: str = ""
     goal_complete: bool = False
     iterations: int = 0
     plan: list[PlannedPart] = []
-    checks: list[Evidence] = []
+    checks: list[CheckResult] = []
     verdict: Verdict | None = None
     commit: str | None = None
 
 
-@pattern("orchestrate", spec=OrchestrateSpec, prompts={"conduct": _CONDUCT, "judge": _JUDGE})
+@pattern("orchestrate", spec=OrchestrateSpec, prompts=CONDUCTOR)
 async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
     """Have an agent plan, delegate and change its plan until checks or a judge see the goal."""
     result = ctx.keep(OrchestrateResult(commit=await ctx.commit("Before the conductor")))
@@ -133,7 +83,7 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         except Failed as failure:
             turn, problem = Turn(), failure.reason
         else:
-            problem = _apply(result, turn)
+            result.plan, problem = turn.applied_to(result.plan, _MOST_PARTS)
         if turn.impossible:
             await _show(ctx, result, "failed", turn.impossible)
             raise Failed(f"the conductor gave up: {turn.impossible}", result)
@@ -154,25 +104,6 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
             raise Failed(f"no progress in {counted(idle, 'iteration')}: {lack}", result)
     rounds = counted(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {_lack(result)}", result)
-
-
-def _apply(result: OrchestrateResult, turn: Turn) -> str:
-    """Change the plan; what is wrong with the change, which is then not made at all."""
-    left = {part.id: part for part in result.plan if part.id not in turn.drop}
-    for part in turn.parts:
-        before = left.get(part.id)
-        if before is not None and before.status == "merged":
-            return f"{part.id} is merged already: what is to be changed about it is a new part"
-        told = before.model_dump(include={"work", "log", "reason"}) if before else {}
-        left[part.id] = PlannedPart(**part.model_dump(), **told)
-    if len(left) > _MOST_PARTS:
-        return f"a plan has at most {_MOST_PARTS} parts, and this would have {len(left)}"
-    if left and (problem := Plan(subgoals=[*left.values()]).in_order()[1]):
-        return problem
-    for one in left.values():
-        one.status = "open" if one.status == "blocked" else one.status
-    result.plan = list(left.values())
-    return ""
 
 
 async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) -> int:
@@ -247,17 +178,16 @@ async def _is_reached(
     """Whether the goal is seen: by its commands, or by a judge once the conductor says so."""
     await _show(ctx, result, "verify")
     if spec.until:
-        result.checks = [
-            Evidence(name=one.verdict, passed=one.passed, commit=one.commit, output=one.output)
-            for one in (await ctx.check(*spec.until)).checks
-        ]
+        result.checks = (await ctx.check(*spec.until)).checks
         if result.commit is not None:
             # What a check leaves behind does not join the work.
             await ctx.revert(result.commit)
         return all(check.passed for check in result.checks)
     if not claimed:
         return False
-    asked = ctx.prompt("judge", _JUDGE, the_goal=spec.goal, what_was_changed=await ctx.changes())
+    asked = ctx.prompt(
+        "judge", CONDUCTOR["judge"], the_goal=spec.goal, what_was_changed=await ctx.changes()
+    )
     try:
         result.verdict = await ctx.query(asked, Verdict, title="Judge", agent=spec.judge)
     except Failed as failure:
@@ -267,7 +197,7 @@ async def _is_reached(
 
 def _lack(result: OrchestrateResult) -> str:
     """What is known to be missing, the evidence before the plan."""
-    failed = [check.name for check in result.checks if not check.passed]
+    failed = [check.verdict for check in result.checks if not check.passed]
     if failed:
         return f"{', '.join(failed)} failed"
     if result.verdict is not None:
@@ -292,28 +222,17 @@ async def _state(
     limits += [f"{spec.max_workers} parts at the same time", f"{_MOST_PARTS} parts in all"]
     limits += ["no conductor below you"] if spec.max_depth == 1 else []
     limits += [f"{value:g} {name} left" for name, value in left if value is not None]
-    checks = [f"{one.name}:\n{one.output[-_LOG:]}" for one in result.checks if not one.passed]
+    checks = [f"{one.verdict}:\n{one.output[-_LOG:]}" for one in result.checks if not one.passed]
     verdict = result.verdict.reason if result.verdict else ""
     prompt = ctx.prompt(
         "conduct",
-        _CONDUCT,
+        CONDUCTOR["conduct"],
         questions="" if spec.ask else "Nobody can be asked: leave questions empty.",
         the_goal=spec.goal,
         what_decides=", ".join(check.label for check in spec.until) or "a judge, who looks",
-        the_plan="\n".join(map(_told, result.plan)) or "There is none yet: make one.",
+        the_plan="\n".join(part.told for part in result.plan) or "There is none yet: make one.",
         what_the_last_verification_found="\n".join(checks) or verdict,
         what_was_changed_so_far=await ctx.changes() if result.plan else "",
         limits="; ".join(limits),
     )
     return prompt + "".join(f"\n\n## {name}\n{text}" for name, text in told.items() if text)
-
-
-def _told(part: PlannedPart) -> str:
-    after = f" after {', '.join(part.depends_on)}" if part.depends_on else ""
-    line = f"- {part.id} ({part.kind}{after}), {part.status}: {part.title}"
-    if part.work:
-        line += f" [{part.work[-1]}]"
-    if part.status == "merged":
-        return f"{line}\n  said: {part.said}" if part.said else line
-    reason = f"\n  {part.reason}" if part.reason else ""
-    return line + reason + (f"\n  the end of its log:\n{part.log}" if part.log else "")

@@ -5,26 +5,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.domain.options import argument, command
-from kapelle.domain.specs import (
-    MAX_PROMPT_BYTES,
-    CheckSpec,
-    Directory,
-    Name,
-    Priority,
-    Seconds,
-    Text,
-    field,
-)
+from kapelle.domain.specs import MAX_PROMPT_BYTES, CheckSpec, Directory, Name, Text, field
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import PartSpec, PatternSpec, Role
-
-# What a step says of its task.
-_OF_STEP = (
-    "agent", "model", "directory", "priority", "system_prompt", "checks", "timeout_s",
-    "max_attempts",
-)  # fmt: skip
+from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role
 
 
 class StepSpec(PartSpec):
@@ -33,18 +18,13 @@ class StepSpec(PartSpec):
     name: Name | None = field(
         None, "what the step is called; by default the first line of its prompt"
     )
-    agent: Name | None = field(None, "who does this step; by default the run's agent")
-    model: Name | None = field(None, "the model of this step")
     directory: Directory | None = field(
         None, "where this step works; elsewhere than in the repository with workspaces each"
     )
-    priority: Priority | None = field(None, "of this step's task in the queue")
     system_prompt: Text | None = field(
         None, "standing instructions for this step", max_length=MAX_PROMPT_BYTES
     )
     checks: list[CheckSpec] = field([], "what must pass for the step to be done", max_length=100)
-    timeout_s: Seconds | None = field(None, "the longest that one attempt of this step may take")
-    max_attempts: int = field(1, "how often it is tried when it fails", ge=1, le=100)
 
     @property
     def label(self) -> str:
@@ -132,7 +112,7 @@ async def play_steps(
         task = await ctx.task(
             step.prompt + note,
             title=f"{step.label} ({number}/{len(steps)})",
-            **{name: getattr(step, name) for name in _OF_STEP},
+            **{name: getattr(step, name) for name in (*OF_TASK, "system_prompt", "checks")},
             continue_from=played[-1].task.id if played else before,
             workspace="own" if own else "run",
             afresh=own,

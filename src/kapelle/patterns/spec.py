@@ -11,9 +11,11 @@ from kapelle.domain.specs import (
     CheckKind,
     CheckSpec,
     Name,
+    Priority,
     Seconds,
     Spec,
     Text,
+    Turns,
     WorkSpec,
     field,
 )
@@ -52,6 +54,24 @@ Direction = Annotated[
 ]
 
 
+class CandidateSpec(Spec):
+    """One who tries; as a plain string, agent or agent:model."""
+
+    agent: Name | None = field(None, "who tries; by default the run's agent")
+    model: Name | None = field(None, "the model it uses")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            agent, colon, model = value.partition(":")
+            if colon and not (agent.strip() and model.strip()):
+                lacks = "model" if agent.strip() else "agent"
+                raise ValueError(f"{value!r} lacks the {lacks}: write AGENT or AGENT:MODEL")
+            return {"agent": agent or None, "model": model or None}
+        return value
+
+
 def refuse(problems: Mapping[str, object]) -> None:
     """Raise ValueError with the first of these sentences that is true."""
     for sentence in (text for text, is_so in problems.items() if is_so):
@@ -66,10 +86,19 @@ class Role(NamedTuple):
     system_prompt: str | None
 
 
+# What such a piece says of the task that does it.
+OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
+
+
 class PartSpec(Spec):
     """One of several pieces of work; as a plain string, its prompt."""
 
     prompt: Prompt = Field(description="what is to be done")
+    agent: Name | None = field(None, "who does it; by default the run's agent")
+    model: Name | None = field(None, "its model")
+    priority: Priority | None = field(None, "of its task in the queue")
+    timeout_s: Seconds | None = field(None, "the longest that one attempt of its task may take")
+    max_attempts: Turns = field(1, "how often its task is tried when it fails", le=100)
 
     @model_validator(mode="before")
     @classmethod

@@ -7,17 +7,17 @@ from pydantic import ConfigDict, Field
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
-from kapelle.patterns import team_roles as roles
+from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.results import Failed
+from kapelle.patterns.roles import Iteration, TeamResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import Iteration, Outcome, Subgoal, TeamResult
+from kapelle.patterns.subgoals import Plan, Workers, fenced, pursue
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
 _AS_STATED = "The goal is reached as it is stated."
-_ANSWER_ALONE = "Your answer is all that is wanted: change no files."
 
 
 class TeamSpec(PatternSpec):
@@ -134,17 +134,10 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
 
 
 @dataclass
-class _Team:
+class _Team(Workers):
     """What its members do in one iteration after another; the result is kept up to date by each."""
 
-    ctx: Context
-    spec: TeamSpec
-    result: TeamResult
     answers: dict[str, str]  # of people, by their questions
-
-    @property
-    def now(self) -> Iteration:
-        return self.result.iterations[-1]
 
     @property
     def planner(self) -> Who:
@@ -209,26 +202,21 @@ class _Team:
             what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
         for title in ("Plan", "Plan (again)"):
-            plan = await self.ctx.query(asked, roles.Plan, title=title, **self.planner)
+            plan = await self.ctx.query(asked, Plan, title=title, **self.planner)
             ordered, problem = plan.in_order()
             if problem is None:
                 break
             asked = f"{prompt}\n\n## Your plan before this one could not be used\n{problem}"
         else:
             raise Failed(f"the plan is unusable: {problem}")
-        now.subgoals = ordered[:most]
-        reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
-        now.outcomes = [Outcome.of(one, "blocked", reason) for one in ordered[most:]]
-        kept = {subgoal.id for subgoal in now.subgoals}
-        for subgoal in now.subgoals:
-            subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
+        now.take_up(ordered, most)
 
     async def work(self) -> None:
         """Do the subgoals at the same time, each merged when it is done."""
         now, ctx, result = self.now, self.ctx, self.result
         subgoals = [subgoal.model_dump(include={"id", "title"}) for subgoal in now.subgoals]
         await ctx.progress(iteration=now.number, phase="work", subgoals=subgoals)
-        await roles.pursue(ctx, now.subgoals, self.spec.max_workers, self._may_begin, self._do)
+        await pursue(ctx, now.subgoals, self.spec.max_workers, self.may_begin, self.do)
         now.commit = result.commit = await ctx.commit(f"Iteration {now.number}")
         result.final_output = now.said or result.final_output
 
@@ -252,95 +240,10 @@ class _Team:
             it_is_reached_when=self.result.success_criteria,
             what_was_verified=[f"`{check.name}` passed" for check in now.checks],
             what_the_workers_say=[outcome.told for outcome in now.outcomes],
-            what_was_changed=roles.fenced(changes) if changes else "",
+            what_was_changed=fenced(changes) if changes else "",
         )
         reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
         try:
             now.review = await self.ctx.query(prompt, roles.Review, title="Review", **reviewer)
         except Failed as failure:
             now.problem = failure.reason
-
-    def _before(self, subgoal: Subgoal) -> list[Outcome]:
-        return [outcome for outcome in self.now.outcomes if outcome.id in subgoal.depends_on]
-
-    def _may_begin(self, subgoal: Subgoal) -> bool:
-        """Whether all that a subgoal depends on is merged; otherwise it is blocked."""
-        before = self._before(subgoal)
-        undone = [outcome.title for outcome in before if outcome.status != "merged"]
-        if not undone and len(before) == len(set(subgoal.depends_on)):
-            return True
-        reason = f"it depends on what was not done: {', '.join(undone)}"
-        self.now.add(Outcome.of(subgoal, "blocked", reason))
-        return False
-
-    async def _do(self, subgoal: Subgoal) -> None:
-        outcome = Outcome.of(subgoal, "failed")
-        parts = self.ctx.prompt(
-            "work",
-            roles.PROMPTS["work"],
-            what_this_is_part_of=self.spec.goal,
-            what_is_wanted=_ANSWER_ALONE if subgoal.text_only else "",
-            in_a_browser=roles.IN_A_BROWSER if self.spec.playwright else "",
-            what_was_done_before_and_is_in_your_files=[
-                f"{other.title}: {other.excerpt(500) or 'done'}" for other in self._before(subgoal)
-            ],
-        )
-        asked = prompt = f"{subgoal.task}\n\n{parts}"
-        for _ in range(1 + self.spec.max_task_retries):
-            task = await self._ask(asked, subgoal)
-            outcome.tasks.append(task.id)
-            outcome.said, outcome.reason = task.text, task.reason
-            if task.ok:
-                await self._merge(subgoal, task, outcome)
-                break
-            asked = roles.again(prompt, task, in_place=not self.ctx.is_git)
-        self.now.add(outcome)
-
-    async def _ask(
-        self, prompt: str, subgoal: Subgoal, earlier: TaskResult | None = None
-    ) -> TaskResult:
-        # Whoever says it is done and has changed nothing is not done.
-        return await self.ctx.task(
-            prompt,
-            title=f"{subgoal.title} (conflict)" if earlier else subgoal.title,
-            agent=self.spec.worker,
-            model=self.spec.worker_model,
-            workspace="own",
-            checks=["diff_not_empty"] if self.ctx.is_git and not subgoal.text_only else [],
-            continue_from=earlier.id if earlier else None,
-        )
-
-    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> None:
-        if self.ctx.is_git and (task.changed or not subgoal.text_only):
-            async with self.ctx.lock("merge"):
-                merged = await self.ctx.merge(task)
-                if merged.conflict:
-                    outcome.status = "conflict"
-                    resolved = await self._resolve(subgoal, task, outcome)
-                    if resolved is None:
-                        return
-                    merged = await self.ctx.merge(resolved)
-            if not merged.ok:
-                outcome.status = "conflict" if merged.conflict else "failed"
-                outcome.reason = merged.problem
-                return
-            self.result.commit = merged.commit
-        outcome.status, outcome.reason = "merged", None
-
-    async def _resolve(
-        self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
-    ) -> TaskResult | None:
-        """Have both sides brought together; None, with the reason, if that did not come about."""
-        conflicts = await self.ctx.take_in(task)
-        files = {"files_from_the_top_of_the_repository": conflicts}
-        told = roles.PROMPTS["resolve"]
-        asked = self.ctx.prompt("resolve", told, **files, what_your_work_was=subgoal.task)
-        resolved = await self._ask(asked, subgoal, task)
-        outcome.tasks.append(resolved.id)
-        left = await self.ctx.conflicted(resolved, conflicts) if resolved.ok else []
-        await self.ctx.put_away(task)
-        if resolved.ok and not left:
-            return resolved
-        why = f"conflict markers are left in {', '.join(left)}" if left else resolved.reason
-        outcome.reason = f"its conflict with others' work was not resolved: {why}"
-        return None

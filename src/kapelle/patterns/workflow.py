@@ -7,12 +7,13 @@ from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, field
 from kapelle.domain.text import counted
 from kapelle.patterns import workflow_phases as phases
-from kapelle.patterns.candidates import CandidateSpec
+from kapelle.patterns import workflow_plan as plans
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
-from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.workflow_phases import Blocked, Phase, PhaseLimit, Phases, WorkflowResult
+from kapelle.patterns.spec import CandidateSpec, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.workflow_phases import Blocked, Phases
+from kapelle.patterns.workflow_plan import Phase, PhaseLimit, WorkflowResult
 
 _STALE = 2
 
@@ -101,7 +102,7 @@ class _Cycles(Phases):
         if now.phase == "assess":
             await self.show()
             prompt = self.told("assess")
-            (plan, now.contract), work = await self.ask("assess", prompt, phases.read_assessment)
+            (plan, now.contract), work = await self.ask("assess", prompt, plans.read_assessment)
             now.replan(plan)
             await self.log(work, work.text)
             now.phase, now.cycle = "review", 1
@@ -130,9 +131,9 @@ class _Cycles(Phases):
         known, self.written = self.written, {"plan": plan, "contract": now.contract}
         if plan is not None and plan != known.get("plan"):
             try:
-                now.replan(phases.read_plan(plan))
+                now.replan(plans.read_plan(plan))
             except ValueError as error:
-                asked = self.ask("assess", self.told("assess"), phases.read_plan, plan, str(error))
+                asked = self.ask("assess", self.told("assess"), plans.read_plan, plan, str(error))
                 now.replan((await asked)[0])
         await self.write()
 
@@ -143,8 +144,8 @@ class _Cycles(Phases):
         prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
-        prompt = f"{prompt}\n\n{instructions(phases.Review)}"
-        review, work = await self.ask("review", prompt, phases.read_review)
+        prompt = f"{prompt}\n\n{instructions(plans.Review)}"
+        review, work = await self.ask("review", prompt, plans.read_review)
         for number, one in enumerate(now.milestones, 1):
             if number in review.reopen:
                 one.evidence = None
@@ -152,7 +153,7 @@ class _Cycles(Phases):
                 # What has a check of its own is shown by that.
                 one.evidence = f"seen by {work.agent} in the review of cycle {now.cycle}"
         if review.plan:
-            now.replan(phases.read_plan(review.plan))
+            now.replan(plans.read_plan(review.plan))
         now.issues = [*review.issues, *failed]
         await self.log(work, "\n".join([review.summary, *(f"- {issue}" for issue in now.issues)]))
 
@@ -196,7 +197,7 @@ class _Cycles(Phases):
         """Tell why it is blocked; go on where a person says, if that can be."""
         now = self.now
         facts = {"code": blocked.code, "reason": str(blocked), "fix": blocked.fix}
-        now.blocked = phases.Block.model_validate({"phase": now.phase, "cycle": now.cycle, **facts})
+        now.blocked = plans.Block.model_validate({"phase": now.phase, "cycle": now.cycle, **facts})
         await self.show()
         told = f"blocked in {now.phase} of cycle {now.cycle}: {blocked}. {blocked.fix}"
         wrong = ""

@@ -10,11 +10,12 @@ from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Expected, Note, NoteFilter
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
 from kapelle.patterns.batch import ItemSpec
-from kapelle.store import notes
+from kapelle.store import notes, runs
 from kapelle.store.database import Connection, Database
 
 _PREFIX, _GLOBAL = "batch/", "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
+Asked = dict[str, Any]
 ListName = Annotated[str, Field(pattern=r"^\w[\w .-]{0,99}$")]
 
 
@@ -54,12 +55,16 @@ class Batches:
         return found
 
 
-async def with_list(db: Database, pattern: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """What is asked for, with the items that the saved list which it names has now."""
+async def with_list(db: Database, pattern: str, spec: Asked, key: str | None = None) -> Asked:
+    """What is asked for, with the items that the saved list which it names has now; with those of
+    the run that was started with the same idempotency key, if there is one."""
     if pattern != "batch" or not isinstance(name := spec.get("saved"), str):
         return spec
     if spec.get("items"):
         raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
+    known = await db.glance(runs.by_idempotency_key, key) if key else None
+    if known is not None and known["spec"].get("saved") == name:
+        return {**spec, "items": known["spec"]["items"]}
     found = _view(await db.glance(_note, name))
     if found.problem:
         hint = f"kapelle batches edit {name}"

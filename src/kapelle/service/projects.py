@@ -1,4 +1,4 @@
-"""Use cases of projects: create, rename, archive, and make one the current one of a directory."""
+"""Use cases of projects: create, rename, archive, delete, make one that of a directory."""
 
 from contextlib import suppress
 
@@ -60,6 +60,12 @@ class Projects:
                 archive = archive_task if is_id("task", work) else archive_run
                 await archive(self._parts, work)
         return await self._parts.db.read(projects.get, name)
+
+    async def delete(self, name: Name) -> Project:
+        """Delete a project to which nothing belongs."""
+        gone = await self._parts.db.write(projects.delete, name)
+        self._parts.projects = await self._parts.db.read(projects.current)
+        return gone
 
     async def switch(self, body: CurrentBody) -> list[Project]:
         """Have work in a repository belong to a project unless it names one; without a name to

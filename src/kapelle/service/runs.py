@@ -65,15 +65,15 @@ class Runs:
         self, body: StartBody, parent: str | None, idempotency_key: str | None = None
     ) -> Run:
         """Start a run; it is stored when this returns."""
-        parts, asked = self._parts, await with_list(self._db, body.pattern, body.spec)
+        parts, key = self._parts, own_key(parent, idempotency_key)
+        asked = await with_list(self._db, body.pattern, body.spec, key)
         if parent is None:
-            run_id = await start(parts, body.pattern, asked, idempotency_key)
-            return await self.get(run_id)
+            return await self.get(await start(parts, body.pattern, asked, key))
         # What an attempt asks for is a child of the attempt's task.
         place = (await self._db.read(tasks.row, parent))["directory"]
         valid = await validated(parts, body.pattern, {"directory": place, **asked})
         spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
-        whose, key = Belonging(parent_task_id=parent), own_key(parent, idempotency_key)
+        whose = Belonging(parent_task_id=parent)
         run_id = await start(parts, body.pattern, spec, key, whose, room_for(parts, parent))
         return await self.get(run_id)
 

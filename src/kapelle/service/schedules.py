@@ -80,7 +80,7 @@ class ScheduledWork:
         belonging = Belonging(schedule_id=schedule_id)
         if kind == TASK:
             return (await submit(self._parts, _task(spec), key, belonging)).id
-        spec = await with_list(self._parts.db, kind, spec)
+        spec = await with_list(self._parts.db, kind, spec, key)
         return await run_start.start(self._parts, kind, spec, key, belonging)
 
     async def cancel(self, subject: str, reason: str) -> None:

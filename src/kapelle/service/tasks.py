@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -23,7 +24,7 @@ from kapelle.engine.children import (
     why_stopped,
 )
 from kapelle.engine.delivery import with_comments
-from kapelle.engine.merge import check_again, take_in_base
+from kapelle.engine.merge import check_again, require_ended
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -150,8 +151,11 @@ class Tasks:
             if body.comments:
                 message, heard_at = await with_comments(self._parts, task, message)
             if body.merge:
-                message = await take_in_base(self._parts, task, message)
-        args = (message, given, heard_at)
+                require_ended(task, "merge", force=True)
+                if (base := task.workspace.base) is None:
+                    raise Conflict(f"{task.id} began at no branch that could be merged into its.")
+                await self._parts.workspaces.check_base(Path(task.directory), base)
+        args = (message, given, heard_at, body.merge)
         return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:

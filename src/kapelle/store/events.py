@@ -95,6 +95,17 @@ def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> No
     connection.execute(events.delete().where(events.c.seq <= last, events.c.at < before))
 
 
+def of_runs(
+    connection: sa.Connection, seq: int, limit: int = 500
+) -> tuple[list[tuple[str, Event]], int]:
+    """The events of runs and of their tasks above seq, each with its run, and how far that is."""
+    query = sa.select(events).where(events.c.seq > seq, events.c.run_id.is_not(None))
+    rows = connection.execute(query.order_by(events.c.seq).limit(limit)).mappings()
+    found = [(row["run_id"], Event.model_validate(row)) for row in rows]
+    reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
+    return found, max(reached, seq)
+
+
 def position(connection: sa.Connection, reader: str, seq: int | None = None) -> int:
     """How far a reader has come, from now on so far; a new one begins at the end."""
     query = sa.select(positions.c.seq).where(positions.c.reader == reader)

@@ -80,6 +80,26 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
     return get(connection, to)
 
 
+def delete(connection: sa.Connection, name: str) -> Project:
+    """Delete a project to which nothing belongs."""
+    found, scope = get(connection, name), notes.c.scope == f"project:{name}"
+    belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
+    belongs += [(notes, scope & notes.c.value.is_not(None))]
+    counts = {
+        table.name: connection.execute(sa.select(sa.func.count()).where(of_it)).scalar()
+        for table, of_it in belongs
+    }
+    if held := [f"{number} {kind}" for kind, number in counts.items() if number]:
+        raise Conflict(
+            f"{name!r} is not empty: it has {', '.join(held)}.",
+            hint=f"`kapelle project archive {name}` puts it away with its work.",
+        )
+    connection.execute(notes.delete().where(scope))  # what is left of deleted ones
+    connection.execute(projects.delete().where(projects.c.name == name))
+    events.append(connection, "project.deleted", name=name)
+    return found
+
+
 def archive(connection: sa.Connection, name: str, archived: bool) -> Project:
     """Put a project away in which nothing is open, or take it out again."""
     if (found := get(connection, name)).open and archived:

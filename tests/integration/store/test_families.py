@@ -102,6 +102,7 @@ async def test_an_event_of_a_runs_task_is_one_of_the_run_also_when_the_task_is_g
     await db.write(lambda c: c.execute(tables.tasks.delete()))
     told = await db.read(events.after, 0, run_id=run_id)
     assert [(event.task_id, event.run_id) for event in told] == [(task_id, run_id), (None, run_id)]
+    assert [event for _, event in (await db.read(events.of_runs, 0))[0]] == told
     subjects = [(event.task_id, event.run_id) for event in await db.read(events.after, 0)]
     assert subjects == [(task_id, run_id), (other, None), (None, run_id)]
 

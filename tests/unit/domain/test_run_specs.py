@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from kapelle.patterns.features import read_features
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.results import Failed
-from kapelle.patterns.workflow_phases import PhaseLimit
+from kapelle.patterns.workflow_plan import PhaseLimit
 
 
 def judged(*properties: str, shape: Any = None, **spec: Any) -> LoopSpec:

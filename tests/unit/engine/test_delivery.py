@@ -9,7 +9,8 @@ import pytest
 from kapelle.domain.specs import CheckSpec
 from kapelle.engine import delivery
 from kapelle.engine.merge import get_work
-from kapelle.workspaces.forge import Forge, Verdict
+from kapelle.workspaces.forge import Verdict
+from kapelle.workspaces.forge.github import GitHub
 
 _SECRET = "s3cr3t-value"
 
@@ -30,7 +31,7 @@ def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
 async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    forge = Forge("x", "o/r", "https://x", "t")
+    forge = GitHub("x", "o/r", "https://x", "t")
     forge.clean = _clean
 
     async def answer(*_: Any) -> Any:

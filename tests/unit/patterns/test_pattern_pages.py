@@ -109,3 +109,9 @@ def test_every_method_of_the_context_is_on_the_page() -> None:
         "is_git"
     }
     assert all(len(line) > 40 for line in methods().splitlines())
+
+
+def test_the_readme_leads_to_every_pattern() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for item in registry.built_in():
+        assert f"[{item.name}](docs/{item.name}.md)" in readme

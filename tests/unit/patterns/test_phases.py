@@ -7,12 +7,12 @@ import pytest
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.patterns import registry
-from kapelle.patterns.candidates import CandidateSpec, Unable, first_able
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import MAKES_WAY, Checked, TaskResult
 from kapelle.patterns.tracks import TracksSpec
 from kapelle.patterns.workflow import WorkflowSpec
-from kapelle.patterns.workflow_phases import Phases, WorkflowResult
+from kapelle.patterns.workflow_phases import Blocked, Phases
+from kapelle.patterns.workflow_plan import WorkflowResult
 
 
 class Played:
@@ -38,12 +38,15 @@ class Played:
 
 
 async def test_what_a_person_cancels_is_given_to_nobody_else() -> None:
-    two = [CandidateSpec(agent="one"), CandidateSpec(agent="two")]
+    two = {"task": "x", "directory": "/", "implementers": ["one", "two"]}
+    spec = WorkflowSpec.model_validate(two)
     limited = Played(f"{MAKES_WAY}: one is rate-limited", None)
-    assert (await first_able(cast(Context, limited), two, "x", 0)).agent == "two"
+    phases = Phases(cast(Context, limited), spec, WorkflowResult())
+    assert (await phases.call("implement", "x")).agent == "two"
     cancelled = Played("cancelled by a person")
-    with pytest.raises(Unable, match="one: cancelled by a person"):
-        await first_able(cast(Context, cancelled), two, "x", 0)
+    phases = Phases(cast(Context, cancelled), spec, WorkflowResult())
+    with pytest.raises(Blocked, match="one: cancelled by a person"):
+        await phases.call("implement", "x")
     assert cancelled.asked == ["one"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kapelle.patterns.results import read_score
+from kapelle.patterns.results import Failed, Judgement, read_score
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,10 @@ def test_the_number_is_the_only_one_in_the_last_line(printed: str, value: float 
     scored = read_score(printed, printed)
     assert scored.value == value
     assert (scored.problem is None) == (value is not None)
+
+
+@pytest.mark.parametrize("score", [None, True, "3", float("nan"), float("inf"), 10**400])
+def test_what_a_judge_answers_is_a_number_or_none(score: object) -> None:
+    with pytest.raises(Failed, match="no number named score"):
+        Judgement.read({"score": score}, "I looked.", scored=True)
+    assert Judgement.read({"score": 3}, "", scored=True).score == 3.0

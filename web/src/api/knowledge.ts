@@ -40,6 +40,10 @@ export const createProject = (name: string): Promise<Project> =>
 export const changeProject = (change: components['schemas']['ProjectEdit']): Promise<Project> =>
   ask(api.PUT('/api/v1/projects', { body: change }));
 
+/** Delete a project to which nothing belongs; the daemon refuses any other. */
+export const deleteProject = (name: string): Promise<Project> =>
+  ask(api.DELETE('/api/v1/projects', { params: { query: { name } } }));
+
 export type Learning = components['schemas']['Learning'];
 export type LearningStatus = Learning['status'];
 export type LearningEdit = components['schemas']['LearningEdit'];

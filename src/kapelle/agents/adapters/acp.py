@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kapelle.agents.adapters.claude import HOOKS, ClaudeAgent
 from kapelle.agents.adapters.codex import CodexAgent
+from kapelle.agents.adapters.command import CommandAgent
 from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
@@ -26,7 +27,7 @@ class Known:
     other way to speak."""
 
     command: tuple[str, ...]
-    own: type[Agent] = Agent
+    own: type[Agent] = CommandAgent
     access: Access | None = None  # where it is another one than that of the adapter
     tested: str | None = None
     fork: bool = True

@@ -146,6 +146,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("GET", "/projects", owner_only, Projects.all, "all_"),
         Row("POST", "/projects", owner_only, Projects.create, status=201),
         Row("PUT", "/projects", owner_only, Projects.change),
+        Row("DELETE", "/projects", owner_only, Projects.delete),
         Row("PUT", "/projects/current", owner_only, Projects.switch),
     ),
     "notes": (

@@ -271,7 +271,6 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
         count, _, where = path.read_text(encoding="utf-8").partition(" ")
         deaths = int(count) + 1 if where == place else 0
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(f"{deaths} {place}", encoding="utf-8")
     try:
         yield deaths >= (_DEATHS_IN_STEPS if ended < len(known) else _DEATHS)

@@ -79,12 +79,15 @@ def resume(
     message: str | None,
     limits: NewLimits = _UNCHANGED,
     heard_at: datetime | None = None,
+    merge: bool = False,
 ) -> Stop:
-    """Have it go on with a message, in which it is told the comments of others up to a time."""
+    """Have it go on with a message, in which it is told the comments of others up to a time; with
+    merge its base is merged into its branch first, when the attempt is claimed."""
     require_ended(connection, task_id, "resumed")
     if heard_at is not None:
         deliveries.update(connection, task_id, heard_at=heard_at)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
+    mode = "merge" if merge else mode
     # A message that a limit kept from being read is still to be read.
     message = _joined(tasks.row(connection, task_id)["next_message"], message)
     tasks.enqueue_again(

@@ -21,6 +21,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Task, Usage, Workspace
+from kapelle.engine.container import end_left
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import TAMPERED, Parts
@@ -226,7 +227,10 @@ class Attempt:
     async def execute(self, name: str, launch: Launch) -> Ended:
         """Run one of its processes; a request to stop, whenever it came, reaches it."""
         tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
-        return await self.parts.execute(self.id, name, launch, self._stop_request, tell)
+        ended = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
+        if self.settings.workspace.docker.wanted:
+            await end_left(self.parts)
+        return ended
 
     async def execute_command(
         self, name: str, command: str, timeout_s: float, place: Place | None = None

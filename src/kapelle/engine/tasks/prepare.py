@@ -12,6 +12,14 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps
 
 _SETUP = "setup"
+_CONFLICTS = """\
+{base} has moved on. It was just merged into your branch, and these files conflict:
+{found}
+They hold conflict markers (<<<<<<<, =======, >>>>>>>). Resolve each so that what you did and what
+{base} did both hold, leave no marker behind, and see that the work still does what it was to do."""
+_CLEAN = """\
+{base} has moved on. It was just merged into your branch, without conflicts. See that the work still
+does what it was to do, and mend it where it does not."""
 
 
 async def prepare(attempt: Attempt) -> None:
@@ -69,13 +77,18 @@ async def _make_worktree(attempt: Attempt) -> None:
     base = task["requested_base"]
     if earlier:
         # A merged one's branch is gone, and its commit is not.
-        merged = earlier.merged_at and earlier.workspace.commit
-        base = merged or earlier.workspace.branch
+        commit = earlier.merged_at and earlier.workspace.commit
+        base = commit or earlier.workspace.branch
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
-    workspace = await workspaces.create(
-        attempt.task_id, Path(task["directory"]), base, *brought_along(wanted, task["directory"])
-    )
+    given = (Path(task["directory"]), base, *brought_along(wanted, task["directory"]))
+    workspace = await workspaces.create(attempt.task_id, *given)
+    merged = await _take_in_base(attempt) if attempt.mode == "merge" else None
     failpoint("prepare_after_workspace")
+    if merged is not None:
+        # From here on it is an ordinary one that goes on.
+        attempt.mode, attempt.message = "resume", merged
+        await attempt.update(mode="resume", message=merged)
+        workspace = await workspaces.create(attempt.task_id, *given)
     if _starts_over(attempt):
         # A requeued task starts from where its base is now; a retry from where it began.
         newest = base or workspace.base if task["workspace_base_commit"] is None else None
@@ -90,6 +103,17 @@ async def _make_worktree(attempt: Attempt) -> None:
         workspace_commit=None if fresh else task["workspace_commit"],
         starting_tree=None if fresh else task["starting_tree"],
     )
+
+
+async def _take_in_base(attempt: Attempt) -> str:
+    """Merge its base into its branch, where they conflict with markers in the files; what its
+    agent is told of that. Done again after a crash, it finds the same."""
+    base = attempt.task["workspace_base"]
+    message = f"Merge {base}\n\nTask: {attempt.task_id}"
+    conflicts = await attempt.parts.workspaces.take_in(attempt.task_id, base, message, as_base=True)
+    found = "\n".join(f"- {name}" for name in conflicts)
+    told = _CONFLICTS.format(base=base, found=found) if conflicts else _CLEAN.format(base=base)
+    return f"{told}\n\n{attempt.message or ''}".strip()
 
 
 async def _share_worktree(attempt: Attempt) -> None:

@@ -263,8 +263,9 @@ class _Settlement:
         was_read = was_read or self.findings.question
         heard = None if was_read else self.attempt["message"]
         unread = "\n\n".join(filter(None, [heard, self.said]))
-        if unread and outcome.task is TaskStatus.QUEUED and not task["stop"]:
-            outcome = replace(outcome, next_mode="resume")
+        merges = self.attempt["mode"] == "merge"  # it ended before its base was in
+        if (unread or merges) and outcome.task is TaskStatus.QUEUED and not task["stop"]:
+            outcome = replace(outcome, next_mode="merge" if merges else "resume")
         values: dict[str, Any] = {
             "waiting_for": outcome.waiting_for,
             "question": self.findings.question if waits else None,

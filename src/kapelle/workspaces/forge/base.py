@@ -1,6 +1,7 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +19,6 @@ State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID, _MOST_PAGES, _ROWS = 500, 100, 100
 MOST_LOG = 20_000
-_CALLS = {"find", "pull_request", "open", "update", "verdict", "comments"}
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -60,13 +60,13 @@ class Verdict:
     log: str = ""
 
 
-class Forge:
+class Forge(ABC):
     """One repository at a forge, with a person's own token."""
 
     kind = ""
 
     def __init_subclass__(cls) -> None:
-        for name in _CALLS & vars(cls).keys():
+        for name in Forge.__abstractmethods__ & vars(cls).keys():
             setattr(cls, name, _understood(getattr(cls, name)))
 
     def __init__(self, host: str, project: str, url: str, token: str) -> None:
@@ -74,26 +74,26 @@ class Forge:
         # Takes secrets out of a log before that is cut.
         self.clean: Callable[[str], str] = str
 
+    @abstractmethod
     async def find(self, branch: str) -> PullRequest | None:
         """The open pull request of a branch, if there is one."""
-        raise NotImplementedError
 
-    async def pull_request(self, number: int) -> PullRequest:
-        raise NotImplementedError
+    @abstractmethod
+    async def pull_request(self, number: int) -> PullRequest: ...
 
-    async def open(self, wanted: Wanted) -> PullRequest:
-        raise NotImplementedError
+    @abstractmethod
+    async def open(self, wanted: Wanted) -> PullRequest: ...
 
+    @abstractmethod
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
         """Bring the description of an open one up to date, and make it a draft or ready."""
-        raise NotImplementedError
 
-    async def verdict(self, commit: str) -> Verdict:
-        raise NotImplementedError
+    @abstractmethod
+    async def verdict(self, commit: str) -> Verdict: ...
 
+    @abstractmethod
     async def comments(self, number: int) -> list[Comment]:
         """What people said to it, the oldest first."""
-        raise NotImplementedError
 
     async def current(self, branch: str, number: int | None) -> PullRequest | None:
         """The pull request of a branch: that of the number if it is the branch's still, for the

@@ -1,5 +1,12 @@
 import { type FormEvent, useState } from 'react';
-import { changeProject, createProject, type Project, useChange, useProjects } from '../../api/knowledge';
+import {
+  changeProject,
+  createProject,
+  deleteProject,
+  type Project,
+  useChange,
+  useProjects,
+} from '../../api/knowledge';
 import { useWork } from '../../api/queries';
 import { stateOf } from '../../model/work';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
@@ -74,6 +81,7 @@ function Row({ project }: { project: Project }) {
   const [scope, choose] = useScope();
   const [name, setName] = useState<string | null>(null);
   const change = useChange('projects', changeProject);
+  const remove = useChange('projects', deleteProject);
   const rename = (event: FormEvent) => {
     event.preventDefault();
     if (name === null) return;
@@ -102,7 +110,7 @@ function Row({ project }: { project: Project }) {
             </Button>
           </form>
         )}
-        <Problem error={change.error} />
+        <Problem error={change.error ?? remove.error} />
       </td>
       <td className="dim mono">
         <Said>{project.directories.join(', ')}</Said>
@@ -116,6 +124,11 @@ function Row({ project }: { project: Project }) {
         <Button small onClick={() => change.mutate({ name: project.name, archived: !away })}>
           {away ? 'Take out' : 'Archive'}
         </Button>
+        {project.work === 0 && (
+          <Button small onClick={() => remove.mutate(project.name)}>
+            Delete
+          </Button>
+        )}
       </td>
     </tr>
   );

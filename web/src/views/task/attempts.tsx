@@ -28,7 +28,7 @@ export function Attempts({ task }: { task: Task }) {
               <td>
                 <span className="t">
                   <Glyph state={attemptState(attempt, task)} />
-                  {attempt.number}, {attempt.mode === 'resume' ? 'resumed' : 'fresh'}
+                  {attempt.number}, {attempt.mode === 'fresh' ? 'fresh' : 'resumed'}
                 </span>
               </td>
               <td>{[attempt.agent, attempt.model].filter(Boolean).join(', ')}</td>

@@ -1,18 +1,12 @@
-"""What the roles of a team are told, and what they answer."""
+"""What the roles of teams, orchestrations and loops are told, and what they answer."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from kapelle.domain.task import CheckResult
-from kapelle.domain.text import first_line
-from kapelle.patterns.context import Context
-from kapelle.patterns.results import TaskResult
-
-_TAIL, _ANSWER = 4_000, 20_000
-Status = Literal["merged", "failed", "blocked", "conflict"]
+from kapelle.domain.text import counted
+from kapelle.patterns.subgoals import WORKERS, Outcome, Plan, Subgoal, fenced
 
 Questions = Annotated[
     list[str], Field(description="what only a person can decide; better none", max_length=20)
@@ -24,52 +18,6 @@ class Intake(BaseModel):
         description="what must be true when the goal is reached, each checkable", max_length=20
     )
     questions: Questions = []
-
-
-class Subgoal(BaseModel):
-    id: str = Field(description="a short name, unique in the plan", min_length=1, max_length=60)
-    title: str = Field(description="one line", min_length=1, max_length=200)
-    task: str = Field(description="all that a worker needs to know to do it", min_length=1)
-    depends_on: list[str] = Field([], description="ids of subgoals that must be done before")
-    text_only: bool = Field(
-        False, description="true where the worker's answer is all that is wanted, and no file"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        """A planner may tell a subgoal in short, by its task alone."""
-        if not isinstance(value, str):
-            return value
-        return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
-
-
-S = TypeVar("S", bound=Subgoal)
-
-
-class Plan(BaseModel):
-    subgoals: list[Subgoal] = Field(min_length=1, max_length=100)
-
-    def in_order(self) -> tuple[list[Subgoal], str | None]:
-        """The subgoals with their dependencies before them, or what is wrong with the plan."""
-        known = {subgoal.id for subgoal in self.subgoals}
-        if len(known) < len(self.subgoals):
-            return [], "two subgoals have the same id"
-        for subgoal in self.subgoals:
-            for other in subgoal.depends_on:
-                if other not in known:
-                    return [], f"{subgoal.id} depends on {other}, which is not in the plan"
-        ordered: list[Subgoal] = []
-        left = self.subgoals
-        while left:
-            done = {subgoal.id for subgoal in ordered}
-            ready = [subgoal for subgoal in left if done.issuperset(subgoal.depends_on)]
-            if not ready:
-                names = ", ".join(subgoal.id for subgoal in left)
-                return [], f"these subgoals depend on each other in a circle: {names}"
-            ordered += ready
-            left = [subgoal for subgoal in left if subgoal not in ready]
-        return ordered, None
 
 
 class Review(BaseModel):
@@ -90,33 +38,6 @@ class Review(BaseModel):
         return not self.objections
 
 
-class Outcome(BaseModel):
-    """What became of a subgoal. Only merged work is done."""
-
-    id: str
-    title: str
-    status: Status
-    reason: str | None = None
-    tasks: list[str] = []
-    said: str = ""
-    text_only: bool = False
-
-    @classmethod
-    def of(cls, subgoal: Subgoal, status: Status, reason: str | None = None) -> "Outcome":
-        known = subgoal.model_dump(include={"id", "title", "text_only"})
-        return cls(**known, status=status, reason=reason)
-
-    @property
-    def told(self) -> str:
-        said = f" It said: {self.excerpt(300)}" if self.said else ""
-        reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.title}: {self.status}{reason}.{said}"
-
-    def excerpt(self, length: int) -> str:
-        """The end of what the worker said; where that is all it was to do, all of it."""
-        return self.said[-_ANSWER if self.text_only else -length :]
-
-
 class Iteration(BaseModel):
     number: int
     subgoals: list[Subgoal] = []
@@ -125,6 +46,15 @@ class Iteration(BaseModel):
     review: Review | None = None
     problem: str | None = None
     commit: str | None = None
+
+    def take_up(self, ordered: list[Subgoal], most: int) -> None:
+        """Have these subgoals done, and no more than so many."""
+        self.subgoals = ordered[:most]
+        reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
+        self.outcomes = [Outcome.of(one, "blocked", reason) for one in ordered[most:]]
+        kept = {subgoal.id for subgoal in self.subgoals}
+        for subgoal in self.subgoals:
+            subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
 
     def add(self, outcome: Outcome) -> None:
         """Outcomes are in the order of the plan, what it left out last."""
@@ -193,10 +123,65 @@ class TeamResult(BaseModel):
     final_output: str = ""  # what the workers of the last iteration that brought anything said
 
 
-IN_A_BROWSER = (
-    "If your part is seen in a browser, write or extend Playwright tests for it, rather in the "
-    "files that are there, and run them with `npx playwright test` before you are done."
-)
+class Part(Subgoal):
+    kind: Literal["task", "loop", "orchestrate"] = Field(
+        "task", description="loop tries until its checks pass, orchestrate has a conductor below"
+    )
+    checks: list[str] = Field([], description="commands that must pass", max_length=20)
+
+
+class Verdict(BaseModel):
+    reached: bool = Field(description="is the goal reached, as a whole?")
+    reason: str = Field(description="what you saw, and what is missing")
+
+
+class PlannedPart(Part):
+    """A part of the plan with what became of it."""
+
+    status: Literal["open", "merged", "failed", "conflict", "blocked"] = "open"
+    reason: str | None = None
+    said: str = ""
+    log: str = ""
+    work: list[str] = Field(default=[])  # the tasks and runs that did it, the last one last
+
+    @property
+    def told(self) -> str:
+        """How the conductor is told of it."""
+        after = f" after {', '.join(self.depends_on)}" if self.depends_on else ""
+        line = f"- {self.id} ({self.kind}{after}), {self.status}: {self.title}"
+        if self.work:
+            line += f" [{self.work[-1]}]"
+        if self.status == "merged":
+            return f"{line}\n  said: {self.said}" if self.said else line
+        reason = f"\n  {self.reason}" if self.reason else ""
+        return line + reason + (f"\n  the end of its log:\n{self.log}" if self.log else "")
+
+
+class Turn(BaseModel):
+    parts: list[Part] = Field([], description="new parts, and those to do again, by their ids")
+    drop: list[str] = Field([], description="ids of parts that are not needed any more")
+    done: bool = Field(False, description="whether the goal is reached")
+    impossible: str = Field("", description="why the goal cannot be reached, if it cannot")
+    questions: Questions = []
+
+    def applied_to(self, plan: list[PlannedPart], most: int) -> tuple[list[PlannedPart], str]:
+        """The plan as it is then, or as it was and what is wrong with the change."""
+        left = {part.id: part for part in plan if part.id not in self.drop}
+        for part in self.parts:
+            before = left.get(part.id)
+            if before is not None and before.status == "merged":
+                return plan, f"{part.id} is merged already: what is to change is a new part"
+            told = before.model_dump(include={"work", "log", "reason"}) if before else {}
+            left[part.id] = PlannedPart(**part.model_dump(), **told)
+        if len(left) > most:
+            return plan, f"a plan has at most {most} parts, and this would have {len(left)}"
+        if left and (problem := Plan(subgoals=[*left.values()]).in_order()[1]):
+            return plan, problem
+        for one in left.values():
+            one.status = "open" if one.status == "blocked" else one.status
+        return [*left.values()], ""
+
+
 EVIDENCE = (
     "Without evidence of Playwright tests that pass for what is seen in a browser, the goal is not "
     "complete: say so in the feedback."
@@ -211,32 +196,36 @@ most {max_subgoals}, as few as sensible. Each is done by one worker in a copy of
 own and then merged: subgoals that touch the same lines must depend on each other, others should \
 not, so that they are worked on at once. Every subgoal changes files, unless an answer in words is \
 all that is wanted (text_only). Look at the files yourself; change nothing.""",
-    "work": """\
-Others work on other parts: change only what your part needs. Leave everything in working \
-order.""",
-    "resolve": """\
-Your work and that of others changed the same lines. Both are now in your files, with conflict \
-markers (<<<<<<<, =======, >>>>>>>); the first side is yours. Resolve every conflict so that both \
-purposes are served, remove the markers, and change nothing else.""",
+    **WORKERS,
     "review": """\
 You review the work of a team of coding agents in this directory. Judge by the files, not by what \
 was said; change nothing. Say no where you doubt.""",
 }
+CONDUCTOR = {
+    "conduct": """\
+You conduct coding agents towards a goal. You do not do the work: what you change in files is \
+thrown away. Each turn you are told the state, and answer with what is to change in the plan; \
+then all parts that are open are done at once, each by an agent in a worktree of its own as soon \
+as those that it depends on are merged, and you are called again. Give a part that failed a task \
+that says what to do otherwise, and it is tried again with the end of its log. Where only repeated \
+tries against a command will do, make it a loop with checks. If you have tools of Kapelle, \
+task_logs and task_diff show more of what was done; hand out work by your answer alone. Say done \
+when the goal is reached: it is then verified by others, not by you.""",
+    "judge": """\
+You judge whether a goal is reached by the work in this directory, which others did. Look at the \
+files and try what can be tried; what is claimed counts for nothing.""",
+}
+JUDGE = """You judge work that others did in this directory. {wanted}
+Look at the files yourself; change nothing.
 
+## What was asked for
+{task}
 
-def again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
-    """What a worker is told whose try before was not accepted."""
-    begin = (
-        "Part of its changes may be in your files: look at them first, keep what is right, go on"
-        if in_place
-        else "Its changes are not in your files: begin anew"
-    )
-    output = [f"`{check.name}`:\n{fenced(check.output)}" for check in task.failed_checks]
-    told = "\n".join([task.reason or task.status, *output])
-    return (
-        f"{prompt}\n\n## An earlier try was not accepted\n{told}\n"
-        f"{begin}, and avoid what went wrong."
-    )
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
 
 
 def so_far(before: list[Iteration]) -> str:
@@ -253,33 +242,3 @@ def so_far(before: list[Iteration]) -> str:
         lines += ["", f"The reviewer says no to: {', '.join(last.review.objections)}."]
         lines.append(last.review.feedback)
     return "\n".join([*lines, "", "It is in your files. Plan only what is still missing."])
-
-
-def fenced(output: str) -> str:
-    return f"~~~\n{output[-_TAIL:]}\n~~~"
-
-
-async def pursue(
-    ctx: Context,
-    subgoals: Sequence[S],
-    places: int,
-    may_begin: Callable[[S], bool],
-    do: Callable[[S], Awaitable[None]],
-) -> None:
-    """Do subgoals at once, as many as there are places, each when those that it depends on have
-    ended, and if it may begin then."""
-    ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
-
-    async def one(subgoal: S) -> None:
-        try:
-            for other in subgoal.depends_on:
-                if other in ended:
-                    await ended[other].wait()
-            if may_begin(subgoal):
-                # In place there are no copies of the files, so that only one may work at a time.
-                async with ctx.lock("work", places if ctx.is_git else 1):
-                    await do(subgoal)
-        finally:
-            ended[subgoal.id].set()
-
-    await ctx.gather(*map(one, subgoals))

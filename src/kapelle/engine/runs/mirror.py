@@ -1,0 +1,146 @@
+"""Each run's history as plain files, for `tail -f` and scripts: events.jsonl, status.json,
+result.json in the run's directory."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kapelle.domain.errors import NotFound, Unavailable
+from kapelle.domain.run import Run
+from kapelle.domain.states import RUN_FINAL
+from kapelle.domain.task import Event
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import PASSING, retried
+from kapelle.runner.shim import files
+from kapelle.store import events, runs
+
+_log = logging.getLogger("kapelle.runs")
+_LOOK_S = 5.0
+# Under load, lines are written together.
+_PAUSE_S = 0.1
+_PART = 65_536
+
+
+class RunMirror:
+    """Writes what the database knows; a crash in the middle leaves no line out and none twice."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._position = parts.home.runs / "position"
+        # The last line of each open run's file, if it was written without trouble.
+        self._last: dict[str, int] = {}
+        self._in_trouble: set[str] = set()
+
+    async def run(self) -> None:
+        """Mirror until cancelled; a failing pass is logged and made again."""
+        seq: int | None = None
+        with self._parts.db.watch() as changed:
+            while True:
+                try:
+                    if seq is None:
+                        last = await retried(self._parts.db.read)(events.last_seq)
+                        seq = min(_read_position(self._position), last)
+                    seq = await retried(self._pass)(seq)
+                    pause = _PAUSE_S
+                except Exception:
+                    _log.exception("a pass over the files of runs failed and will be made again")
+                    pause = _LOOK_S
+                await asyncio.sleep(pause)
+                await changed.wait(_LOOK_S)
+
+    async def _pass(self, seq: int) -> int:
+        while True:
+            found, reached = await self._parts.db.read(events.of_runs, seq)
+            for run_id in dict.fromkeys(run_id for run_id, _ in found):
+                await self._mirror(run_id)
+            if reached == seq:
+                return seq
+            seq = reached
+            if found:
+                with self._guarded(self._position):
+                    self._position.parent.mkdir(mode=0o700, exist_ok=True)
+                    files.replace(str(self._position), str(seq).encode())
+
+    @contextmanager
+    def _guarded(self, path: Path) -> Iterator[None]:
+        """Whatever is wrong with these files is told once, and the daemon and the others go on."""
+        try:
+            yield
+        except Unavailable:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in PASSING:
+                raise
+            if path.name not in self._in_trouble:
+                self._in_trouble.add(path.name)
+                _log.warning("%s is not up to date", path, exc_info=error)
+        else:
+            self._in_trouble.discard(path.name)
+
+    async def _mirror(self, run_id: str) -> None:
+        directory = self._parts.home.runs / run_id
+        path = directory / "events.jsonl"
+        with self._guarded(directory):
+            try:
+                run = await self._parts.db.read(runs.get, run_id)
+            except NotFound:
+                return  # it was forgotten meanwhile
+            last = self._last.pop(run_id, None)
+            if last is None or not path.exists():
+                last = await asyncio.to_thread(_last_seq, path)
+            # Read after the run: what has ended has all its lines before it has a result.
+            told = await self._since(run_id, last)
+            await asyncio.to_thread(self._write, run, told)
+            if run.status not in RUN_FINAL:
+                self._last[run_id] = told[-1].seq if told else last
+
+    async def _since(self, run_id: str, last: int) -> list[Event]:
+        """All that a file lacks, also what could not be written to it before."""
+        found: list[Event] = []
+        while more := await self._parts.db.read(events.after, last, run_id=run_id):
+            found += more
+            last = more[-1].seq
+        return found
+
+    def _write(self, run: Run, told: list[Event]) -> None:
+        directory = self._parts.home.runs / run.id
+        for place in (directory.parent, directory):
+            place.mkdir(mode=0o700, exist_ok=True)
+        path = directory / "events.jsonl"
+        if told:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.writelines(event.model_dump_json() + "\n" for event in told)
+        status = run.model_dump(mode="json", exclude={"spec", "result"})
+        files.replace(f"{directory}/status.json", json.dumps(status, indent=1).encode())
+        if run.status in RUN_FINAL:
+            result = run.model_dump(mode="json", include={"id", "status", "reason", "result"})
+            files.replace(f"{directory}/result.json", json.dumps(result, indent=1).encode())
+
+
+def _read_position(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _last_seq(path: Path) -> int:
+    """The number of the last whole line; half a line, which a crash left, is cut off."""
+    try:
+        with path.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            # The end of the line before the last one must be in sight.
+            tail, part = b"", _PART
+            while tail.count(b"\n") < 2 and len(tail) < size:
+                file.seek(max(0, size - part))
+                tail, part = file.read(), part * 2
+            whole, _, half = tail.rpartition(b"\n")
+            file.truncate(size - len(half))
+            return int(json.loads(whole.rpartition(b"\n")[2])["seq"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
