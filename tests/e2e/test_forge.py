@@ -74,6 +74,12 @@ def test_what_has_no_branch_cannot_be_delivered(kapelle: Instance, repository: P
         kapelle.submit("x", repository, workspace="in_place", deliver="merge")
 
 
+COMMENT = {
+    "user": {"login": "ann"}, "author": {"username": "ann"}, "body": "Why?", "system": False,
+    "html_url": "http://x", "created_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+
+
 @pytest.fixture
 def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
     """A forge that holds main of the repository, and the login of a person for it."""
@@ -127,10 +133,7 @@ def test_a_pull_request_is_opened_updated_and_followed(
     key = "body" if "body" in forge.pulls[0] else "description"
     forge.pulls[0][key] = f"Mine.\n{text}"
     forge.jobs[""] = [("build", "failure", "boom")]
-    forge.comments.append(
-        {"user": {"login": "ann"}, "author": {"username": "ann"}, "body": "Why?", "system": False,
-         "html_url": "http://x", "created_at": "2026-01-01T00:00:00Z"}
-    )  # fmt: skip
+    forge.comments.append(COMMENT)
     until(lambda: kapelle.task(id_)["delivery"]["ci"] == "failed")
     shown = kapelle.cli("pr", id_, "--show", check=True)
     assert shown.stdout.strip() == told["url"]
@@ -202,6 +205,16 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
     assert delivered(kapelle, run["id"])["delivery"]["url"] == forge.pulls[0]["html_url"]
     assert f"`ci` passed on {run['workspace']['commit']}" in forge.pulls[0]["body"]
     assert "pull request" in kapelle.cli("list", cwd=repository, check=True).stdout
+    # Who comments on it is heard by a new task, whose pull request is into the run's branch.
+    forge.comments.append(COMMENT)
+    more = kapelle.cli("continue", run["id"], "--comments", check=True).stdout.strip()
+    task = delivered(kapelle, more)
+    assert (task["status"], task["delivery"]["number"]) == ("completed", 2)
+    assert task["workspace"]["base"] == forge.pulls[1]["base"]["ref"] == f"kapelle/{run['id']}"
+    assert "ann, 2026-01-01 00:00:\n~~~\nWhy?\n~~~" in task["prompt"]
+    assert [check["name"] for check in task["checks"]] == ["ci"]
+    assert "no new comment" in kapelle.cli("continue", run["id"], "--comments").stderr
+    assert "without --fork" in kapelle.cli("continue", run["id"], "more", "--fork").stderr
 
 
 def refused(kapelle: Instance, id_: str, status: str = "failed") -> str:

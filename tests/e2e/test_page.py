@@ -18,7 +18,7 @@ from tests.e2e.hostile import HOSTILE
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
-from tests.e2e.test_forge import configure
+from tests.e2e.test_forge import COMMENT, configure
 from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard
 
@@ -246,9 +246,19 @@ def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
     page.get_by_role("link", name="Look").click()
     link = page.locator(".ladder").get_by_role("link", name="Pull request 1")
     expect(link).to_have_attribute("href", forge.pulls[0]["html_url"])
+    # What people say to it is read, and told to its agent.
+    forge.comments.append({**COMMENT, "body": "Why <b>so</b>?"})
+    page.get_by_role("button", name="Read the comments").click()
+    expect(page.locator(".comments")).to_contain_text("Why <b>so</b>?")
+    page.get_by_role("button", name="Tell its agent the new ones").click()
+    expect(page.get_by_text("Its agent is told the comments.", exact=True)).to_be_visible()
+    attempt = kapelle.wait(task)["attempts"][1]["id"]
+    prompts = (kapelle.home.attempts / attempt).glob("prompt*")
+    assert "Why <b>so</b>?" in "".join(file.read_text(encoding="utf-8") for file in prompts)
+    page.get_by_role("button", name="Tell its agent the new ones").click()
+    expect(page.locator(".deal")).to_contain_text("There is no new comment")
     page.goto(f"{url_of(kapelle)}/work?q=pr:open")
     expect(page.locator("main")).to_contain_text("Add a file")
-    assert kapelle.task(task)["delivery"]["ci"] == "failed"
 
 
 def test_what_is_put_off_comes_back_and_what_was_seen_is_dim(
@@ -544,9 +554,9 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
-        "report": "/report", "lists": "/knowledge/lists",
-        "system": "/system", "daemon": "/system/daemon", "learnings": "/knowledge",
-        "templates": "/knowledge/templates", "projects": "/projects",
+        "report": "/report", "lists": "/knowledge/lists", "search": "/search?q=orders",
+        "system": "/system", "locks": "/system/locks", "daemon": "/system/daemon",
+        "learnings": "/knowledge", "templates": "/knowledge/templates", "projects": "/projects",
     }  # fmt: skip
 
 

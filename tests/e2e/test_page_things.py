@@ -1,5 +1,8 @@
 """Templates, projects, knowledge, comments and notifications in a real Chromium."""
 
+import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,41 @@ def test_a_comment_on_a_line_becomes_the_next_prompt(
     expect(page.locator(".review")).to_have_count(0)
     found = kapelle.wait(task)
     assert (found["result"], len(found["attempts"])) == ("I say why.", 2)
+
+
+def test_what_accounts_and_templates_used_and_where_words_stand(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    soon = (datetime.now(UTC) + timedelta(hours=2)).isoformat()
+    told = {"5-hour": {"used": 0.85, "resets_at": soon}, "weekly <b>": {"resets_at": soon}}
+    lines = [json.dumps({"kind": "window", "name": name, "data": told[name]}) for name in told]
+    said = "".join(f"[[do]]\nprint = {json.dumps(line + chr(10))}\n" for line in lines)
+    kapelle.post("/templates", {"name": "mending", "guidelines": "Mend the cause."})
+    task = kapelle.play(f'{said}[[do]]\nsay = "The blue parrot."', repository, template="mending")
+    assert kapelle.wait(task)["status"] == "completed"
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/usage")
+    accounts = page.get_by_role("row", name=re.compile("rehearsal"))
+    expect(accounts.filter(has_text="5-hour")).to_contain_text("85 % used")
+    expect(accounts.filter(has_text="weekly <b>")).to_contain_text("share unknown")
+    page.get_by_role("radio", name="Template").click()
+    expect(page.get_by_role("row", name=re.compile("mending"))).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    assert '"mending",1,' in download.value.path().read_text(encoding="utf-8")
+    page.goto(f"{url_of(kapelle)}/system")
+    expect(page.locator("main")).to_contain_text("5-hour: 85 % used, resets")
+    # Words are found where they stand, and the output opens there.
+    page.keyboard.press("/")
+    page.keyboard.type("blue parrot")
+    page.get_by_role("option", name="Search everything for blue parrot").click()
+    expect(page.locator(".hit mark").first).to_have_text("blue")
+    page.get_by_role("button", name=re.compile("^Output")).click()
+    page.get_by_role("link", name="Open there").first.click()
+    expect(page.locator(".found")).to_contain_text("blue parrot")
+    page.goto(f"{url_of(kapelle)}/nowhere")
+    expect(page.get_by_role("heading", name="There is no such page.")).to_be_visible()
+    expect(page.get_by_role("link", name="Usage")).to_be_visible()
 
 
 def test_the_browser_tells_who_looks_elsewhere(

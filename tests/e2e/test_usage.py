@@ -53,8 +53,9 @@ def used(kapelle: Instance, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     empty = kapelle.cli("usage")
     assert (empty.returncode, empty.stdout) == (0, "")
     assert "there are no attempts yet" in empty.stderr
+    kapelle.post("/templates", {"name": "mending", "guidelines": "Mend the cause."})
     tasks = {
-        "told": kapelle.play(TOLD, place, project="alpha", title="Tell it"),
+        "told": kapelle.play(TOLD, place, project="alpha", title="Tell it", template="mending"),
         "priced": kapelle.play(COUNTED, place, agent="priced", project="alpha"),
         "mystery": kapelle.play(COUNTED, place, agent="mystery"),
         "silent": kapelle.submit("hello", place, agent="silent"),
@@ -101,6 +102,8 @@ def test_usage_by_every_other_property(kapelle: Instance, used: dict[str, str]) 
     assert set(rows(kapelle, "by=model")) == {"known", "a-model-nobody-has-a-price-for", None}
     projects = rows(kapelle, "by=project")
     assert {key: row["attempts"] for key, row in projects.items()} == {"alpha": 2, None: 2}
+    templates = rows(kapelle, "by=template")
+    assert {key: row["attempts"] for key, row in templates.items()} == {"mending": 1, None: 3}
     tasks = rows(kapelle, "by=task")
     assert list(tasks) == sorted(used.values())
     assert tasks[used["told"]]["title"] == "Tell it"
@@ -122,7 +125,11 @@ def test_usage_by_filters(kapelle: Instance, used: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run', 'outcome' or 'day'"),
+        (
+            "by=colour",
+            422,
+            "'agent', 'model', 'project', 'task', 'run', 'template', 'outcome' or 'day'",
+        ),
         ("since=yesterday", 422, "neither a date nor a time"),
         ("until=2026-13-01", 422, "neither a date nor a time"),
         ("task=task_zzzz", 404, "is not the id of a task"),
@@ -156,7 +163,7 @@ def test_the_command_line_filters_and_has_json(kapelle: Instance, used: dict[str
     assert (none.stdout, none.stderr) == ("", "No attempts match.\n")
     wrong = kapelle.cli("usage", "--by", "colour")
     assert wrong.returncode == 2
-    assert "Use agent, model, project, task, run, outcome or day." in wrong.stderr
+    assert "Use agent, model, project, task, run, template, outcome or day." in wrong.stderr
 
 
 def test_status_tells_what_each_attempt_used(kapelle: Instance, used: dict[str, str]) -> None:
@@ -229,10 +236,16 @@ def test_a_limit_that_is_none_is_refused(
     assert kapelle.task(used["told"])["status"] == "completed"
 
 
-def test_it_is_added_up_by_two_properties_at_once(kapelle: Instance, used: dict[str, str]) -> None:
+def test_it_is_added_up_by_two_properties_at_once(
+    kapelle: Instance, used: dict[str, str], tmp_path: Path
+) -> None:
     rows = kapelle.get("/usage?by=agent&across=outcome")["rows"]
     found = {(row["key"], row["across"]): row["attempts"] for row in rows}
     assert found[("priced", "completed")] == 1
+    checked = kapelle.play(TOLD, tmp_path, agent="priced", checks=["true"])
+    kapelle.wait(checked)
+    [row] = kapelle.get(f"/usage?by=outcome&task={checked}")["rows"]
+    assert (row["key"], row["verified"]) == ("verified", 1)
     days = kapelle.get("/usage?by=project&across=day&project=alpha")["rows"]
     assert {(row["key"], len(row["across"])) for row in days} == {("alpha", 10)}
     shown = kapelle.cli("usage", "--by", "agent", "--across", "day").stdout.splitlines()

@@ -43,6 +43,16 @@ const fresh = createRoute({
   component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
 });
 
+const search = createRoute({
+  getParentRoute: () => inside,
+  path: '/search',
+  validateSearch: (given: Record<string, unknown>): { q?: string } => ({
+    // What looks like a number or a list is text all the same.
+    q: given.q === undefined || given.q === '' ? undefined : String(given.q),
+  }),
+  component: lazyRouteComponent(() => import('./views/search'), 'View'),
+});
+
 const tree = root.addChildren([
   login,
   inside.addChildren([
@@ -58,6 +68,8 @@ const tree = root.addChildren([
     view('/report', () => import('./views/report')),
     view('/usage', () => import('./views/usage/usage')),
     view('/system/{-$tab}', () => import('./views/system/system')),
+    search,
+    createRoute({ getParentRoute: () => inside, path: '$', component: () => <Missing /> }),
   ]),
 ]);
 

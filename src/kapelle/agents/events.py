@@ -58,6 +58,7 @@ EventKind = Literal[
     "usage",  # data: see UsageData
     "session",  # text: the id to resume by
     "model",  # text: the model that really answers
+    "window",  # name: a limit of the account such as weekly, data: see WindowData
     "plan",  # text: what it intends to do, as lines
     "result",  # text: the final answer, data: {"is_error": bool}
     "error",  # text: the message, name: a FailureClass if the agent says so much, data: ErrorData
@@ -78,6 +79,13 @@ class UsageData(TypedDict, total=False):
     total: bool  # it replaces the fields counted so far in this attempt instead of adding to them
     of_session: list[str]  # fields that count the whole session, earlier attempts included
     id: str  # one with the id of the last replaces it: streams repeat themselves
+
+
+class WindowData(TypedDict, total=False):
+    """What a provider tells of one limit of an account."""
+
+    used: float  # the share of it, 1 for all
+    resets_at: str | float  # ISO time, or seconds since 1970
 
 
 class ErrorData(TypedDict, total=False):

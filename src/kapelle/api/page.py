@@ -14,6 +14,7 @@ _PLACES = (Path(__file__).parents[1] / "page", Path(__file__).parents[3] / "web"
 _FILES = frozenset({"assets", "icon.svg", "theme.js"})
 _VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "projects",
                     "report", "usage", "system", "search", "new", "login"})  # fmt: skip
+_OTHERS = frozenset({"api", "mcp", "healthz"})
 _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kapelle</title>
 <h1>The page is not built</h1>
 <p>This daemon runs from a checkout. Type <code>make web</code> there, then reload.</p></html>"""
@@ -22,7 +23,9 @@ _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kape
 def is_page(scope: Scope) -> bool:
     """Whether a request asks for the page or a part of it, which holds nothing of anybody's."""
     first = scope["path"].split("/")[1]
-    return scope.get("method") in {"GET", "HEAD"} and first in _FILES | _VIEWS
+    # An address that somebody mistyped in a browser is answered by the page.
+    typed = (b"sec-fetch-dest", b"document") in scope.get("headers", ()) and first not in _OTHERS
+    return scope.get("method") in {"GET", "HEAD"} and (first in _FILES | _VIEWS or typed)
 
 
 async def page(scope: Scope) -> Response:

@@ -66,6 +66,8 @@ def _remarks(agent: Agent) -> Iterator[str]:
             f"{name} is paused for {left}: {agent['paused_reason']}."
             f" `kapelle agents check {name} --live` lifts it if it works again."
         )
+    for window in agent["windows"]:
+        yield f"{name}: {_window_words(window)}"
     # That one of the programs is not installed is no news, unless it is the one to use.
     if agent["problem"] and (agent["default"] or agent["status"] != "not installed"):
         yield f"{name}: {advice(agent['problem'], agent['hint'])}"
@@ -74,6 +76,14 @@ def _remarks(agent: Agent) -> Iterator[str]:
             f"{name}: {stale} is set here, but the daemon was started without it."
             " `kapelle stop`; the next command starts it with what is set then."
         )
+
+
+def _window_words(window: dict[str, Any]) -> str:
+    used, at = window["used"], moment(window["resets_at"])
+    share = "how much is used is unknown" if used is None else f"{used:.0%} used"
+    left = short((at - now()).total_seconds()) if at and at > now() else None
+    reset = f", resets in {left}" if left else ", it was reset since" if at else ""
+    return f"{one_line(window['name'])} limit: {share}{reset}"
 
 
 def check(

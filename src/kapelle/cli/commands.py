@@ -28,7 +28,7 @@ wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
 resume      tasks:resume  Go on where a task's last attempt left off, or with a run that is paused.
-continue    tasks:continue_  Follow up on a task that has ended or waits.
+continue    tasks:continue_  Follow up on a task that has ended or waits, or on an ended run.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 check       tasks:check  Make the checks of an ended task once more, on what it committed.

@@ -415,7 +415,10 @@ def continue_(
     follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
-    """Follow up on a task that has ended or waits."""
+    """Follow up on a task that has ended or waits, or on an ended run.
+
+    A run is followed up by a new task, which starts from its branch and has its checks.
+    """
     from kapelle.cli.follow import show_new
 
     if fork and comments:
@@ -424,10 +427,15 @@ def continue_(
     given = message is not None or not comments
     said = read_prompt(message, None, _MESSAGE, "message") if given else ""
     client, limits = Connection(), _new_limits(budget, max_turns)
-    task_id = work_id(client, task_id, "tasks")
+    task_id = work_id(client, task_id, "work" if task_id else "tasks")
+    body = {"message": said or None, **({"comments": True} if comments else {})}
+    if is_run(task_id):
+        alone = "A run is followed up by a new task on its branch, without --fork and limits."
+        refuse((fork or any(limits.values()), alone, f'kapelle continue {task_id} "…"'))
+        _again(path_of(task_id, "follow_up"), body, follow, as_json)
+        return
     if not fork:
-        body = {"message": said or None, **({"comments": True} if comments else {}), **limits}
-        _again(task_path(task_id, "resume"), body, follow, as_json)
+        _again(task_path(task_id, "resume"), {**body, **limits}, follow, as_json)
         return
     earlier = client.get(task_path(task_id))
     task = client.create("/tasks", forked(earlier, said, limits))

@@ -10,7 +10,7 @@ from kapelle.cli.values import choice, not_empty, optional_text, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
-PROPERTIES = ("agent", "model", "project", "task", "run", "outcome", "day")
+PROPERTIES = ("agent", "model", "project", "task", "run", "template", "outcome", "day")
 _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
 _HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
 _LONGEST_KEY = 60

@@ -148,6 +148,7 @@ class AsyncRuns(_Wrapper):
     resume = _method(Runs.resume)
     cancel = _method(Runs.cancel)
     answer = _method(Runs.answer)
+    follow_up = _method(Runs.follow_up)
     archive = _method(Runs.archive)
     diff = _method(Runs.diff)
     pull_request = _method(Runs.pull_request)

@@ -284,6 +284,12 @@ class Runs(Work[Run]):
         only = {"pattern": pattern, "project": project, "parent_id": parent_id}
         return self._pages("/runs", Run, {"status": status, **only, "archived": archived})
 
+    def follow_up(self, id: str, message: str | None = None, *, comments: bool = False) -> Task:
+        """Begin a task on the branch of an ended run; comments tells it those on the run's pull
+        request that are new."""
+        body = {"message": message, "comments": comments}
+        return self._post(Task, self._path(id, "follow_up"), body)
+
     def result(self, id: str) -> Any:
         """What an ended run returned; its shape is the pattern's own."""
         run = self.get(id)

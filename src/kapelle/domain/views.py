@@ -9,7 +9,7 @@ from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
-By = Literal["agent", "model", "project", "task", "run", "outcome", "day"]
+By = Literal["agent", "model", "project", "task", "run", "template", "outcome", "day"]
 IdPrefix = Annotated[Text | None, Field(max_length=100)]
 Moment = Annotated[
     Text | None, Field(max_length=100, description="An ISO date or time; UTC without an offset.")
@@ -287,6 +287,16 @@ class PausedModel(Record):
     reason: str
 
 
+class AccountWindow(Record):
+    """A limit of an account as its provider told it last; used is the share of it, None where it
+    was not told or is over since."""
+
+    name: str
+    used: float | None
+    resets_at: datetime | None
+    told_at: datetime
+
+
 class AgentView(Record):
     name: str
     type: str
@@ -302,6 +312,7 @@ class AgentView(Record):
     paused_until: datetime | None
     paused_reason: str | None
     paused_models: list[PausedModel]
+    windows: list[AccountWindow]
 
 
 class DaemonView(Record):

@@ -196,19 +196,21 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
         await parts.db.write(_refreshed, owner, values)
 
 
-async def with_comments(parts: Parts, task: Task, message: str | None) -> tuple[str, datetime]:
-    """A message with the comments on the pull request of a task that no agent was told yet, and
-    when the last of them was made."""
-    row = await parts.db.read(deliveries.find, task.id)
+async def with_comments(
+    parts: Parts, work: Task | Run, message: str | None
+) -> tuple[str, datetime]:
+    """A message with the comments on the pull request of a task or run that no agent was told yet,
+    and when the last of them was made."""
+    row = await parts.db.read(deliveries.find, work.id)
     if row is None or row["number"] is None:
-        raise Conflict(f"{task.id} has no pull request.", hint=f"kapelle pr {task.id}")
-    forge = (await reach(parts, task.directory))[1]
+        raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
+    forge = (await reach(parts, work.directory))[1]
     found = await forge.comments(row["number"])
     new = [one for one in found if row["heard_at"] is None or one.at > row["heard_at"]]
     if not new:
         raise Conflict(
             f"There is no new comment on {row['url']}.",
-            hint=f'`kapelle continue {task.id} "…"` goes on with a message of your own.',
+            hint=f'`kapelle continue {work.id} "…"` goes on with a message of your own.',
         )
     told = []
     new = sorted(new, key=lambda one: one.at)[:_MOST_COMMENTS]

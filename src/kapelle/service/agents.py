@@ -18,7 +18,7 @@ from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
-from kapelle.domain.views import AgentView, LoginView, PausedModel
+from kapelle.domain.views import AccountWindow, AgentView, LoginView, PausedModel
 from kapelle.engine.environment import Origin, agent_environment
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
@@ -81,6 +81,7 @@ def agent_view(
         verified_at=account["verified_at"] if account else None,
     )
     paused = bool(account and account["paused_until"] and account["paused_until"] > now)
+    windows: dict[str, Any] = (account and account["windows"]) or {}
     return AgentView(
         name=info.name,
         type=info.type,
@@ -96,7 +97,15 @@ def agent_view(
         paused_until=account["paused_until"] if paused else None,
         paused_reason=account["reason"] if paused else None,
         paused_models=models,
+        windows=[_window(*told, now) for told in sorted(windows.items())],
     )
+
+
+def _window(name: str, told: dict[str, Any], now: datetime) -> AccountWindow:
+    """What was told of a limit of an account; nobody knows what was used since a reset."""
+    window = AccountWindow(name=name, **told)
+    is_over = window.resets_at is not None and window.resets_at <= now
+    return window.model_copy(update={"used": None}) if is_over else window
 
 
 def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:

@@ -8,23 +8,28 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step, rests
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text, WaitSeconds
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.task import Task
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
+from kapelle.engine.delivery import with_comments
+from kapelle.engine.merge import require_ended
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
-from kapelle.engine.tasks.submit import Belonging, require_directory
+from kapelle.engine.tasks.submit import Belonging, require_directory, submit
 from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import events, runs, steps, tasks
+from kapelle.store import deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
+
+_LONGEST_TITLE = 200
 
 
 class RunPage(BaseModel):
@@ -52,6 +57,14 @@ class CancelRun(Spec):
 class AnswerBody(Spec):
     answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
     token: Annotated[Text | None, Field(max_length=300)] = None
+
+
+class FollowUpBody(Spec):
+    """What is to be done about the work of a run: a message, the comments on its pull request that
+    are new, or both."""
+
+    comments: bool = False
+    message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
 class Runs:
@@ -148,6 +161,31 @@ class Runs:
     async def answer(self, text: str, body: AnswerBody) -> Run:
         """Answer a question of a run that waits; it then goes on."""
         return await self._apply_change(text, _answer, body.token, body.answer)
+
+    async def follow_up(self, text: str, body: FollowUpBody) -> Task:
+        """Begin a task that goes on with what an ended run left: it starts from the run's branch
+        and has its checks. Where the run has a pull request it gets one into that branch."""
+        run, message, heard_at = await self.get(text), body.message, None
+        require_ended(run, "continue", force=True)
+        if body.comments:
+            message, heard_at = await with_comments(self._parts, run, message)
+        if not message or not message.strip():
+            raise InvalidInput("message: say what is to be done, or ask for the comments.")
+        spec = await validated(self._parts, run.pattern, run.spec)
+        asked = {
+            "prompt": f"{message}\n\n## What was asked for before\n{spec.subject or run.title}",
+            "title": f"Follow-up: {run.title}"[:_LONGEST_TITLE],
+            "checks": [check.model_dump(mode="json") for check in spec.final_checks],
+            "base": run.workspace.branch,
+            "deliver": "pr" if run.delivery and run.delivery.number else "branch",
+            **{name: getattr(spec, name) for name in ("directory", "agent", "model", "project")},
+        }
+
+        def heard(connection: Connection, _task_id: str) -> None:
+            deliveries.update(connection, run.id, heard_at=heard_at)
+
+        also = heard if heard_at else None
+        return await submit(self._parts, TaskSpec.model_validate(asked), also=also)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""

@@ -18,8 +18,8 @@ class Usages:
         self._db = parts.db
 
     async def report(self, wanted: UsageFilter) -> UsageReport:
-        """What attempts used that started in a time: by agent, model, project, task, run, UTC
-        day."""
+        """What attempts used that started in a time: by agent, model, project, task, run,
+        template, outcome, UTC day."""
         since = moment(wanted.since, "since") if wanted.since else None
         until = moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from kapelle.store.query import Row, Statement
 from kapelle.store.tables import accounts
 
+_MOST_WINDOWS = 20
 _UPDATE = Statement(accounts.update().where(accounts.c.id == sa.bindparam("account")))
 _IS_OVER = accounts.c.paused_until <= sa.bindparam("now")
 _END_TRIAL = Statement(
@@ -65,6 +66,13 @@ def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
     """Change an account, which begins to exist by that."""
     if not _UPDATE.write(connection, account=account, **values):
         connection.execute(accounts.insert().values(id=account, **values))
+
+
+def told(connection: sa.Connection, account: str, windows: dict[str, Any]) -> None:
+    """Keep what a provider says of the limits of an account, each by its name."""
+    known = of_ids(connection, [account]).get(account)
+    both = {**(known["windows"] or {} if known else {}), **windows}
+    update(connection, account, windows=dict([*both.items()][-_MOST_WINDOWS:]))
 
 
 def failed_again(connection: sa.Connection, account: str) -> int:

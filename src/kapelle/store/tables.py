@@ -226,6 +226,8 @@ accounts = sa.Table(
     *_columns(Instant, "paused_until", "verified_at"),
     *_columns(SafeText, "reason"),
     sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default="0"),
+    # What its provider told of its limits: by name the share used, its reset, and when it said so.
+    sa.Column("windows", SafeJson),
 )
 
 checks = sa.Table(

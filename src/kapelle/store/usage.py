@@ -13,15 +13,14 @@ from kapelle.store import runs
 from kapelle.store import tasks as task_rows
 from kapelle.store.tables import attempts, checks, tasks
 
-# Written out, because PostgreSQL takes two parameters for two different expressions.
-_DAY = sa.literal_column("86400000000", sa.BigInteger)
+_DAY = sa.literal(86_400_000_000, sa.BigInteger)
 _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "agent": attempts.c.agent,
     "model": attempts.c.model,
     "project": tasks.c.project,
     "task": attempts.c.task_id,
     "run": tasks.c.run_id,
-    "outcome": attempts.c.status,
+    "template": tasks.c.template,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
 # As a task is: a check looked at the work.
@@ -30,6 +29,8 @@ _VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(
     checks.c.proved.is_not(False),
     sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI),
 )
+# What is verified is told from what is only said to be done.
+_KEYS["outcome"] = sa.case((_VERIFIED, sa.literal_column("'verified'")), else_=attempts.c.status)
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 
 
@@ -63,7 +64,8 @@ def grouped(
         )
         .join_from(attempts, tasks, attempts.c.task_id == tasks.c.id)
         .where(*_conditions(connection, wanted))
-        .group_by(key, *([across] if wanted.across else []))
+        # By their places: PostgreSQL takes an expression with parameters for another one each time.
+        .group_by(*(sa.literal_column(place) for place in ("1", "2")[: 1 + bool(wanted.across)]))
     )
     if since is not None:
         query = query.where(attempts.c.started_at >= since)

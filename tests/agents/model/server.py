@@ -137,9 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         if dropped:
             self._stream(answer.events[:1])
         elif found.stream:
-            self._stream(answer.events)
+            self._stream(answer.events, step.get("headers", {}))
         else:
-            self._send(answer.whole)
+            self._send(answer.whole, headers=step.get("headers"))
 
     def _read(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
@@ -167,12 +167,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    def _stream(self, events: list[Event]) -> None:
+    def _stream(self, events: list[Event], headers: Mapping[str, str] | None = None) -> None:
         """Server-sent events; the end of the connection ends the stream."""
         self.close_connection = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
+        for header, value in (headers or {}).items():
+            self.send_header(header, value)
         self.end_headers()
         for name, payload in events:
             data = payload if isinstance(payload, str) else json.dumps(payload)

@@ -59,6 +59,13 @@ LIMIT_EVENT = (
     '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1794751637,'
     '"rateLimitType":"five_hour","isUsingOverage":false},"uuid":"5","session_id":"f"}'
 )
+# As 2.1.325 prints it with a login of a subscription.
+WINDOWS_EVENT = (
+    '{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1794972375,'
+    '"rateLimitType":"five_hour","isUsingOverage":false,"unifiedWindows":{"five_hour":'
+    '{"utilization":0.85,"resetsAt":1794972375,"status":"allowed"},"seven_day":{"utilization":0.2,'
+    '"resetsAt":1795055175,"status":"allowed"}}},"uuid":"4","session_id":"a"}'
+)
 BAD_RESUME = (
     '{"type":"result","subtype":"error_during_execution","is_error":true,"num_turns":0,'
     '"session_id":"00000000-0000-4000-8000-000000000000","total_cost_usd":0,"usage":{},'
@@ -362,8 +369,28 @@ class TestWork:
         (warning,) = notices(json.dumps({"type": "rate_limit_event", "rate_limit_info": near}))
         assert warning.text == "90% of the seven day limit is used"
         assert failure_of(warning) is None
+        assert told(json.dumps({"type": "rate_limit_event", "rate_limit_info": near})) == {
+            "weekly": {"used": 0.9}
+        }
         fine = {"status": "allowed", "rateLimitType": "five_hour"}
         assert notices(json.dumps({"type": "rate_limit_event", "rate_limit_info": fine})) == []
+
+    def test_the_windows_of_a_subscription_are_told(self) -> None:
+        assert told(WINDOWS_EVENT) == {
+            "5-hour": {"used": 0.85, "resets_at": 1794972375},
+            "weekly": {"used": 0.2, "resets_at": 1795055175},
+        }
+        assert told(LIMIT_EVENT) == {"5-hour": {"used": 1.0, "resets_at": 1794751637}}
+        # What is not told is not made up.
+        assert told(WINDOWS_EVENT.replace('"utilization":0.85,', ""))["5-hour"] == {
+            "resets_at": 1794972375
+        }
+
+
+def told(line: str) -> dict[str, Any]:
+    """What a line says of the limits of the account."""
+    events = ClaudeAgent("claude", AgentSettings()).parse(line)
+    return {event.name: event.data for event in events if event.kind == "window"}
 
 
 class TestEndings:

@@ -45,6 +45,15 @@ CONTEXT = '{"timestamp":"2026-11-15T10:42:24.446Z","ordinal":5,"type":"turn_cont
 # Codex forgets what a killed run used, and all of it when the context overflows.
 FORGOTTEN = '{"timestamp":"2026-11-15T10:48:03.488Z","ordinal":10,"type":"event_msg","payload":{"type":"token_count","info":{"total_token_usage":{"input_tokens":0,"output_tokens":0,"total_tokens":258400}}}}'  # noqa: E501
 
+# As 0.166.0 writes it into its rollout.
+COUNTED = (
+    '{"timestamp":"2026-11-18T02:26:16.359Z","ordinal":12,"type":"event_msg","payload":{"type":'
+    '"token_count","info":{"total_token_usage":{"total_tokens":120},"model_context_window":258400}'
+    ',"rate_limits":{"limit_id":"codex","limit_name":null,"primary":{"used_percent":42.5,'
+    '"window_minutes":300,"resets_at":1794972375},"secondary":{"used_percent":13.0,'
+    '"window_minutes":10080,"resets_at":1795055175},"credits":null,"plan_type":null}}}'
+)
+
 
 def answered(response: str, tokens: int, cached: int, output: int) -> str:
     usage = {
@@ -258,6 +267,18 @@ def test_a_turn_that_codex_began_itself_goes_on_counting() -> None:
         CodexAgent("codex", AgentSettings()), [*lines, answered("r2", 20, 0, 2)]
     ).usage
     assert usage == Usage(input_tokens=30, output_tokens=3, turns=2)
+
+
+def test_the_windows_of_a_subscription_are_told() -> None:
+    (five_hour, weekly) = parsed(COUNTED)
+    assert (five_hour.kind, five_hour.name) == ("window", "5-hour")
+    assert five_hour.data == {"used": 0.425, "resets_at": 1794972375}
+    assert (weekly.name, weekly.data["used"]) == ("weekly", 0.13)
+    # What is not told is not made up, and limits of single models have their names.
+    bare = COUNTED.replace('"used_percent":42.5,', "").replace('"window_minutes":300,', "")
+    (unknown, named) = parsed(bare.replace('"limit_name":null', '"limit_name":"spark"'))
+    assert (unknown.name, unknown.data) == ("primary spark", {"resets_at": 1794972375})
+    assert named.name == "weekly spark"
 
 
 def test_the_output_tells_no_usage() -> None:

@@ -15,18 +15,34 @@ export interface Activity {
 }
 
 const MOST_AT_ONCE = 20;
+const [SLOTS, SLOT_MS] = [16, 5000];
 
 /** What agents do, by their attempts: each part of the page that shows one is told of that one alone. */
 class Activities {
   private last = new Map<string, Activity>();
   private watchers = new Map<string, Set<() => void>>();
+  private pulses = new Map<string, Map<number, number>>();
   private due = new Set<string>();
   private next: ReturnType<typeof setTimeout> | undefined;
 
   take(told: Activity[]): void {
-    for (const activity of told) this.last.set(activity.attempt_id, activity);
+    for (const activity of told) {
+      this.note(activity);
+      this.last.set(activity.attempt_id, activity);
+    }
     for (const { attempt_id } of told) this.due.add(attempt_id);
     this.tell();
+  }
+
+  /** Count what it printed since it was heard of last. */
+  private note({ attempt_id, output_bytes }: Activity): void {
+    const before = this.last.get(attempt_id)?.output_bytes;
+    if (before === undefined || output_bytes <= before) return;
+    const pulse = this.pulses.get(attempt_id) ?? new Map<number, number>();
+    const slot = Math.floor(Date.now() / SLOT_MS);
+    pulse.set(slot, (pulse.get(slot) ?? 0) + output_bytes - before);
+    for (const old of pulse.keys()) if (old <= slot - SLOTS) pulse.delete(old);
+    this.pulses.set(attempt_id, pulse);
   }
 
   /** So few at a time that no frame waits for hundreds of agents that speak at once. */
@@ -41,7 +57,17 @@ class Activities {
 
   all = (): Activity[] => [...this.last.values()];
   of = (attemptId: string): Activity | undefined => this.last.get(attemptId);
-  forget = (attemptId: string): boolean => this.last.delete(attemptId);
+
+  pulse(attemptId: string): number[] {
+    const now = Math.floor(Date.now() / SLOT_MS);
+    const pulse = this.pulses.get(attemptId);
+    return Array.from({ length: SLOTS }, (_, place) => pulse?.get(now - SLOTS + 1 + place) ?? 0);
+  }
+
+  forget(attemptId: string): void {
+    this.last.delete(attemptId);
+    this.pulses.delete(attemptId);
+  }
 
   watch(attemptId: string, watcher: () => void): () => void {
     const others = this.watchers.get(attemptId) ?? new Set();
@@ -54,6 +80,9 @@ class Activities {
 }
 
 export const activities = new Activities();
+
+/** How many bytes an attempt printed in each of the last slots of a few seconds. */
+export const pulseOf = (attemptId: string): number[] => activities.pulse(attemptId);
 
 /** What an attempt's agent does at this moment, as the daemon tells it. */
 export function useActivity(attemptId: string): Activity | undefined {

@@ -58,10 +58,11 @@ export function useFlagged(project?: string) {
   return { ...list, work: rows(list) };
 }
 
-export function useOne(id: string) {
+export function useOne(id: string, wanted = true) {
   return useQuery({
     queryKey: ['work', 'one', id],
     queryFn: () => ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } })),
+    enabled: wanted,
     retry: false,
   });
 }
@@ -75,8 +76,10 @@ export const useSteps = (id: string) =>
 export const useDaemon = () =>
   useQuery({ queryKey: ['daemon'], queryFn: () => ask(api.GET('/api/v1/daemon')) });
 
-export const useAgents = (directory?: string) =>
+/** The agents; what their providers tell of limits is in no history, and is asked for now and then. */
+export const useAgents = (directory?: string, everyMs?: number) =>
   useQuery({
+    refetchInterval: everyMs,
     queryKey: ['agents', directory ?? null],
     queryFn: () => ask(api.GET('/api/v1/agents', { params: { query: { directory } } })),
   });
@@ -106,10 +109,10 @@ export const useFirings = (id: string) =>
 
 export type Hit = components['schemas']['Hit'];
 
-export const useSearched = (query: string, wanted: boolean) =>
+export const useSearched = (query: string, wanted: boolean, limit = 12, project?: string) =>
   useQuery({
-    queryKey: ['search', query],
-    queryFn: () => ask(api.GET('/api/v1/search', { params: { query: { query, limit: 12 } } })),
+    queryKey: ['search', query, limit, project ?? null],
+    queryFn: () => ask(api.GET('/api/v1/search', { params: { query: { query, limit, project } } })),
     enabled: wanted,
     retry: false,
   });
@@ -117,7 +120,7 @@ export const useSearched = (query: string, wanted: boolean) =>
 export const usePatterns = () =>
   useQuery({ queryKey: ['patterns'], queryFn: () => ask(api.GET('/api/v1/patterns')), staleTime: 60_000 });
 
-export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'outcome' | 'day';
+export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'template' | 'outcome' | 'day';
 
 export const useUsage = (by: UsageBy, since?: string, project?: string, across?: UsageBy) =>
   useQuery({
@@ -148,6 +151,25 @@ export const useMergePreview = (id: string, wanted: boolean) =>
     retry: false,
   });
 
+/** A pull request as its forge tells it now; asked for only where somebody wants to read it. */
+export const usePullRequest = (id: string, wanted: boolean) =>
+  useQuery({
+    queryKey: ['pr', id],
+    queryFn: () =>
+      isRunId(id)
+        ? ask(api.GET('/api/v1/runs/{run_id}/pr', onRun(id)))
+        : ask(api.GET('/api/v1/tasks/{task_id}/pr', onTask(id))),
+    enabled: wanted,
+    retry: false,
+  });
+
+export const useLocks = () =>
+  useQuery({
+    queryKey: ['locks'],
+    queryFn: () => ask(api.GET('/api/v1/locks')),
+    refetchInterval: 5000,
+  });
+
 type TaskAction = 'cancel' | 'check' | 'retry' | 'requeue' | 'archive';
 type RunAction = 'cancel' | 'pause' | 'resume' | 'archive';
 
@@ -169,13 +191,18 @@ export const actions = {
     ask(api.POST(`/api/v1/tasks/{task_id}/${action}`, onTask(id))),
   run: (id: string, action: RunAction): Promise<Work> =>
     ask(api.POST(`/api/v1/runs/{run_id}/${action}`, onRun(id))),
-  resume: (id: string, message: string | null): Promise<Work> =>
+  resume: (id: string, message: string | null, comments = false): Promise<Work> =>
     ask(
       api.POST('/api/v1/tasks/{task_id}/resume', {
         ...onTask(id),
-        body: { message, merge: false, comments: false },
+        body: { message, merge: false, comments },
       }),
     ),
+  /** Have more done about work that has ended: a task goes on, a run is followed by a new task. */
+  follow: (id: string, message: string | null, comments = false): Promise<Work> =>
+    isRunId(id)
+      ? ask(api.POST('/api/v1/runs/{run_id}/follow_up', { ...onRun(id), body: { message, comments } }))
+      : actions.resume(id, message, comments),
   answer: async (id: string, token: string, answer: string): Promise<Work> => {
     await ask(
       api.POST('/api/v1/questions/{token}/answer', { params: { path: { token } }, body: { answer } }),

@@ -31,6 +31,9 @@ interface Held {
   more: boolean;
 }
 
+/** Whether a line is the beginning of the first attempt. */
+const isFirst = (line: Line | undefined): boolean => line?.place.startsWith('1:0:0:') ?? false;
+
 type Change = { add: Line[]; anew: boolean } | { before: Line[] } | 'begun' | 'done';
 
 function changed(held: Held, change: Change): Held {
@@ -38,13 +41,14 @@ function changed(held: Held, change: Change): Held {
   if (change === 'done') return { ...held, done: true };
   if ('add' in change)
     return change.anew
-      ? { ...held, lines: change.add, more: true }
+      ? { ...held, lines: change.add, more: !isFirst(change.add[0]) }
       : { ...held, lines: [...held.lines, ...change.add] };
   const [first] = change.before;
   if (!first) return { ...held, more: false };
   // Each part begins with the attempt that it is of.
   const same = held.lines[0]?.number === first.number;
-  return { ...held, lines: [...change.before, ...held.lines.slice(same ? 1 : 0)] };
+  const lines = [...change.before, ...held.lines.slice(same ? 1 : 0)];
+  return { ...held, lines, more: !isFirst(first) };
 }
 
 /** What a stream of a transcript tells, a frame's worth at a time; read again when a task that had ended goes on. */

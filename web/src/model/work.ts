@@ -51,8 +51,13 @@ export function attemptState(attempt: Attempt, task: Task): State {
     if (attempt !== latest(task)) return 'said';
     return task.verified ? 'ok' : 'said';
   }
+  if (attempt.question && attempt.status === 'failed') return 'you';
   return attempt.status === 'failed' ? 'bad' : attempt.status;
 }
+
+/** A reason with titles instead of the ids that are known. */
+export const named = (reason: string, titleOf: (id: string) => string | undefined): string =>
+  reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titleOf(id) ?? id);
 
 /** The state in bold and why, as two sentences. */
 export function verdict(work: Work, now: number): [string, string] {

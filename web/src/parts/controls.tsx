@@ -52,7 +52,8 @@ export function Choices<T extends string>(props: {
 export const share = (value: number): CSSProperties =>
   ({ '--v': Math.max(0, Math.min(1, value)) }) as CSSProperties;
 
-const NEAR = 0.8;
+/** Whether a limit of which so much is used is worth a warning. */
+export const near = (part: number): boolean => part >= 0.8;
 
 /** How much of a limit is used. */
 export function Meter({
@@ -70,7 +71,7 @@ export function Meter({
   return (
     <div className="meterrow">
       <span className="k">{name}</span>
-      <div className={`bar ${part >= NEAR ? 'near' : ''}`} style={share(part)} aria-hidden="true">
+      <div className={`bar ${near(part) ? 'near' : ''}`} style={share(part)} aria-hidden="true">
         <i />
       </div>
       <span>{text}</span>

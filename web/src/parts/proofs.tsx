@@ -1,5 +1,4 @@
 import { isRun, type Task, type Work } from '../api/client';
-import { counted } from '../model/format';
 import { isMergeable, isOpen, latest, type State } from '../model/work';
 import { Glyph } from './glyph';
 import { Said } from './text';
@@ -15,7 +14,7 @@ function ofTask(task: Task): Proof[] {
   const last = latest(task);
   if (task.status === 'cancelled') return [{ state: 'cancelled', text: task.reason ?? 'cancelled' }];
   if (last?.status === 'lost') found.push({ state: 'lost', text: 'nobody saw the end' });
-  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'said done' });
+  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'said' });
   else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'said it failed' });
   found.push(ofChecks(task));
   if (task.merged_at) found.push({ state: 'merged', text: 'merged' });
@@ -26,12 +25,10 @@ function ofTask(task: Task): Proof[] {
 function ofChecks(task: Task): Proof {
   const failed = task.checks.filter((check) => !check.passed);
   if (failed.length > 0) return { state: 'bad', text: `${failed.length} of ${task.checks.length} failed` };
-  if (task.checks.length > 0) {
-    const count = task.checks.length;
-    return { state: 'ok', text: `${count} of ${counted(count, 'check')}` };
-  }
+  const count = task.checks.length;
+  if (count > 0) return { state: task.verified === false ? 'said' : 'ok', text: `${count} of ${count}` };
   if (task.status === 'failed' && task.reason) return { state: 'bad', text: task.reason };
-  return { state: 'none', text: 'nothing was checked' };
+  return { state: 'none', text: 'nothing checked' };
 }
 
 /** The number of a pull request, and the way to it at its forge. */
@@ -73,7 +70,7 @@ function ofRun(work: Work): Proof[] {
   if (work.status === 'failed') found.push({ state: 'bad', text: work.reason ?? 'failed' });
   else if (work.status === 'cancelled') found.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
   else if (work.verified) found.push({ state: 'ok', text: 'verified' });
-  else found.push({ state: 'none', text: 'nothing was checked' });
+  else found.push({ state: 'none', text: 'nothing checked' });
   if (work.merged_at) found.push({ state: 'merged', text: 'merged' });
   return found;
 }

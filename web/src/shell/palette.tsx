@@ -14,6 +14,7 @@ interface Goal {
   text: string;
   about: string;
   to: string;
+  search?: { q: string };
   icon?: IconName;
   state?: State;
 }
@@ -23,6 +24,9 @@ const PLACES: Goal[] = [
   { key: 'work', text: 'Work', about: 'g w', to: '/work', icon: 'work' },
   { key: 'new', text: 'New', about: 'c', to: '/new', icon: 'plus' },
   { key: 'schedules', text: 'Schedules', about: 'g s', to: '/schedules', icon: 'schedules' },
+  { key: 'knowledge', text: 'Knowledge', about: 'g k', to: '/knowledge', icon: 'knowledge' },
+  { key: 'projects', text: 'Projects and archive', about: '', to: '/projects', icon: 'work' },
+  { key: 'report', text: 'Report', about: '', to: '/report', icon: 'work' },
   { key: 'usage', text: 'Usage', about: 'g u', to: '/usage', icon: 'usage' },
   { key: 'system', text: 'System', about: 'g y', to: '/system', icon: 'system' },
 ];
@@ -76,12 +80,20 @@ export function Palette({ close }: { close: () => void }) {
       return words.every((word) => text.includes(word));
     };
     const found = all.filter(fits).slice(0, MOST);
-    return words.length > 0 ? [...found, ...hits] : found;
+    const everything: Goal = {
+      key: 'search',
+      text: `Search everything for ${typed.trim()}`,
+      about: 'search',
+      to: '/search',
+      search: { q: typed.trim() },
+      icon: 'search',
+    };
+    return words.length > 0 ? [...found, ...hits, everything] : found;
   }, [list.data, typed, hits]);
   const go = (goal: Goal | undefined) => {
     if (!goal) return;
     close();
-    navigate({ to: goal.to });
+    navigate({ to: goal.to, search: goal.search });
   };
   const press = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -131,7 +143,6 @@ export function Palette({ close }: { close: () => void }) {
             <span className="end">{goal.about}</span>
           </div>
         ))}
-        {goals.length === 0 && <p className="faint">Nothing is called that.</p>}
       </div>
     </Dialog>
   );

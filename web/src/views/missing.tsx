@@ -7,10 +7,15 @@ export const Missing = ({ what = 'There is no such page.' }: { what?: string }) 
     <div className="page">
       <div className="panel empty">
         <h2>{what}</h2>
-        <p>It may be archived, or the address may be mistyped. The key / searches.</p>
-        <Link className="btn" to="/work">
-          All work
-        </Link>
+        <p>It may be archived, or the address may be mistyped.</p>
+        <p className="acts">
+          <Link className="btn" to="/work">
+            All work
+          </Link>
+          <Link className="btn" to="/search">
+            Search
+          </Link>
+        </p>
       </div>
     </div>
   </View>

@@ -56,15 +56,18 @@ export function Review({ work }: { work: Work }) {
   const [more, setMore] = useState('');
   const away = useLink().state === 'away';
   const tell = useToast();
-  const resume = useAction((message: string) => actions.resume(work.id, message));
+  const resume = useAction((message: string) => actions.follow(work.id, message));
   if (comments.all.length === 0) return null;
-  const waits = isRun(work) || !hasEnded(work) || work.archived_at !== null;
+  const waits = !hasEnded(work) || work.archived_at !== null;
   const send = (event: FormEvent) => {
     event.preventDefault();
-    const sent = () => {
+    const sent = ({ id }: Work) => {
       comments.clear();
       setMore('');
-      tell({ state: 'queued', text: 'Your comments are its next message.', to: `/tasks/${work.id}` });
+      const text = isRun(work)
+        ? 'A new task on its branch is told your comments.'
+        : 'Your comments are its next message.';
+      tell({ state: 'queued', text, to: `/tasks/${id}` });
     };
     resume.mutate(asMessage(comments.all, more), { onSuccess: sent });
   };
@@ -97,11 +100,7 @@ export function Review({ work }: { work: Work }) {
         <Button look="quiet" onClick={comments.clear}>
           Throw them away
         </Button>
-        {waits && (
-          <span className="end faint">
-            {isRun(work) ? 'A run takes no further message.' : 'It can be sent when the task has ended.'}
-          </span>
-        )}
+        {waits && <span className="end faint">They can be sent when it has ended.</span>}
       </div>
     </form>
   );

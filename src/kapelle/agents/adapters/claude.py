@@ -7,11 +7,12 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan
+from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, mapping_of, plan
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
@@ -31,6 +32,7 @@ _DEFAULTS = {
 # What comes of a slash command that did nothing; the result after it claims success.
 _COMMAND_FAILURES = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
 _COMMAND = "local_command"
+_WINDOWS = {"five_hour": "5-hour", "seven_day": "weekly", "_": " "}
 _PLANS = frozenset({"TodoWrite", "todo_write"})
 _ABSENT = frozenset({"failed", "disconnected", "needs-auth"})
 _LIMITS = frozenset({"error_max_turns", "error_max_budget_usd"})
@@ -336,6 +338,25 @@ def _retry(data: Json) -> list[AgentEvent]:
 
 
 def _limit(info: Json) -> list[AgentEvent]:
+    return [*_windows(info), *_limit_notice(info)]
+
+
+def _windows(info: Json) -> Iterator[AgentEvent]:
+    """What it tells of each limit; older versions tell of the nearest one only."""
+    found = info.mapping("unifiedWindows") or {info.text("rateLimitType"): info}
+    for own_name, given in found.items():
+        name, told = own_name, mapping_of(given)
+        for word, shown in _WINDOWS.items():
+            name = name.replace(word, shown)
+        # What is refused for it is used up.
+        used = 1.0 if told.get("status") == "rejected" else told.get("utilization")
+        data = {"used": used, "resets_at": told.get("resetsAt")}
+        filled = {key: value for key, value in data.items() if value is not None}
+        if name and filled:
+            yield AgentEvent("window", name=name, data=filled)
+
+
+def _limit_notice(info: Json) -> list[AgentEvent]:
     window = info.text("rateLimitType").replace("_", " ") or "usage"
     if info.get("status") == "rejected" and info.get("isUsingOverage") is not True:
         text = f"The {window} limit of the subscription is used up"

@@ -34,6 +34,7 @@ _AGAIN_AT = re.compile(
     r"try again at (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)",
     re.IGNORECASE,
 )
+_WINDOWS = {300: "5-hour", 1440: "daily", 10_080: "weekly"}
 _TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_search": "web_search"}
 # Its own sentences, as they begin; what a provider wrote is for the general rules.
 _SENTENCES = {
@@ -153,7 +154,23 @@ class CodexAgent(Agent):
                 # Here an attempt begins: what the file had before is of the session's earlier ones.
                 is_start = payload.get("type") == "task_started"
                 return [usage(0, 0, 0, turns=0, total=True)] if is_start else []
+            case "event_msg" if payload.get("type") == "token_count":
+                return [*_windows(payload.mapping("rate_limits"))]
         return []
+
+
+def _windows(limits: Json) -> Iterator[AgentEvent]:
+    """What a subscription's limits stand at; those of single models are named."""
+    of_model = limits.text("limit_name")
+    for which in ("primary", "secondary"):
+        told = limits.mapping(which)
+        if not told:
+            continue
+        minutes, percent = told.count("window_minutes"), told.get("used_percent")
+        name = _WINDOWS.get(minutes) or (f"{minutes}-minute" if minutes else which)
+        data = {"used": percent / 100} if isinstance(percent, int | float) else {}
+        data |= {"resets_at": told["resets_at"]} if told.get("resets_at") else {}
+        yield AgentEvent("window", name=f"{name} {of_model}".strip(), data=data)
 
 
 def _item(kind: str, item: Json) -> list[AgentEvent]:

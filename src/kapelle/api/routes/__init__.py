@@ -77,6 +77,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/runs/{run_id}/cancel", below_only, Runs.cancel),
         Row("POST", "/runs/{run_id}/archive", owner_only, Work.archive_run, "archive"),
         Row("POST", "/runs/{run_id}/answer", owner_only, Runs.answer),
+        Row("POST", "/runs/{run_id}/follow_up", owner_only, Runs.follow_up, status=201),
         *_changes("run"),
     ),
     "work": (

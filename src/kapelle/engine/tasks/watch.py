@@ -32,7 +32,7 @@ from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text
 from kapelle.runner.shim import files
-from kapelle.store import attempts, children, tasks
+from kapelle.store import accounts, attempts, children, tasks
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -205,6 +205,7 @@ _SHARED_S = 0.5
 # So often what it does is told to whoever looks on, and so much of it.
 _TOLD_S = 0.25
 _TOLD, _SHOWN = 200, 20
+_LONGEST_NAME, _MOST_USED = 60, 100
 
 
 def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,6 +259,7 @@ class Watch:
         self._past = Counter[str]()  # calls on what somebody else held, by its path
         self._looked_around = time.monotonic()
         self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
+        self._windows: dict[str, Any] = {}  # of its account, as told and not stored yet
 
     async def keep(self) -> None:
         """Look again and again; whatever goes wrong here, the attempt goes on."""
@@ -353,10 +355,10 @@ class Watch:
         if not self._agent.reads_whole_output:
             return
         try:
+            usage = await asyncio.to_thread(self._count)
             if self._limits.strict:
-                await self._warn_of_limits(await asyncio.to_thread(self._count))
-            elif self._attempt.shares_files:
-                await asyncio.to_thread(self._count)
+                await self._warn_of_limits(usage)
+            await self._store_windows()
             await self._warn_of_locks()
         except Exception:
             _log.exception("looking back at %s failed", self._attempt.id)
@@ -374,13 +376,25 @@ class Watch:
                     self._last = event
                 if event.kind == "tool_call" and self._caught_up:
                     self._note_locks(event)
+                self._note_window(event)
         if not self._caught_up:
-            # Refusals of then may be overcome long since.
-            self._refusal, self._caught_up = Refusal(), True
+            # Refusals of then may be overcome long since, and limits have moved on.
+            self._refusal, self._caught_up, self._windows = Refusal(), True, {}
         attempt = self._attempt
         model = attempt.row["model"]
         self._usage = attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
         return self._usage
+
+    def _note_window(self, event: AgentEvent) -> None:
+        """Keep what its provider has just told of a limit; a share that it did not is unknown."""
+        if event.kind == "window" and event.name:
+            used, resets_at = event.data.get("used"), reset_stated(event.data.get("resets_at"))
+            is_share = isinstance(used, int | float) and 0 <= used <= _MOST_USED
+            self._windows[event.name[:_LONGEST_NAME]] = {
+                "used": used if is_share else None,
+                "resets_at": resets_at.isoformat() if resets_at else None,
+                "told_at": datetime.now(UTC).isoformat(),
+            }
 
     def _note_locks(self, event: AgentEvent) -> None:
         """Count a tool that would write what somebody else holds."""
@@ -406,6 +420,7 @@ class Watch:
             self._side = LogReader(path, self._side_log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line.text):
+                self._note_window(event)
                 if event.kind in {"usage", "model", "session"}:
                     self._fold.add(event)
                 elif event.kind == "notice":
@@ -435,6 +450,12 @@ class Watch:
             await self._attempt.update(**usage.model_dump())
         if now - self._looked_around >= every_s:
             self._looked_around, self._limits = now, await limits_of(self._attempt)
+            await self._store_windows()
+
+    async def _store_windows(self) -> None:
+        told, self._windows = self._windows, {}
+        if told and (account := self._attempt.row["account"]):
+            await self._attempt.parts.db.write(accounts.told, account, told)
 
     def _end(self, failure: Failure) -> bool:
         """Write down why the process is ended, then end it."""

@@ -1,9 +1,9 @@
 import { memo } from 'react';
-import { useActivity } from '../../api/activity';
+import { pulseOf, useActivity } from '../../api/activity';
 import { isRun, type Run, type Task, type Work } from '../../api/client';
 import { counted, lastOnScreen, money } from '../../model/format';
 import { costOf, latest, progressOf, stateOf } from '../../model/work';
-import { Choices, Empty, share } from '../../parts/controls';
+import { Choices, Empty, near, share } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Elapsed, Said } from '../../parts/text';
@@ -73,7 +73,7 @@ export function AtWork({ work }: { work: Work[] }) {
           <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
           <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
             {group.tasks.map((task) => (
-              <Card key={task.id} task={task} />
+              <Card key={task.id} task={task} pulses={layout === 'cards'} />
             ))}
           </div>
         </div>
@@ -94,7 +94,7 @@ const RunHead = ({ run }: { run: Run }) => (
 );
 
 /** Only what changes with each line of its agent is drawn again with it, not the card. */
-const Card = memo(({ task }: { task: Task }) => {
+const Card = memo(({ task, pulses }: { task: Task; pulses: boolean }) => {
   const attempt = latest(task);
   const warning = attempt?.warnings.at(-1);
   return (
@@ -115,16 +115,38 @@ const Card = memo(({ task }: { task: Task }) => {
           <Turns task={task} />
         </span>
         <Cost task={task} />
-        {warning && (
+        {warning ? (
           <span className="warn">
             <Icon name="warn" />
             <Said>{warning.text}</Said>
           </span>
+        ) : (
+          pulses && attempt && <Pulse attempt={attempt.id} />
         )}
       </span>
     </WorkLink>
   );
 });
+
+const [WIDE, HIGH, BAR] = [58, 12, 2.4];
+
+/** How much it printed lately, in small bars, the newest at the right. */
+function Pulse({ attempt }: { attempt: string }) {
+  useActivity(attempt);
+  const pulse = pulseOf(attempt);
+  const most = Math.log1p(Math.max(...pulse, 1));
+  const slot = WIDE / pulse.length;
+  const bars = pulse.flatMap((bytes, place) => {
+    if (bytes === 0) return [];
+    const high = Math.max(1.5, (HIGH * Math.log1p(bytes)) / most);
+    return [`M${(place * slot).toFixed(1)} ${HIGH}v-${high.toFixed(1)}h${BAR}v${high.toFixed(1)}z`];
+  });
+  return (
+    <svg className="spark" viewBox={`0 0 ${WIDE} ${HIGH}`} aria-hidden="true">
+      <path d={bars.join('')} fill="currentColor" />
+    </svg>
+  );
+}
 
 function useUsed(task: Task) {
   const attempt = latest(task);
@@ -141,7 +163,12 @@ function Cost({ task }: { task: Task }) {
   return (
     <>
       {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
-      {task.budget_usd && cost && <span className="lim" style={share(cost / task.budget_usd)} />}
+      {task.budget_usd && cost && (
+        <span
+          className={`lim ${near(cost / task.budget_usd) ? 'near' : ''}`}
+          style={share(cost / task.budget_usd)}
+        />
+      )}
     </>
   );
 }

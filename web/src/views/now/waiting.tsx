@@ -1,21 +1,17 @@
 import { isRun, type Work } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
-import { stateOf } from '../../model/work';
+import { named, stateOf } from '../../model/work';
 import { Button } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { WorkLink } from '../work_link';
-
-/** A reason with titles instead of the ids that are known here. */
-const named = (reason: string, titles: Map<string, string>): string =>
-  reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titles.get(id) ?? id);
 
 /** What starts or goes on by itself, and what it waits for. */
 export function Waiting({ work, all }: { work: Work[]; all: Work[] }) {
   const resume = useAction((id: string) => actions.run(id, 'resume'));
   const titles = new Map(all.map((item) => [item.id, item.title]));
   const why = (item: Work): string => {
-    if (item.reason) return named(item.reason, titles);
+    if (item.reason) return named(item.reason, (id) => titles.get(id));
     if (isRun(item)) return item.status === 'paused' ? 'paused' : 'next when there is room';
     const before = item.depends_on.map((id) => titles.get(id)).filter((title) => title !== undefined);
     return before.length > 0 ? `after ${before.join(', ')}` : 'next when a seat is free';

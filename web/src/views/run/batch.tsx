@@ -93,10 +93,12 @@ function Row({ item, outcome }: { item: Item; outcome: Outcome | undefined }) {
     <tr>
       <td className="num faint">{item.number}</td>
       <td className="full">
-        <Glyph state={stateOfItem(item, outcome)} />{' '}
-        <WorkTo id={work?.subject}>
-          <Said>{item.title}</Said>
-        </WorkTo>
+        <span className="t">
+          <Glyph state={stateOfItem(item, outcome)} />
+          <WorkTo id={work?.subject}>
+            <Said>{item.title}</Said>
+          </WorkTo>
+        </span>
       </td>
       <td className="dim">
         {merged?.ended_at && !problem && <span className="c-ok">merged </span>}

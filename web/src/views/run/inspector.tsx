@@ -5,6 +5,7 @@ import { hasEnded } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
+import { PullRequestSection } from '../pull_request';
 import { Where } from '../where';
 import { Facts } from '../work_head';
 import { criteriaOf } from './plan';
@@ -38,6 +39,7 @@ export function RunInspector({ run }: { run: Run }) {
           </p>
         </section>
       )}
+      <PullRequestSection work={run} />
       <Where work={run} />
     </aside>
   );

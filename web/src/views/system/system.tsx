@@ -3,18 +3,21 @@ import type { Agent } from '../../api/client';
 import { api, ask } from '../../api/client';
 import { useAction, useAgents, useDaemon } from '../../api/queries';
 import type { State } from '../../model/work';
-import { Button, Choices, Loading, Problem } from '../../parts/controls';
+import { Button, Choices, Loading, near, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useNotices } from '../../shell/notify';
 import { switchTheme } from '../../shell/preferences';
 import { Events } from '../events';
+import { Reset, usedOf } from '../usage/accounts';
 import { Facts } from '../work_head';
+import { Locks } from './locks';
 
-type Tab = 'agents' | 'daemon' | 'activity' | 'settings';
+type Tab = 'agents' | 'locks' | 'daemon' | 'activity' | 'settings';
 const TABS: Record<Tab, () => React.ReactNode> = {
   agents: () => <Agents />,
+  locks: () => <Locks />,
   daemon: () => <Daemon />,
   activity: () => <Events of={{}} />,
   settings: () => <PageSettings />,
@@ -42,6 +45,7 @@ export function View() {
           choose={(value) => navigate({ to: '/system/{-$tab}', params: { tab: value } })}
           of={[
             { value: 'agents', label: 'Agents' },
+            { value: 'locks', label: 'Locks' },
             { value: 'daemon', label: 'Daemon' },
             { value: 'activity', label: 'Activity' },
             { value: 'settings', label: 'Settings' },
@@ -83,23 +87,22 @@ function PageSettings() {
 }
 
 function agentState(agent: Agent): State {
-  if (!agent.installed) return 'todo';
   if (agent.problem) return 'bad';
   if (agent.paused_until || agent.paused_reason) return 'limit';
   return 'ok';
 }
 
-function loginOf({ installed, login }: Agent): string {
-  if (!installed) return '';
+function loginOf({ login }: Agent): string {
   if (!login.needed) return 'none needed';
   if (login.source === 'none') return 'not logged in';
   return login.variable ? `${login.source}, ${login.variable}` : login.source;
 }
 
 function Agents() {
-  const agents = useAgents();
+  const agents = useAgents(undefined, 60_000);
   if (agents.isPending) return <Loading lines={8} />;
-  const shown = [...(agents.data ?? [])].sort((a, b) => Number(!!b.installed) - Number(!!a.installed));
+  const installed = agents.data?.filter((agent) => agent.installed) ?? [];
+  const missing = agents.data?.filter((agent) => !agent.installed) ?? [];
   return (
     <>
       <Problem error={agents.error} />
@@ -116,12 +119,32 @@ function Agents() {
             </tr>
           </thead>
           <tbody>
-            {shown.map((agent) => (
+            {installed.map((agent) => (
               <AgentRow key={agent.name} agent={agent} />
             ))}
           </tbody>
         </table>
       </div>
+      {missing.length > 0 && (
+        <section className="section">
+          <header>
+            <h2>Not installed</h2>
+          </header>
+          <dl className="panel absent">
+            {missing.map((agent) => (
+              <div key={agent.name}>
+                <dt>
+                  <Glyph state="todo" label={agent.status} />
+                  {agent.name}
+                </dt>
+                <dd>
+                  <Said className="mono">{(agent.hint ?? agent.problem ?? '').split(', or: ')[0] ?? ''}</Said>
+                </dd>
+              </div>
+            ))}
+          </dl>
+        </section>
+      )}
     </>
   );
 }
@@ -146,9 +169,7 @@ function AgentRow({ agent }: { agent: Agent }) {
         </span>
       </td>
       <td className="full">
-        <Said className={agent.installed ? '' : 'faint'}>
-          {agent.paused_reason ?? agent.problem ?? agent.status}
-        </Said>
+        <Said>{agent.paused_reason ?? agent.problem ?? agent.status}</Said>
         {agent.hint && (
           <span className="hint block">
             <Said>{agent.hint}</Said>
@@ -162,6 +183,11 @@ function AgentRow({ agent }: { agent: Agent }) {
         {agent.paused_models.map(({ model, until, reason }) => (
           <span key={model} className="hint block">
             {model}: <Said>{reason}</Said> until <Moment at={until} />
+          </span>
+        ))}
+        {agent.windows.map((window) => (
+          <span key={window.name} className={`block small ${near(window.used ?? 0) ? 'c-you' : 'faint'}`}>
+            <Said>{window.name}</Said>: {usedOf(window)}, <Reset window={window} />
           </span>
         ))}
         {tried && (

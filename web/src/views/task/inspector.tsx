@@ -9,6 +9,7 @@ import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Elapsed, Said, useNow } from '../../parts/text';
+import { PullRequestSection } from '../pull_request';
 import { Where } from '../where';
 import { Facts } from '../work_head';
 import { WorkLink } from '../work_link';
@@ -46,6 +47,7 @@ export function Inspector({ task }: { task: Task }) {
         </section>
       )}
       <Used task={task} />
+      <PullRequestSection work={task} />
       <Where work={task} />
       <Around task={task} />
     </aside>

@@ -77,8 +77,9 @@ const MOST_HITS = 1000;
 /** A text that is looked for in all of the output, by the daemon. */
 function Find(props: { task: string; attempt: number; stream: Stream; show: (hit: number) => void }) {
   const { task, attempt, stream, show } = props;
-  const [typed, setTyped] = useState('');
-  const [wanted, want] = useState('');
+  const [given] = useState(() => new URLSearchParams(location.search).get('find') ?? '');
+  const [typed, setTyped] = useState(given);
+  const [wanted, want] = useState(given);
   const [at, setAt] = useState(0);
   const field = useRef<HTMLInputElement>(null);
   useKeys({ f: () => field.current?.focus() });

@@ -1,13 +1,14 @@
 import { useState } from 'react';
 import type { Usage, UsageSum } from '../../api/client';
-import { type UsageBy, useAgents, useUsage } from '../../api/queries';
-import { counted, money, percent, short, shortId } from '../../model/format';
-import { Choices, Empty, Loading, Problem, share } from '../../parts/controls';
-import { Glyph } from '../../parts/glyph';
-import { Moment, Said } from '../../parts/text';
+import { type UsageBy, useUsage } from '../../api/queries';
+import { counted, money, percent, short } from '../../model/format';
+import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
+import { Accounts } from './accounts';
 import { DayChart } from './day_chart';
+import { Dearest } from './dearest';
+import { cost, perResult, Table, unpriced } from './table';
 
 const SPANS = { today: 0, week: 6, month: 29, all: null } as const;
 type Span = keyof typeof SPANS;
@@ -21,29 +22,15 @@ function sinceOf(span: Span): string | undefined {
   return begun.toISOString();
 }
 
-/** How many attempts cost nobody knows how much. */
-const unpriced = (sum: UsageSum): number => sum.unknown_cost + sum.unreported;
-
-/** A sum in dollars, at least that much when a price is not known. */
-function cost(sum: UsageSum): string {
-  if (sum.cost_usd === null) return sum.attempts > 0 ? 'unknown' : '–';
-  return `${unpriced(sum) > 0 ? '≥ ' : ''}${money(sum.cost_usd)}`;
-}
-
-/** What one result cost that was verified, with all that led to none. */
-function perResult(sum: UsageSum): string {
-  if (sum.verified === 0) return '–';
-  return cost({ ...sum, cost_usd: sum.cost_usd == null ? null : sum.cost_usd / sum.verified });
-}
-
 export function View() {
   const [span, setSpan] = useState<Span>('month');
   const [by, setBy] = useState<Exclude<UsageBy, 'day'>>('agent');
   const [across, setAcross] = useState<UsageBy | 'nothing'>('nothing');
   const [project] = useScope();
   const since = sinceOf(span);
-  const days = useUsage('day', since, project);
+  const days = useUsage('day', since, project, 'outcome');
   const rows = useUsage(by, since, project, across === 'nothing' ? undefined : across);
+  const daily = useUsage(by, since, project, 'day');
   const total = days.data?.total;
   return (
     <Frame title="Usage">
@@ -60,11 +47,22 @@ export function View() {
               { value: 'all', label: 'All' },
             ]}
           />
+          <Button
+            look="quiet"
+            small
+            className="end"
+            disabled={!rows.data?.rows.length}
+            onClick={() => rows.data && save(rows.data)}
+          >
+            CSV
+          </Button>
         </div>
         <Problem error={days.error ?? rows.error} />
         {days.isPending && <Loading />}
-        {total && <Figures total={total} />}
-        {days.data && days.data.rows.length > 0 && <DayChart rows={days.data.rows} />}
+        {total && <Figures total={total} rows={days.data?.rows ?? []} />}
+        {days.data && days.data.rows.length > 0 && (
+          <DayChart rows={days.data.rows} least={Math.max(7, (SPANS[span] ?? 29) + 1)} />
+        )}
         <section className="section">
           <header className="wraps">
             <h2>By</h2>
@@ -78,6 +76,7 @@ export function View() {
                 { value: 'project', label: 'Project' },
                 { value: 'run', label: 'Run' },
                 { value: 'task', label: 'Task' },
+                { value: 'template', label: 'Template' },
               ]}
             />
             <span className="dim">split by</span>
@@ -94,15 +93,57 @@ export function View() {
               ]}
             />
           </header>
-          {rows.data && <Table rows={rows.data.rows} total={rows.data.total} />}
+          {rows.data && (
+            <Table
+              by={by}
+              rows={rows.data.rows}
+              total={rows.data.total}
+              days={across === 'nothing' ? (daily.data?.rows ?? []) : null}
+            />
+          )}
         </section>
-        <Accounts />
+        <div className="halves">
+          <Accounts />
+          <Dearest />
+        </div>
       </div>
     </Frame>
   );
 }
 
-function Figures({ total }: { total: UsageSum }) {
+const LOST = new Set(['failed', 'cancelled', 'lost']);
+
+/** What the table holds, as a file that a spreadsheet opens. */
+function save({ by, across, rows }: Usage): void {
+  const names = [by, ...(across ? [across] : []), 'attempts', 'verified', 'input_tokens', 'cached_tokens'];
+  const header = [...names, 'output_tokens', 'turns', 'cost_usd', 'unknown_cost'];
+  const lines = rows.map((row) =>
+    [
+      row.title ?? row.key,
+      ...(across ? [row.across] : []),
+      ...[row.attempts, row.verified, row.input_tokens, row.cached_tokens],
+      ...[row.output_tokens, row.turns, row.cost_usd, row.unknown_cost],
+    ].map(cell),
+  );
+  const text = [header, ...lines].map((line) => line.join(',')).join('\r\n');
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
+  link.download = `kapelle-usage-by-${by}.csv`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** Text in quotes; what a spreadsheet would take for a formula begins with an apostrophe. */
+function cell(value: string | number | null | undefined): string {
+  if (typeof value !== 'string') return String(value ?? '');
+  return `"${value.replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
+}
+
+function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
+  const lost = rows.filter((row) => LOST.has(row.across ?? ''));
+  const wasted = lost.reduce((sum, row) => sum + (row.cost_usd ?? 0), 0);
+  const tries = lost.reduce((sum, row) => sum + row.attempts, 0);
+  const unknown = lost.some((row) => unpriced(row) > 0);
   const figures: [string, string, string][] = [
     [
       'Cost',
@@ -114,9 +155,13 @@ function Figures({ total }: { total: UsageSum }) {
           : '',
     ],
     ['Per verified result', perResult(total), counted(total.verified, 'result')],
-    ['Attempts', String(total.attempts), total.unreported > 0 ? `${total.unreported} told nothing` : ''],
+    [
+      'On work that failed',
+      unknown && !wasted ? 'unknown' : `${unknown ? '≥ ' : ''}${wasted ? money(wasted) : '$0'}`,
+      wasted && total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : counted(tries, 'attempt'),
+    ],
     ['Tokens in', short(total.input_tokens), `${percent(total.cached_tokens, total.input_tokens)} cached`],
-    ['Tokens out', short(total.output_tokens), ''],
+    ['Tokens out', short(total.output_tokens), counted(total.attempts, 'attempt')],
   ];
   return (
     <div className="figs panel">
@@ -128,96 +173,5 @@ function Figures({ total }: { total: UsageSum }) {
         </div>
       ))}
     </div>
-  );
-}
-
-type Row = Usage['rows'][number];
-
-function Table({ rows, total }: { rows: Row[]; total: UsageSum }) {
-  if (rows.length === 0) return <Empty title="Nothing was used" />;
-  return (
-    <div className="panel">
-      <table className="table cardy">
-        <thead>
-          <tr>
-            <th> </th>
-            <th className="num">Attempts</th>
-            <th className="num">In</th>
-            <th className="num">cached</th>
-            <th className="num">Out</th>
-            <th className="num">Verified</th>
-            <th className="num">per result</th>
-            <th className="num">Cost</th>
-            <th> </th>
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={`${row.key} ${row.across}`}>
-              <td className="strong full">
-                <Said>{row.title ?? (row.key?.includes('_0') ? shortId(row.key) : row.key) ?? 'none'}</Said>
-                {row.across && (
-                  <span className="dim sep">
-                    <Said>{row.across}</Said>
-                  </span>
-                )}
-              </td>
-              <td className="num">{row.attempts}</td>
-              <td className="num desk">{short(row.input_tokens)}</td>
-              <td className="num faint desk">{percent(row.cached_tokens, row.input_tokens)}</td>
-              <td className="num desk">{short(row.output_tokens)}</td>
-              <td className="num desk">{percent(row.verified, row.attempts)}</td>
-              <td className="num desk">{perResult(row)}</td>
-              <td className="num strong">{cost(row)}</td>
-              <td className="desk">
-                <div className="bar" style={share((row.cost_usd ?? 0) / (total.cost_usd || 1))}>
-                  <i />
-                </div>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
-}
-
-function Accounts() {
-  const agents = useAgents().data ?? [];
-  const paused = agents.flatMap((agent) => [
-    ...(agent.paused_until
-      ? [{ agent: agent.name, model: '', until: agent.paused_until, reason: agent.paused_reason ?? 'paused' }]
-      : []),
-    ...agent.paused_models.map((one) => ({ agent: agent.name, ...one })),
-  ]);
-  if (paused.length === 0) return null;
-  return (
-    <section className="section">
-      <header>
-        <h2>Accounts</h2>
-      </header>
-      <div className="panel">
-        <table className="table">
-          <tbody>
-            {paused.map(({ agent, model, until, reason }) => (
-              <tr key={`${agent} ${model}`}>
-                <td className="strong">
-                  {agent} {model && <span className="dim">{model}</span>}
-                </td>
-                <td>
-                  <span className="tag">
-                    <Glyph state="limit" />
-                    <Said>{reason}</Said>
-                  </span>
-                </td>
-                <td className="num">
-                  until <Moment at={until} />
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </section>
   );
 }

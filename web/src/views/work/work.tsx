@@ -4,7 +4,7 @@ import { lazy, memo, Suspense, useCallback, useEffect, useMemo, useRef, useState
 import { isRun, type Work } from '../../api/client';
 import { useInside, useWork } from '../../api/queries';
 import { money, visible } from '../../model/format';
-import { costOf, hasEnded, progressOf, stateOf, whoOf } from '../../model/work';
+import { costOf, hasEnded, named, progressOf, stateOf, whoOf } from '../../model/work';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
@@ -19,9 +19,13 @@ import { fits, tokensOf } from './filter';
 const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
 const WorkGraph = lazy(() => import('./graph').then((module) => ({ default: module.WorkGraph })));
 
+type Shape = 'list' | 'graph' | 'timeline';
+/** The list has no name in the address. */
+const shownAs = (view: Shape) => (view === 'list' ? undefined : view);
+
 export function View() {
   const { q = '', view = 'list' } = useSearch({ from: '/inside/work' });
-  const navigate = useNavigate({ from: '/work' });
+  const navigate = useNavigate();
   const [project] = useScope();
   const list = useWork({ project, nested: view !== 'list', limit: 200 });
   const all = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
@@ -33,16 +37,14 @@ export function View() {
           <FilterBox
             value={q}
             change={(next) =>
-              navigate({ search: (before) => ({ ...before, q: next || undefined }), replace: true })
+              navigate({ to: '/work', search: { view: shownAs(view), q: next || undefined }, replace: true })
             }
           />
           <span className="end">
             <Choices
               label="View"
               value={view}
-              choose={(next) =>
-                navigate({ search: (before) => ({ ...before, view: next === 'list' ? undefined : next }) })
-              }
+              choose={(next) => navigate({ to: '/work', search: { view: shownAs(next), q: q || undefined } })}
               of={[
                 { value: 'list', label: 'List' },
                 { value: 'graph', label: 'Graph' },
@@ -160,6 +162,9 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
     setAt(next);
     rows.scrollToIndex(next);
   };
+  const titles = useRef(new Map<string, string>());
+  for (const item of work) titles.current.set(item.id, item.title);
+  const titleOf = useCallback((id: string) => titles.current.get(id), []);
   const fold = useCallback(
     (id: string) =>
       setOpen((before) => (before.includes(id) ? before.filter((one) => one !== id) : [...before, id])),
@@ -198,6 +203,7 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
                   <Row
                     work={item.work}
                     depth={item.depth}
+                    titleOf={titleOf}
                     open={open.includes(item.work.id)}
                     fold={isRun(item.work) ? fold : undefined}
                   />
@@ -211,22 +217,25 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   );
 }
 
+/** What work that has not ended is at, or waits for. */
+function atWhat(work: Work, titleOf: RowProps['titleOf']): string {
+  if (work.reason) return named(work.reason, titleOf);
+  return isRun(work) ? progressOf(work) : work.status;
+}
+
 interface RowProps extends Shown {
+  titleOf: (id: string) => string | undefined;
   open: boolean;
   fold?: (id: string) => void;
 }
 
-const Row = memo(({ work, depth, open, fold }: RowProps) => {
+const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
   const cost = costOf(work);
   const proof = hasEnded(work) ? (
     <Proofs work={work} />
   ) : (
     <span className={`cut small ${stateOf(work) === 'you' ? 'c-you' : 'faint'}`}>
-      <Said>
-        {stateOf(work) === 'you'
-          ? 'asks you'
-          : (work.reason ?? (isRun(work) ? progressOf(work) : work.status))}
-      </Said>
+      <Said>{stateOf(work) === 'you' ? 'asks you' : atWhat(work, titleOf)}</Said>
     </span>
   );
   return (

@@ -1,0 +1,85 @@
+import { useState } from 'react';
+import { isRun, type Work } from '../api/client';
+import { actions, useAction, usePullRequest } from '../api/queries';
+import { hasEnded } from '../model/work';
+import { Button, Loading, Problem } from '../parts/controls';
+import { PullRequest } from '../parts/proofs';
+import { Moment, Said } from '../parts/text';
+import { useToast } from '../parts/toast';
+import { useLink } from '../shell/link';
+
+/** How the pull request of a piece of work stands, what people said to it, and having that dealt with. */
+export function PullRequestSection({ work }: { work: Work }) {
+  const [reads, read] = useState(false);
+  const told = usePullRequest(work.id, reads);
+  if (!work.delivery?.number) return null;
+  const { state, ci } = told.data?.delivery ?? work.delivery;
+  return (
+    <section>
+      <h3>Pull request</h3>
+      <p>
+        <PullRequest work={work} />{' '}
+        <span className="faint">
+          {[state, ci && ci !== 'none' ? `CI ${ci}` : ''].filter(Boolean).join(', ')}
+        </span>
+      </p>
+      {!reads && (
+        <Button small onClick={() => read(true)}>
+          Read the comments
+        </Button>
+      )}
+      {reads && told.isPending && <Loading lines={2} />}
+      <Problem error={told.error} />
+      {told.data && (
+        <ul className="comments">
+          {told.data.comments.map((comment) => (
+            <li key={`${comment.at} ${comment.author} ${comment.path} ${comment.text}`}>
+              <span className="faint small block">
+                <Said>{comment.author}</Said>
+                {comment.path && (
+                  <>
+                    {' on '}
+                    <Said className="mono">{comment.path}</Said>
+                  </>
+                )}
+                , <Moment at={comment.at} />
+              </span>
+              <Said>{comment.text}</Said>
+            </li>
+          ))}
+        </ul>
+      )}
+      {told.data?.comments.length === 0 && <p className="faint">Nobody has said anything to it.</p>}
+      <Deal work={work} />
+    </section>
+  );
+}
+
+function Deal({ work }: { work: Work }) {
+  const away = useLink().state === 'away';
+  const tell = useToast();
+  const deal = useAction(() => actions.follow(work.id, null, true));
+  if (!hasEnded(work) || work.archived_at) return null;
+  const told = ({ id }: Work) => {
+    const text = isRun(work)
+      ? 'A new task on its branch is told the comments.'
+      : 'Its agent is told the comments.';
+    tell({ state: 'queued', text, to: `/tasks/${id}` });
+  };
+  return (
+    <div className="deal">
+      <Button
+        small
+        disabled={away || deal.isPending}
+        onClick={() => deal.mutate(undefined, { onSuccess: told })}
+      >
+        {deal.isPending
+          ? 'Telling'
+          : isRun(work)
+            ? 'Begin a task with the new ones'
+            : 'Tell its agent the new ones'}
+      </Button>
+      <Problem error={deal.error} />
+    </div>
+  );
+}

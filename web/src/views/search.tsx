@@ -1,0 +1,184 @@
+import { Link, useNavigate, useSearch } from '@tanstack/react-router';
+import { type FormEvent, useState } from 'react';
+import { type Hit, useOne, useSearched } from '../api/queries';
+import { counted, moment } from '../model/format';
+import { stateOf } from '../model/work';
+import { Empty, Loading, Problem } from '../parts/controls';
+import { Glyph } from '../parts/glyph';
+import { Icon } from '../parts/icon';
+import { Said } from '../parts/text';
+import { View as Frame } from '../shell/layout';
+import { useScope } from '../shell/preferences';
+
+const MOST = 200;
+/** So many finds of one piece of work are shown before one asks for the others. */
+const FIRST = 3;
+const KINDS: [Hit['kind'], string][] = [
+  ['output', 'Output'],
+  ['prompt', 'Prompts'],
+  ['result', 'Results'],
+  ['commit', 'Commits'],
+  ['learning', 'Knowledge'],
+  ['note', 'Notes'],
+];
+const PLACES: Record<string, string> = { learning: '/knowledge', note: '/knowledge/notes' };
+
+/** What prompts, results, outputs and commits, learnings and notes say. */
+export function View() {
+  const { q = '' } = useSearch({ from: '/inside/search' });
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState(q);
+  const [project] = useScope();
+  const [kind, narrow] = useState<Hit['kind'] | null>(null);
+  const found = useSearched(q, q.trim() !== '', MOST, project);
+  const all = found.data?.hits ?? [];
+  const hits = kind ? all.filter((hit) => hit.kind === kind) : all;
+  const works = [...Map.groupBy(hits, (hit) => `${PLACES[hit.kind] ?? ''} ${hit.id}`).values()];
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    narrow(null);
+    navigate({ to: '/search', search: { q: typed.trim() || undefined } });
+  };
+  return (
+    <Frame title="Search">
+      <div className="page searchpage">
+        <form className="searchbox" onSubmit={submit}>
+          <Icon name="search" />
+          <input
+            // biome-ignore lint/a11y/noAutofocus: one comes here to type
+            autoFocus
+            aria-label="Search"
+            placeholder="Words; “several together” in quotation marks"
+            value={typed}
+            onChange={(event) => setTyped(event.target.value)}
+          />
+          <kbd>↵</kbd>
+        </form>
+        <Problem error={found.error} />
+        {q && found.isPending && <Loading lines={6} />}
+        {found.data && all.length === 0 && (
+          <Empty title="Nothing was found">
+            <p>Every word must be there. What is still under way is found once it has ended.</p>
+          </Empty>
+        )}
+        {!q && (
+          <p className="faint mt-4">
+            In prompts, results, output and commits of work that has ended, in learnings and in notes.
+          </p>
+        )}
+        {all.length > 0 && (
+          <div className="facets">
+            <nav className="facet" aria-label="Narrow">
+              <h3>Where</h3>
+              <Facet name="Everywhere" count={all.length} on={kind === null} choose={() => narrow(null)} />
+              {KINDS.map(([one, name]) => {
+                const count = all.filter((hit) => hit.kind === one).length;
+                const choose = () => narrow(one);
+                return count > 0 && <Facet key={one} {...{ name, count, choose }} on={kind === one} />;
+              })}
+            </nav>
+            <div className="min-w-0">
+              <p className="faint finds">
+                {counted(hits.length, 'find')}
+                {all.length >= MOST && ' or more'} in {counted(works.length, 'place')}
+                {!found.data?.complete && '; some ended work is not indexed yet'}
+              </p>
+              {works.map((own) => (
+                <Found key={`${own[0]?.kind} ${own[0]?.id}`} hits={own} words={wordsOf(q)} />
+              ))}
+            </div>
+          </div>
+        )}
+      </div>
+    </Frame>
+  );
+}
+
+const Facet = (props: { name: string; count: number; on: boolean; choose: () => void }) => (
+  <button type="button" aria-pressed={props.on} onClick={props.choose}>
+    <span className="cut">{props.name}</span>
+    <span className="n">{props.count}</span>
+  </button>
+);
+
+const wordsOf = (query: string): string[] =>
+  query
+    .toLowerCase()
+    .split(/[\s"“”]+/)
+    .filter(Boolean);
+
+/** All that was found in one piece of work, learning or note. */
+function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
+  const [open, unfold] = useState(false);
+  const [first] = hits;
+  const isWork = !!first && /^(task|run)_/.test(first.id);
+  const work = useOne(isWork ? first.id : '', isWork).data;
+  if (!first) return null;
+  const shown = open ? hits : hits.slice(0, FIRST);
+  const rest = hits.length - shown.length;
+  return (
+    <section className="hit">
+      <header>
+        {work ? <Glyph state={stateOf(work)} /> : <Icon name="knowledge" />}
+        <Link className="t cut" {...placeOf(first)}>
+          <Said>{work?.title ?? first.title}</Said>
+        </Link>
+        {work && <span className="end">{moment(work.ended_at ?? work.created_at)}</span>}
+      </header>
+      {work && first.project && (
+        <p className="where">
+          <Said>{first.project}</Said>
+        </p>
+      )}
+      {shown.map((hit) => (
+        <div key={`${hit.kind} ${hit.attempt} ${hit.stream} ${hit.offset} ${hit.text}`} className="ctx">
+          <div className="loc">
+            <span>{whereOf(hit)}</span>
+            <Link {...placeOf(hit, words[0])}>{hit.kind === 'output' ? 'Open there' : 'Open'}</Link>
+          </div>
+          <p className={hit.kind === 'output' ? 'mono' : ''}>
+            <Marked text={hit.text} words={words} />
+          </p>
+        </div>
+      ))}
+      {rest > 0 && (
+        <button type="button" className="more" onClick={() => unfold(true)}>
+          {counted(rest, 'more find')} here
+        </button>
+      )}
+    </section>
+  );
+}
+
+const NAMES = new Map(KINDS.map(([kind, name]) => [kind as string, name.replace(/s$/, '')]));
+
+function whereOf(hit: Hit): string {
+  const name = hit.kind === 'learning' ? 'Learning' : (NAMES.get(hit.kind) ?? hit.kind);
+  if (hit.kind !== 'output') return name;
+  const stream = hit.stream === 'err' ? 'Error output' : name;
+  return `${stream} of attempt ${hit.attempt}, byte ${hit.offset?.toLocaleString('en')}`;
+}
+
+/** Where a find stands; the output is opened at the first of the words. */
+function placeOf(hit: Hit, word?: string): { to: string; search?: { find: string } } {
+  if (PLACES[hit.kind]) return { to: PLACES[hit.kind] ?? '/' };
+  const to = `/${hit.id.startsWith('run_') ? 'runs' : 'tasks'}/${hit.id}`;
+  if (hit.kind !== 'output') return { to };
+  return { to: `${to}/output`, search: word ? { find: word } : undefined };
+}
+
+/** A text in which words are marked. */
+function Marked({ text, words }: { text: string; words: string[] }) {
+  const escaped = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
+  if (escaped.length === 0) return <Said>{text}</Said>;
+  const parts = text.split(new RegExp(`(${escaped.join('|')})`, 'i'));
+  return parts.map((part, place) =>
+    place % 2 === 1 ? (
+      <mark key={place}>
+        <Said>{part}</Said>
+      </mark>
+    ) : (
+      <Said key={place}>{part}</Said>
+    ),
+  );
+}

@@ -1,0 +1,131 @@
+import type { Usage, UsageSum } from '../../api/client';
+import { type UsageBy, useOne } from '../../api/queries';
+import { money, percent, short, shortId } from '../../model/format';
+import { Empty, share } from '../../parts/controls';
+import { Said } from '../../parts/text';
+import { WorkTo } from '../work_link';
+import { daysFrom } from './day_chart';
+
+/** How many attempts cost nobody knows how much. */
+export const unpriced = (sum: UsageSum): number => sum.unknown_cost + sum.unreported;
+
+/** A sum in dollars, at least that much when a price is not known. */
+export function cost(sum: UsageSum): string {
+  if (sum.cost_usd === null) return sum.attempts > 0 ? 'unknown' : '–';
+  return `${unpriced(sum) > 0 ? '≥ ' : ''}${money(sum.cost_usd)}`;
+}
+
+/** What one result cost that was verified, with all that led to none. */
+export function perResult(sum: UsageSum): string {
+  if (sum.verified === 0) return '–';
+  return cost({ ...sum, cost_usd: sum.cost_usd == null ? null : sum.cost_usd / sum.verified });
+}
+
+type Row = Usage['rows'][number];
+
+interface Props {
+  by: UsageBy;
+  rows: Row[];
+  total: UsageSum;
+  /** The same by days, for what each has small bars; null where a row is of something else. */
+  days: Row[] | null;
+}
+
+export function Table({ by, rows, total, days }: Props) {
+  const spans = daysFrom(days?.map((row) => row.across ?? '').sort()[0], 30).slice(-30);
+
+  if (rows.length === 0) return <Empty title="Nothing was used" />;
+  return (
+    <div className="panel">
+      <table className="table cardy sums">
+        <thead>
+          <tr>
+            <th>
+              <span className="vh">Of what</span>
+            </th>
+            {days && <th className="byday">by day</th>}
+            <th className="num">Attempts</th>
+            <th className="num">In</th>
+            <th className="num">cached</th>
+            <th className="num">Out</th>
+            <th className="num">Verified</th>
+            <th className="num">per result</th>
+            <th className="num">Cost</th>
+            <th>
+              <span className="vh">Share of the cost</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={`${row.key} ${row.across}`}>
+              <td className="strong full">
+                <Name by={by} row={row} />
+                {row.across && (
+                  <span className="dim sep">
+                    <Said>{row.across}</Said>
+                  </span>
+                )}
+              </td>
+              {days && (
+                <td className="desk byday">
+                  <Bars days={spans} rows={days.filter((one) => one.key === row.key)} />
+                </td>
+              )}
+              <td className="num">{row.attempts}</td>
+              <td className="num desk">{short(row.input_tokens)}</td>
+              <td className="num faint desk">{percent(row.cached_tokens, row.input_tokens)}</td>
+              <td className="num desk">{short(row.output_tokens)}</td>
+              <td className="num desk">{percent(row.verified, row.attempts)}</td>
+              <td className="num desk">{perResult(row)}</td>
+              <td className="num strong">{cost(row)}</td>
+              <td className="desk part">
+                <div className="bar" style={share((row.cost_usd ?? 0) / (total.cost_usd || 1))}>
+                  <i />
+                </div>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const NOTHING: Partial<Record<UsageBy, string>> = {
+  model: 'unknown model',
+  run: 'tasks on their own',
+  template: 'without a template',
+  project: 'without a project',
+};
+
+function Name({ by, row }: { by: UsageBy; row: Row }) {
+  if (row.key === null) return <span className="dim">{NOTHING[by] ?? 'none'}</span>;
+  if (by === 'run' || by === 'task') return <Titled id={row.key} title={row.title} />;
+  return <Said>{row.key}</Said>;
+}
+
+/** A task or run by its title, to go there. */
+export const Titled = ({ id, title }: { id: string; title?: string | null }) => (
+  <WorkTo id={id}>
+    <Said>{useOne(id).data?.title ?? title ?? shortId(id)}</Said>
+  </WorkTo>
+);
+
+const [WIDE, HIGH] = [120, 18];
+
+/** A small bar for each day. */
+function Bars({ days, rows }: { days: string[]; rows: Row[] }) {
+  const priced = rows.some((row) => row.cost_usd);
+  const value = (row?: Row) => (priced ? row?.cost_usd : row?.attempts) ?? 0;
+  const most = Math.max(...rows.map(value), Number.MIN_VALUE);
+  const slot = WIDE / days.length;
+  return (
+    <svg className="bars" width={WIDE} height={HIGH} aria-hidden="true">
+      {days.map((day, place) => {
+        const high = (HIGH * value(rows.find((row) => row.across === day))) / most;
+        return <rect key={day} x={place * slot} y={HIGH - high} width={slot - 1} height={high} rx={1} />;
+      })}
+    </svg>
+  );
+}
