@@ -10,7 +10,7 @@ PARALLEL := -n 4 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup web browser demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
+.PHONY: setup web machine demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -32,13 +32,13 @@ demo: setup
 quick: setup
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
 
-# What the tests of the page need: the page, and Debian's Chromium.
-browser: setup
-	$(BIN)/python -m tests.browser
+# What tests need of the machine: the built page, Debian's Chromium and podman.
+machine: setup
+	$(BIN)/python -m tests.machine
 
 # Everything that is to hold after every change, with real processes, git and both databases.
 # What fails among the others is tried once more, alone: a test that passes then is unsteady and to be mended.
-test: setup browser
+test: setup machine
 	$(BIN)/pytest $(PARALLEL) --durations=30 $(ARGS) || { echo "UNSTEADY, unless it fails again:"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none -x -n 0 $(ARGS); }
 
@@ -79,7 +79,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 # Everything that takes long: the storms, and all that `make test` tries a sample of.
-chaos: setup browser
+chaos: setup machine
 	$(BIN)/python -m tests.chaos
 	$(BIN)/pytest $(PARALLEL) --exhaustive -m sampled $(ARGS)
 

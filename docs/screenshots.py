@@ -13,7 +13,7 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.browser import chromium  # noqa: E402
+from tests.machine import chromium  # noqa: E402
 
 PICTURES = ROOT / "docs" / "images"
 LARGEST = 150_000

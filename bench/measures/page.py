@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 from playwright.sync_api import Page, sync_playwright
-from tests.browser import chromium, is_fresh
+from tests.machine import chromium, is_fresh
 
 from bench.daemon import BenchDaemon, Client
 from bench.filling import fill

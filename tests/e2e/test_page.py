@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser import WEB, chromium, is_fresh
 from tests.e2e.door import Door, open_door
 from tests.e2e.ensembles import YES, answer, rest, rule, start, with_playbook
 from tests.e2e.forge_server import ForgeServer
@@ -21,6 +20,7 @@ from tests.e2e.repositories import git
 from tests.e2e.test_forge import COMMENT, configure
 from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard
+from tests.machine import WEB, chromium, is_fresh
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -73,6 +73,8 @@ class Deliveries:
     async def _sweep(self) -> None:
         self._going = {owner: task for owner, task in self._going.items() if not task.done()}
         now, db = datetime.now(UTC), self._parts.db
+        if await db.glance(deliveries.ANY.first) is None:
+            return
         due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
         old = dict.fromkeys(await db.read(deliveries.stale, now), self._refresh)
         for owner, duty in (old | due).items():

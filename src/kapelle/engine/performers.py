@@ -6,7 +6,7 @@ The rows say what is running; a performer may die at any moment and is started a
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 _log = logging.getLogger("kapelle.performers")
@@ -35,7 +35,7 @@ class Performers:
         if subject not in self._tasks:
             self._tasks[subject] = asyncio.create_task(self._guarded(subject), name=subject)
 
-    async def restart(self, running: Sequence[str]) -> None:
+    async def restart(self, running: Collection[str]) -> None:
         """Start those of what is running, by its rows, that nobody performs here."""
         self._ended = {key: self._ended[key] for key in running if key in self._ended}
         for subject in running:

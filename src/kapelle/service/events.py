@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from kapelle.domain.task import Activity, Event
@@ -15,31 +15,37 @@ _log = logging.getLogger("kapelle.events")
 _LOOK_S = 1.0
 # So many are told at once, which takes the event loop a millisecond or two; then it is left to
 # others for a while. What is written meanwhile is told together: of many, each is told seldom.
-_AT_ONCE, _PAUSE_S = 25, 0.003
+_AT_ONCE, _PAUSE_S = 200, 0.003
 # A subscriber for whom more is waiting reads on in the database when it has the time.
 _MOST_PENDING = 1000
+
+Told = Callable[[tuple[Event, ...]], bool]
 
 
 class _Subscriber:
     """One who follows the history, or what is in it about one task or run."""
 
-    def __init__(self, task_id: str | None, run_id: str | None) -> None:
+    def __init__(self, task_id: str | None, run_id: str | None, after: int, told: Told) -> None:
         self._task_id, self._run_id = task_id, run_id
         self._pending: tuple[Event, ...] = ()
         self._activity: dict[str, Activity] = {}
         self._woken = asyncio.Event()
+        self._waits, self._told = False, told
+        self.after = after  # the number of the last event that it was told
         self.behind = True  # whether the database has events that it was not handed
 
     def hand(self, found: tuple[Event, ...]) -> None:
-        if self.behind:
-            return
         # Whoever wants everything gets the same tuple, which is rendered once for all of them.
-        everything = self._task_id is None and self._run_id is None
-        wanted = found if everything else tuple(filter(self._wants, found))
-        if len(self._pending) + len(wanted) > _MOST_PENDING:
+        if found[0].seq <= self.after or self._task_id or self._run_id:
+            found = tuple(event for event in found if self._wants(event) and event.seq > self.after)
+        if self.behind or not found:
+            return
+        if self._waits and not self._pending and self._told(found):
+            self.after = found[-1].seq
+        elif len(self._pending) + len(found) > _MOST_PENDING:
             self.fall_behind()
-        elif wanted:
-            self._pending += wanted
+        else:
+            self._pending += found
             self._woken.set()
 
     def tell(self, activity: Activity) -> None:
@@ -49,15 +55,17 @@ class _Subscriber:
             self._woken.set()
 
     def fall_behind(self) -> None:
-        self.behind = True
-        self._pending = ()
+        self.behind, self._pending = True, ()
         self._woken.set()
 
     async def take(self) -> tuple[tuple[Event, ...], tuple[Activity, ...]]:
         """What it was handed since the last time, once there is something or it is behind."""
+        self._waits = True
         await self._woken.wait()
+        self._waits = False
         self._woken.clear()
-        taken, self._pending = self._pending, ()
+        taken = tuple(event for event in self._pending if event.seq > self.after)
+        self._pending = ()
         activity, self._activity = self._activity, {}
         return taken, tuple(activity.values())
 
@@ -81,29 +89,28 @@ class Events:
         follow: bool,
         run_id: str | None = None,
         activity: bool = False,
+        told: Told = lambda _: False,
     ) -> AsyncIterator[tuple[Event, ...] | tuple[Activity, ...]]:
         """Every event behind a number, exactly once and in order, some at a time; with follow, for
-        ever, with activity what agents do meanwhile as well."""
+        ever, with activity what agents do as well. What can be told at once is not given."""
         if not follow:
             async for found in self._stored(after, task_id, run_id):
                 yield found
             return
         with (
-            self._subscribed(_Subscriber(task_id, run_id)) as subscriber,
+            self._subscribed(_Subscriber(task_id, run_id, after, told)) as subscriber,
             self._activities.telling(subscriber.tell) if activity else nullcontext(),
         ):
             while True:
                 if subscriber.behind:
                     # From here on events are handed to it again, also some that it reads itself.
                     subscriber.behind = False
-                    async for found in self._stored(after, task_id, run_id):
-                        after = found[-1].seq
+                    async for found in self._stored(subscriber.after, task_id, run_id):
+                        subscriber.after = found[-1].seq
                         yield found
                 found, doing = await subscriber.take()
-                if found and found[0].seq <= after:
-                    found = tuple(event for event in found if event.seq > after)
                 if found:
-                    after = found[-1].seq
+                    subscriber.after = found[-1].seq
                     yield found
                 if doing:
                     yield doing
@@ -134,14 +141,12 @@ class Events:
         self._somebody.clear()
 
     async def _hand(self, found: tuple[Event, ...]) -> None:
-        told, now = list(self._subscribers), asyncio.get_running_loop().time
-        next_at = now()
+        told = list(self._subscribers)
         for start in range(0, len(told), _AT_ONCE):
-            for subscriber in told[start : start + _AT_ONCE]:
+            for subscriber in self._subscribers.intersection(told[start : start + _AT_ONCE]):
                 subscriber.hand(found)
             if len(told) > _AT_ONCE:
-                next_at += _PAUSE_S
-                await asyncio.sleep(max(0, next_at - now()))
+                await asyncio.sleep(_PAUSE_S)
 
     async def _stored(
         self, after: int, task_id: str | None, run_id: str | None

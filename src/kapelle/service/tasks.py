@@ -215,7 +215,7 @@ class Tasks:
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
         for task_id in await self._db.read(tasks.at_work):
-            if await self._db.read(tasks.stop_requested, task_id) is not None:
+            if (await self._db.read(tasks.row, task_id))["stop"] is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
                 await self.cancel(task_id, body=CancelTask(reason=reason))

@@ -6,32 +6,27 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.store.query import Row, Statement
 from kapelle.store.tables import accounts
 
 _MOST_WINDOWS = 20
-# Built once: putting a statement together costs more than running it.
-_UPDATE = accounts.update().where(accounts.c.id == sa.bindparam("account"))
+_UPDATE = Statement(accounts.update().where(accounts.c.id == sa.bindparam("account")))
 _IS_OVER = accounts.c.paused_until <= sa.bindparam("now")
-_END_TRIAL = (
+_END_TRIAL = Statement(
     accounts.update()
     .where(accounts.c.id.in_([sa.bindparam("account"), sa.bindparam("of_model")]), _IS_OVER)
     .values(paused_until=None, reason=None)
 )
-_ON_TRIAL = sa.select(accounts.c.id, accounts.c.paused_until).where(_IS_OVER)
-_PAUSED = sa.select(accounts.c.id, accounts.c.paused_until, accounts.c.reason).where(
-    accounts.c.paused_until > sa.bindparam("now")
-)
+_LIMITED = Statement(sa.select(accounts).where(accounts.c.paused_until.is_not(None)))
 
 
 def paused(connection: sa.Connection, now: datetime) -> dict[str, tuple[datetime, str]]:
     """Every account that is paused, with until when and why."""
-    return {
-        account: (until, reason)
-        for account, until, reason in connection.execute(_PAUSED, {"now": now})
-    }
+    limited = (row for row in _LIMITED.rows(connection) if row["paused_until"] > now)
+    return {row["id"]: (row["paused_until"], row["reason"]) for row in limited}
 
 
-def of_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, sa.RowMapping]:
+def of_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
     query = sa.select(accounts).where(accounts.c.id.in_(ids))
     return {row["id"]: row for row in connection.execute(query).mappings()}
 
@@ -58,18 +53,18 @@ def succeeded(connection: sa.Connection, account: str, of_model: str, now: datet
 
 def end_trial(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
     """Forget the limits of an account and one of its models that have ended by their word."""
-    connection.execute(_END_TRIAL, {"account": account, "of_model": of_model, "now": now})
+    _END_TRIAL.write(connection, account=account, of_model=of_model, now=now)
 
 
 def on_trial(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     """The accounts whose pause has ended and with which nothing has succeeded since."""
-    return {account: until for account, until in connection.execute(_ON_TRIAL, {"now": now})}
+    ended = (row for row in _LIMITED.rows(connection) if row["paused_until"] <= now)
+    return {row["id"]: row["paused_until"] for row in ended}
 
 
 def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
     """Change an account, which begins to exist by that."""
-    changed = connection.execute(_UPDATE, {"account": account, **values})
-    if changed.rowcount == 0:
+    if not _UPDATE.write(connection, account=account, **values):
         connection.execute(accounts.insert().values(id=account, **values))
 
 

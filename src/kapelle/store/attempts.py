@@ -9,13 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.specs import CheckKind
-from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Rows
-from kapelle.store.tables import attempts, checks, proofs, tasks
+from kapelle.store.query import Row, Rows, Statement
+from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
-_INSERT = attempts.insert()
-_LATEST = (
+_INSERT = Statement(attempts.insert())
+_LATEST = Statement(
     sa.select(attempts)
     .where(attempts.c.task_id == sa.bindparam("task_id"))
     .order_by(attempts.c.number.desc())
@@ -28,13 +28,17 @@ _EARLIER_OF_SESSION = (
     .order_by(attempts.c.id.desc())
     .limit(1)
 )
-_CLAIM = (
-    sa.select(attempts.c.status, attempts.c.performer, tasks.c.stop)
+_asks = sa.exists().where(questions.c.task_id == tasks.c.id, ~questions.c.told)
+_asks = _asks.where(questions.c.attempt_id == attempts.c.id, questions.c.status != "withdrawn")
+_CLAIM = Statement(
+    sa.select(attempts.c.status, attempts.c.performer, attempts.c.handed_in, tasks.c.stop)
+    .add_columns(_asks.label("asks"))
     .join(tasks, tasks.c.id == attempts.c.task_id)
     .where(attempts.c.id == sa.bindparam("attempt_id"))
 )
-_RUNNING = (
-    sa.select(attempts.c.id)
+_RUNNING = Statement(
+    sa.select(attempts.c.id, tasks.c.status)
+    .join(tasks, tasks.c.id == attempts.c.task_id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
     .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
@@ -54,25 +58,26 @@ take_over = _rows.take_over
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
     """Store an attempt, with the secret of its agent's process."""
-    connection.execute(_INSERT, {"secret": secrets.token_hex(32), **values})
+    _INSERT.write(connection, secret=secrets.token_hex(32), **values)
 
 
-def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
-    return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
+def latest(connection: sa.Connection, task_id: str) -> Row | None:
+    return _LATEST.first(connection, task_id=task_id)
 
 
-def live(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
+def live(connection: sa.Connection, task_id: str) -> Row | None:
     """The attempt of a task that has not ended, if there is one."""
     found = latest(connection, task_id)
     return found if found is not None and found["ended_at"] is None else None
 
 
-def claim(connection: sa.Connection, attempt_id: str) -> sa.RowMapping | None:
-    """Its status, who performs it, and what a person wants of it: "cancel", "requeue", nothing."""
-    return connection.execute(_CLAIM, {"attempt_id": attempt_id}).mappings().first()
+def claim(connection: sa.Connection, attempt_id: str) -> Row | None:
+    """Its status, who performs it, what a person wants of it: "cancel", "requeue", nothing; what it
+    handed in, and whether it asks what it was not told the end of."""
+    return _CLAIM.first(connection, attempt_id=attempt_id)
 
 
-def of_task(connection: sa.Connection, task_id: str) -> list[sa.RowMapping]:
+def of_task(connection: sa.Connection, task_id: str) -> list[Row]:
     """The rows of a task's attempts, oldest first."""
     query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
     return list(connection.execute(query).mappings())
@@ -94,16 +99,10 @@ def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bo
     return True
 
 
-def running(connection: sa.Connection, performer: str) -> list[str]:
-    """The ids of the attempts that this performer has claimed and that have not ended."""
-    return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
-
-
-def asking(connection: sa.Connection, performer: str) -> list[str]:
-    """Those of them whose agents wait for a person."""
-    asks = tasks.c.status == TaskStatus.WAITING
-    query = _RUNNING.join(tasks, tasks.c.id == attempts.c.task_id).where(asks)
-    return list(connection.execute(query, {"performer": performer}).scalars())
+def running(connection: sa.Connection, performer: str) -> dict[str, str]:
+    """The ids of the attempts that this performer has claimed and that have not ended, with the
+    status of their tasks."""
+    return {row["id"]: row["status"] for row in _RUNNING.rows(connection, performer=performer)}
 
 
 def tried(
@@ -147,14 +146,10 @@ def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[At
 def add_check(
     connection: sa.Connection, attempt_id: str, position: int, result: CheckResult
 ) -> None:
-    connection.execute(
-        checks.delete().where(checks.c.attempt_id == attempt_id, checks.c.position == position)
-    )
-    connection.execute(
-        checks.insert().values(
-            attempt_id=attempt_id, position=position, **result.model_dump(mode="json")
-        )
-    )
+    same = (checks.c.attempt_id == attempt_id, checks.c.position == position)
+    connection.execute(checks.delete().where(*same))
+    values = {"attempt_id": attempt_id, "position": position, **result.model_dump(mode="json")}
+    connection.execute(checks.insert(), values)
 
 
 def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, CheckResult]:
@@ -182,7 +177,7 @@ def is_seen(made: Sequence[Any]) -> bool:
     return any(one.command or one.name == CheckKind.CI for one in sees)
 
 
-def known_proof(connection: sa.Connection, digest: str) -> sa.RowMapping | None:
+def known_proof(connection: sa.Connection, digest: str) -> Row | None:
     """What was found about a command in a repository before."""
     return connection.execute(proofs.select().where(proofs.c.digest == digest)).mappings().first()
 
@@ -192,7 +187,7 @@ def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, 
     connection.execute(proofs.insert().values(digest=digest, proved=proved, proof=proof))
 
 
-def _attempt(mapping: sa.RowMapping) -> Attempt:
+def _attempt(mapping: Row) -> Attempt:
     exit = {name: mapping[f"exit_{name}"] for name in Exit.model_fields}
     used = {name: mapping[name] for name in Usage.model_fields}
     return Attempt.model_validate(

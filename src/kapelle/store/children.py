@@ -7,13 +7,14 @@ import sqlalchemy as sa
 from kapelle.domain.budget import left_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
-from kapelle.store.query import Row, Rows, in_parts
+from kapelle.store.query import Row, Rows, Statement, in_parts
 from kapelle.store.tables import attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
-_ASKED_TASKS = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
-_ASKED_RUNS = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
+_asked_tasks = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
+_asked_runs = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
+_ASKED = Statement(sa.union_all(_asked_tasks, _asked_runs))
 
 
 class Member(NamedTuple):
@@ -41,8 +42,7 @@ def line(connection: sa.Connection, work_id: str) -> list[Row]:
 
 def of_task(connection: sa.Connection, task_id: str) -> list[str]:
     """The tasks and runs that attempts of a task asked for, oldest first."""
-    asked = sa.union_all(_ASKED_TASKS, _ASKED_RUNS)
-    return sorted(connection.execute(asked, {"task_id": task_id}).scalars())
+    return sorted(_ASKED.scalars(connection, task_id=task_id))
 
 
 def in_tree(connection: sa.Connection, work_id: str) -> bool:

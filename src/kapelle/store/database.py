@@ -187,8 +187,8 @@ class Database:
             if self.is_sqlite:
                 try:
                     return self._in_kept("BEGIN IMMEDIATE", noted)
-                except sa.exc.OperationalError as error:
-                    if "is full" not in str(error.orig) or not self.make_room():
+                except _UNUSABLE as error:
+                    if "is full" not in str(error) or not self.make_room():
                         raise
                     about.clear()
                     return self._in_kept("BEGIN IMMEDIATE", noted)

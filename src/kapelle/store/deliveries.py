@@ -10,11 +10,12 @@ from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
-from kapelle.store.query import Row, in_parts
+from kapelle.store.query import Row, Statement, in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
 _AT_A_TIME, _MOST_PUSHED = 20, 50
+ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # in most homes there is none
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 

@@ -7,13 +7,15 @@ import sqlalchemy as sa
 
 from kapelle.domain.task import CheckedAgain, Event, MergeRefusal
 from kapelle.store.database import about
+from kapelle.store.query import Statement
 from kapelle.store.tables import events, positions, tasks
 
-_INSERT = events.insert()
+_INSERT = Statement(events.insert())
 # An event of a run's task is one of the run as well.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
-_INSERT_OF_TASK = events.insert().values(run_id=_run_of_task.scalar_subquery())
-_INSERT_OF_TASK = _INSERT_OF_TASK.returning(events.c.run_id)
+_INSERT_OF_TASK = Statement(
+    events.insert().values(run_id=_run_of_task.scalar_subquery()).returning(events.c.run_id)
+)
 
 
 def append(
@@ -30,10 +32,10 @@ def append(
     subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
     values = {**subject, "at": datetime.now(UTC), "data": data}
     if task_id is not None and run_id is None:
-        run_id = connection.execute(_INSERT_OF_TASK, {**values, "of_task": task_id}).scalar()
+        run_id = _INSERT_OF_TASK.scalar(connection, **values, of_task=task_id)
     else:
-        connection.execute(_INSERT, {**values, "run_id": run_id})
-    about(connection, {kind, *filter(None, (task_id, run_id))})
+        _INSERT.write(connection, **values, run_id=run_id)
+    about(connection, filter(None, (kind, task_id, run_id)))
 
 
 def after(

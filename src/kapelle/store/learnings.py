@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.store.query import Rows
+from kapelle.store.query import Row, Rows
 from kapelle.store.tables import INDEX, learnings, storable
 
 _rows = Rows(learnings, "learning")
@@ -41,15 +41,13 @@ def get(connection: sa.Connection, text: str) -> Learning:
 
 
 def count(connection: sa.Connection) -> int:
-    found: int = connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar_one()
-    return found
+    return connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar() or 0
 
 
 def reported_by(connection: sa.Connection, task_id: str) -> int:
     """How many a task has reported, whatever became of them."""
     query = sa.select(sa.func.count()).where(learnings.c.task_id == task_id)
-    found: int = connection.execute(query).scalar_one()
-    return found
+    return connection.execute(query).scalar() or 0
 
 
 def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:
@@ -136,7 +134,7 @@ def delete_discarded(connection: sa.Connection, before: datetime) -> None:
         delete(connection, learning_id)
 
 
-def _learning(found: sa.RowMapping) -> Learning:
+def _learning(found: Row) -> Learning:
     return Learning.model_validate({name: found[name] for name in _FIELDS})
 
 

@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
-from kapelle.store.query import in_parts
+from kapelle.store.query import Row, Statement, in_parts
 from kapelle.store.tables import processes, runs
 
-Row = sa.RowMapping
 Announce = Callable[[sa.Connection], None]
 
-_OF_OWNER = sa.select(processes).where(processes.c.owner == sa.bindparam("owner"))
+_OF_OWNER = Statement(sa.select(processes).where(processes.c.owner == sa.bindparam("owner")))
 
 
 def of_owner(connection: sa.Connection, owner: str) -> dict[str, Row]:
     """The processes that an attempt or a run has begun, by name."""
-    found = connection.execute(_OF_OWNER, {"owner": owner}).mappings()
-    return {row["name"]: row for row in found}
+    return {row["name"]: row for row in _OF_OWNER.rows(connection, owner=owner)}
 
 
 def begin(

@@ -1,5 +1,6 @@
 """Projects by their names: made by their first work, renamed wherever their name stands."""
 
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,19 +30,17 @@ def join(connection: sa.Connection, values: dict[str, Any]) -> None:
 
 def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
     """All of them by their names, or the one of a name, with how much work they have."""
-    counts: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for table in (tasks, runs):
         going = sa.func.sum(sa.case((table.c.ended_at.is_(None), 1), else_=0))
         query = sa.select(table.c.project, sa.func.count(), going).group_by(table.c.project)
         for project, number, open_ in connection.execute(query.where(table.c.project.is_not(None))):
-            before = counts.get(project, (0, 0))
+            before = counts[project]
             counts[project] = (before[0] + number, before[1] + open_)
     known = sa.select(projects).order_by(projects.c.name)
     known = known.where(projects.c.name == name) if name else known
     return [
-        Project(
-            **row, work=counts.get(row["name"], (0, 0))[0], open=counts.get(row["name"], (0, 0))[1]
-        )
+        Project(**row, work=counts[row["name"]][0], open=counts[row["name"]][1])
         for row in connection.execute(known).mappings()
     ]
 

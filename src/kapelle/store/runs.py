@@ -16,11 +16,12 @@ from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, in_parts, workspace_of
+from kapelle.store.query import Rows, Statement, in_parts, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
-_ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
+_QUEUED = sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED)
+count_queued = Statement(_QUEUED).scalar
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
@@ -35,7 +36,6 @@ shells_in_use, ended_of, take_over = _rows.shells_in_use, _rows.ended_of, _rows.
 archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
-
 
 _tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
 _going = _tops.union(sa.select(runs.c.id).join(_tops, runs.c.parent_id == _tops.c.id))
@@ -84,15 +84,6 @@ def end_requested(connection: sa.Connection, run_id: str) -> str | None:
     if found is None or found["stop"] not in {"cancel", "abandon"}:
         return None
     return found["reason"] or "cancelled"
-
-
-def any_queued(connection: sa.Connection) -> bool:
-    return connection.execute(_ANY_QUEUED).scalar() is not None
-
-
-def count_queued(connection: sa.Connection) -> int:
-    query = sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED)
-    return connection.execute(query).scalar() or 0
 
 
 def next_queued(connection: sa.Connection, limit: int) -> list[str]:

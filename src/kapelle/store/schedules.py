@@ -11,7 +11,7 @@ from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFil
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows
+from kapelle.store.query import Rows, Statement
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
@@ -38,7 +38,7 @@ _with_work = firings.outerjoin(tasks, tasks.c.id == firings.c.subject).outerjoin
 )
 _micros = sa.type_coerce(schedules.c.next_at, sa.BigInteger)
 _latest_repetition = sa.bindparam("now_us", type_=sa.BigInteger) + schedules.c.every_s * 1_000_000
-_ATTENTION = (
+_ATTENTION = Statement(
     sa.select(schedules.c.id)
     .where(
         sa.or_(
@@ -55,9 +55,8 @@ _ATTENTION = (
     )
     .order_by(schedules.c.next_at, schedules.c.id)
 )
-_NEXT_SLOT = sa.select(sa.func.min(schedules.c.next_at)).where(_ACTIVE)
-_NEXT_EXPIRY = sa.select(sa.func.min(schedules.c.expires_at)).where(schedules.c.status.in_(OPEN))
-
+_next = (sa.func.min(sa.case((_ACTIVE, schedules.c.next_at))), sa.func.min(schedules.c.expires_at))
+_NEXT = Statement(sa.union_all(*(sa.select(m).where(schedules.c.status.in_(OPEN)) for m in _next)))
 
 _rows = Rows(schedules, "schedule")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
@@ -104,14 +103,12 @@ def page(connection: sa.Connection, wanted: ScheduleFilter) -> tuple[list[Schedu
 
 def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
     """The schedules that something may have to be done about, those whose slot is first first."""
-    values = {"now": now, "now_us": round(now.timestamp() * 1_000_000)}
-    return list(connection.execute(_ATTENTION, values).scalars())
+    return _ATTENTION.scalars(connection, now=now, now_us=round(now.timestamp() * 1_000_000))
 
 
 def next_moment(connection: sa.Connection) -> datetime | None:
     """When the next slot comes or the next schedule expires."""
-    moments = [connection.execute(query).scalar() for query in (_NEXT_SLOT, _NEXT_EXPIRY)]
-    return min((moment for moment in moments if moment is not None), default=None)
+    return min(filter(None, _NEXT.scalars(connection)), default=None)
 
 
 def delete_ended(connection: sa.Connection, before: datetime, limit: int) -> None:
@@ -211,10 +208,8 @@ def latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
 
 
 def last_slot(connection: sa.Connection, schedule_id: str) -> datetime | None:
-    query = sa.select(firings.c.slot).where(firings.c.schedule_id == schedule_id)
-    found: datetime | None = connection.execute(
-        query.order_by(firings.c.slot.desc()).limit(1)
-    ).scalar()
+    query = sa.select(sa.func.max(firings.c.slot)).where(firings.c.schedule_id == schedule_id)
+    found: datetime | None = connection.execute(query).scalar()
     return found
 
 
@@ -242,9 +237,8 @@ def subject_of_key(connection: sa.Connection, key: str) -> str | None:
     """The task or run that was submitted with an idempotency key."""
     for table in (tasks, runs):
         query = sa.select(table.c.id).where(table.c.idempotency_key == key)
-        found: str | None = connection.execute(query).scalar()
-        if found is not None:
-            return found
+        if found := connection.execute(query).scalar():
+            return str(found)
     return None
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.run import Step
+from kapelle.store.query import Row as Row
+from kapelle.store.query import Statement
 from kapelle.store.tables import steps
 
-Row = sa.RowMapping
-
-_INSERT = steps.insert()
-_UPDATE = (
+_INSERT = Statement(steps.insert())
+_UPDATE = Statement(
     steps.update()
     .where(steps.c.run_id == sa.bindparam("run"))
     .where(steps.c.position == sa.bindparam("at"))
@@ -30,7 +30,7 @@ def begin(
 ) -> None:
     what = {"run_id": run_id, "position": position, "kind": kind, "label": label}
     about = {"subject": subject, "data": data or {}, "started_at": datetime.now(UTC)}
-    connection.execute(_INSERT, {**what, **about})
+    _INSERT.write(connection, **what, **about)
 
 
 def end(
@@ -42,7 +42,7 @@ def end(
 ) -> None:
     """Record what came of a step, once and for ever."""
     values = {"result": result, "error": error, "ended_at": datetime.now(UTC)}
-    connection.execute(_UPDATE, {"run": run_id, "at": position, **values})
+    _UPDATE.write(connection, run=run_id, at=position, **values)
 
 
 def of_run(connection: sa.Connection, run_id: str) -> dict[str, Row]:
@@ -63,7 +63,7 @@ def shown(connection: sa.Connection, run_id: str) -> list[Step]:
 
 def remember(connection: sa.Connection, run_id: str, position: str, data: dict[str, Any]) -> None:
     """Keep what a step that has not ended needs to know if it is made again."""
-    connection.execute(_UPDATE, {"run": run_id, "at": position, "data": data})
+    _UPDATE.write(connection, run=run_id, at=position, data=data)
 
 
 def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:

@@ -1,7 +1,7 @@
 """Tasks: insert, find, list, the order in which they start, dependencies, changes of status."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -12,17 +12,16 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
-from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
+from kapelle.domain.task import Attempt, CheckResult, Delivery, Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, workspace_of
+from kapelle.store.query import Rows, Statement, workspace_of
 from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import dependencies, runs, task_tags, tasks
 
-# Built once: putting a statement together costs more than running it.
-_INSERT = tasks.insert()
+_INSERT = Statement(tasks.insert())
 # A run that is paused or is to be, and one that goes on but was not taken up, starts nothing.
 _STARTS_NOTHING = sa.or_(
     runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
@@ -34,24 +33,23 @@ _MAY_START = sa.and_(
     sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()),
 )
 _CHOOSING = ("agent", "model", "directory")
-_NEXT_QUEUED = (
+_NEXT_QUEUED = Statement(
     sa.select(tasks.c.id, tasks.c.agent, tasks.c.model, tasks.c.fallback_agents)
     .add_columns(tasks.c.directory, tasks.c.env)
     .where(_MAY_START)
     .order_by(tasks.c.priority, tasks.c.id)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )
-_NEXT_DUE = (
-    sa.select(sa.func.min(tasks.c.not_before))
-    .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
-    .where(tasks.c.not_before.is_not(None))
-)
+_due = sa.select(sa.func.min(tasks.c.not_before)).where(tasks.c.not_before.is_not(None))
+_due = _due.where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
+# When the earliest delayed or rate-limited task becomes ready.
+next_due = Statement(_due).scalar
 _DEPENDENCIES_OF = (
     sa.select(dependencies.c.task_id, dependencies.c.depends_on)
     .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(dependencies.c.depends_on)
 )
-_BLOCKED_BY = (
+_BLOCKED_BY = Statement(
     sa.select(dependencies.c.task_id)
     .join(tasks, tasks.c.id == dependencies.c.task_id)
     .where(dependencies.c.depends_on == sa.bindparam("other"))
@@ -63,7 +61,6 @@ _last_end = (
     .where(attempts_table.c.task_id == tasks.c.id)
     .scalar_subquery()
 )
-_STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
 
@@ -76,17 +73,11 @@ archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
     projects.join(connection, values)
-    connection.execute(_INSERT, values)
+    _INSERT.write(connection, **values)
     tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
     if tags:
         connection.execute(task_tags.insert(), tags)
     _add_dependencies(connection, values["id"], depends_on)
-
-
-def stop_requested(connection: sa.Connection, task_id: str) -> str | None:
-    """What a person wants of the running attempt: "cancel", "requeue" or nothing."""
-    value: str | None = connection.execute(_STOP, {"task_id": task_id}).scalar()
-    return value
 
 
 def get(connection: sa.Connection, text: str) -> Task:
@@ -96,7 +87,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
     """A task that was just inserted, which can have no attempts yet."""
-    return _task(row(connection, task_id), [], sorted(set(depends_on)), {}, [])
+    return _task(row(connection, task_id), {task_id: sorted(set(depends_on))})
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
@@ -127,9 +118,9 @@ def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
     return connection.execute(query).scalar() is not None
 
 
-def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[Row]:
+def next_queued(connection: sa.Connection, now: datetime, limit: int) -> Sequence[Row]:
     """The queued tasks that may start now, in order, with what chooses their agent."""
-    return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).mappings())
+    return _NEXT_QUEUED.rows(connection, now=now, most=limit)
 
 
 def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) -> None:
@@ -149,12 +140,6 @@ def is_held(connection: sa.Connection, task: Row) -> bool:
         return False
     query = sa.select(sa.literal(1)).where(runs.c.id == task["run_id"], _STARTS_NOTHING)
     return connection.execute(query).scalar() is not None
-
-
-def next_due(connection: sa.Connection) -> datetime | None:
-    """When the earliest delayed or rate-limited task becomes ready."""
-    due: datetime | None = connection.execute(_NEXT_DUE).scalar()
-    return due
 
 
 def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
@@ -249,34 +234,26 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     results = attempts.checks_of(connection, latest)
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
-    found = [
-        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results, asked)
-        for row in rows
-    ]
     delivered = deliveries.of(connection, ids)
-    return [
-        task.model_copy(update={"delivery": delivered[task.id]}) if task.id in delivered else task
-        for task in found
-    ]
+    return [_task(row, depends_on, tries, results, asked, delivered) for row in rows]
 
 
 def _task(
-    row: Row,
-    tries: list[Attempt],
-    depends_on: list[str],
-    results: dict[str, list[CheckResult]],
-    asked: list[Question],
-) -> Task:
-    values = {name: row[name] for name in _STORED}
-    made = results.get(tries[-1].id, []) if tries else []
-    values |= {
+    row: Row, depends_on: Mapping[str, list[str]], tries: Mapping[str, list[Attempt]] = {},
+    results: Mapping[str, list[CheckResult]] = {}, asked: Sequence[Question] = (),
+    delivered: Mapping[str, Delivery] = {},
+) -> Task:  # fmt: skip
+    tried = tries.get(row["id"], [])
+    made = results.get(tried[-1].id, []) if tried else []
+    values = {name: row[name] for name in _STORED} | {
         "priority": Priority(f"P{row['priority']}"),
-        "depends_on": depends_on,
+        "depends_on": depends_on.get(row["id"], []),
         "workspace": workspace_of(row),
-        "attempts": tries,
+        "attempts": tried,
         "checks": made,
         "questions": [question for question in asked if question.task_id == row["id"]],
         "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "delivery": delivered.get(row["id"]),
     }
     return Task.model_validate(values)
 
@@ -333,10 +310,6 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
     return {other: TaskStatus(status) for other, status in connection.execute(query)}
 
 
-def blocked_dependents(connection: sa.Connection, task_id: str) -> list[str]:
-    return list(connection.execute(_BLOCKED_BY, {"other": task_id}).scalars())
-
-
 def releasable(connection: sa.Connection) -> list[str]:
     """Blocked tasks without any open dependency: a crash or an old version left them behind."""
     other = tasks.alias()
@@ -379,7 +352,7 @@ def change(
 
 def move(
     connection: sa.Connection,
-    task: sa.RowMapping,
+    task: Row,
     status: TaskStatus,
     reason: str | None = None,
     /,
@@ -413,14 +386,14 @@ def _cascade(connection: sa.Connection, ended: list[str]) -> None:
         ended = [
             dependent
             for task_id in ended
-            for dependent in blocked_dependents(connection, task_id)
+            for dependent in _BLOCKED_BY.scalars(connection, other=task_id)
             if _settle_dependencies(connection, dependent)
         ]
 
 
 def _apply_status(
     connection: sa.Connection,
-    task: sa.RowMapping,
+    task: Row,
     status: TaskStatus,
     reason: str | None,
     values: dict[str, Any],

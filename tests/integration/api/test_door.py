@@ -32,9 +32,13 @@ async def told() -> AsyncIterator[int]:
         LEFT.append("the generator is closed")
 
 
+def rendered(number: int) -> bytes:
+    return sent_event(str(number), "told", "{}")
+
+
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/stream":
-        answer = EventStream(told(), lambda number: sent_event(str(number), "told", "{}"))
+        answer = EventStream(lambda _: told(), rendered)
         await answer(scope, receive, send)
         return
     body = await Request(scope, receive).body()
@@ -55,7 +59,7 @@ async def test_a_stream_ends_with_the_right_to_it(monkeypatch: pytest.MonkeyPatc
     async def send(message: Message) -> None:
         sent.append(message)
 
-    stream = EventStream(told(), lambda number: sent_event(str(number), "told", "{}"), is_allowed)
+    stream = EventStream(lambda _: told(), rendered, is_allowed)
     await stream({"type": "http"}, receive, send)
     LEFT.clear()
     assert (next(rights, None), sent[-1]["more_body"]) == (None, False)

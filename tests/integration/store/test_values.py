@@ -9,6 +9,7 @@ from tests.integration.engine.test_run_control import add_run
 
 from kapelle.store import events, runs, steps, tables
 from kapelle.store.database import Connection, Database
+from kapelle.store.query import Statement
 
 
 async def test_numbers_that_json_does_not_know_are_null(db: Database) -> None:
@@ -50,3 +51,27 @@ async def test_old_events_are_forgotten_by_their_date_where_the_clock_was_wrong(
 def _append_at(connection: Connection, moments: list[datetime]) -> None:
     rows = [{"kind": "tick", "at": moment, "data": {}} for moment in moments]
     connection.execute(tables.events.insert(), rows)
+
+
+async def test_a_statement_finds_and_writes_what_sqlalchemy_does(db: Database) -> None:
+    run_id, columns = await add_run(db), tables.runs.c
+    by_id = tables.runs.update().where(columns.id == sa.bindparam("row_id"))
+    open_ones = sa.select(tables.runs, sa.func.length(columns.title).label("letters"))
+    open_ones = open_ones.where(columns.status.in_(["queued", "running"]))
+    open_ones = open_ones.where(columns.created_at <= sa.bindparam("now"))
+    told = tables.events.insert().returning(tables.events.c.data)
+
+    def compare(connection: Connection) -> None:
+        now = datetime.now(UTC)
+        changed = {"title": "half \ud800", "progress": {"loss": math.nan}, "started_at": now}
+        assert Statement(by_id).write(connection, row_id=run_id, **changed) == 1
+        assert Statement(by_id).write(connection, row_id="run_none", title="x") == 0
+        found = Statement(open_ones).rows(connection, now=now)
+        plain = connection.execute(open_ones, {"now": now}).mappings().all()
+        assert [dict(row) for row in found] == [dict(row) for row in plain]
+        assert (found[0]["started_at"], found[0]["progress"]) == (now, {"loss": None})
+        given = {"kind": "tick", "at": now, "data": [{"deep": "\0"}]}
+        assert Statement(told).scalar(connection, **given) == [{"deep": "\ufffd"}]
+        assert Statement(open_ones).first(connection, now=now - timedelta(days=9)) is None
+
+    await db.write(compare)

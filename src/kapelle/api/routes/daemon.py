@@ -51,7 +51,7 @@ async def events(
         start = await service.events.last_seq() if follow else 0
     task = (await service.tasks.get(task_id)).id if task_id else None
     run = (await service.runs.get(run_id)).id if run_id else None
-    found = service.events.stream(start, task, follow, run, activity)
+    found = partial(service.events.stream, start, task, follow, run, activity)
     # Whoever loses the connection before the first event can take it up here.
     is_allowed = partial(service.work.is_allowed, attempt_id)
     return EventStream(found, _rendered, is_allowed, **{"X-Last-Event-ID": str(start)})

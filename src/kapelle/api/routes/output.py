@@ -114,7 +114,7 @@ async def transcript(
         after = last_event_id if re.fullmatch(_PLACE, last_event_id or "") else None
         lines = service.output.lines(task, wanted.attempt, wanted.follow, wanted.tail, after)
     told = outline(lines) if wanted.outline else lines
-    return EventStream(told, _rendered, partial(service.work.is_allowed, attempt_id))
+    return EventStream(lambda _: told, _rendered, partial(service.work.is_allowed, attempt_id))
 
 
 def _rendered(line: Line) -> bytes:

@@ -26,8 +26,6 @@ class RunQueue:
     async def admit(self) -> None:
         """Take up queued runs in order as far as there is room."""
         db = self._parts.db
-        if not await db.glance(runs.any_queued):
-            return
         room = self._parts.settings().limits.max_runs - await db.glance(runs.running_tops)
         ready = await db.glance(runs.next_queued, room)
         if ready:

@@ -251,16 +251,16 @@ class Attempt:
         return await self.parts.db.glance(self._stop_request) is not None
 
     def _stop_request(self, connection: Connection) -> str | None:
-        return require_claim(connection, self.id, self.parts.performer)
+        stop: str | None = require_claim(connection, self.id, self.parts.performer)["stop"]
+        return stop
 
 
-def require_claim(connection: Connection, attempt_id: str, performer: str) -> str | None:
-    """Whether it is to be stopped; ClaimLost if it has ended or is another performer's."""
+def require_claim(connection: Connection, attempt_id: str, performer: str) -> Row:
+    """What is stored of it now; ClaimLost if it has ended or is another performer's."""
     found = attempts.claim(connection, attempt_id)
     if not found or (found["status"], found["performer"]) != (AttemptStatus.RUNNING, performer):
         raise ClaimLost(attempt_id)
-    stop: str | None = found["stop"]
-    return stop
+    return found
 
 
 def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Row, Row]:

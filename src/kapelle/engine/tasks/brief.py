@@ -50,29 +50,30 @@ class Briefing:
 
 async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefing:
     """The prompt with its context; the session does for context where the agent can resume it."""
-    parts, message = attempt.parts, attempt.message
-    task = await parts.db.read(tasks.get, attempt.task_id)
-    continued = await attempt.continued()
-    ended = [other for other in task.attempts if other.id != attempt.id]
-    resumed = ended[-1] if attempt.mode == "resume" and ended else None
+    parts, task, message = attempt.parts, attempt.task, attempt.message
+    prompt, context, guidelines = task["prompt"], task["context"], task["guidelines"]
+    continued, before, resumed = await attempt.continued(), None, None
+    if attempt.mode == "resume":
+        before = await parts.db.read(tasks.get, attempt.task_id)
+        resumed = next((one for one in reversed(before.attempts) if one.id != attempt.id), None)
     asked = resumed is not None and resumed.question is not None
-    if resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
-        text = follow_up(await earlier_attempt(parts, task), message)
+    if before and resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
+        text = follow_up(await earlier_attempt(parts, before), message)
         return Briefing(text, resumed.session_id, asked=asked)
     forked = continued.attempts[-1] if continued and continued.attempts else None
-    can_fork = task.fork_session and agent.capabilities.fork and resumed is None
+    can_fork = task["fork_session"] and agent.capabilities.fork and resumed is None
     if forked and can_fork and _leaves_session(forked, agent):
-        text = compose(task.prompt, task.context, [], message, guidelines=task.guidelines)
+        text = compose(prompt, context, [], message, guidelines=guidelines)
         return Briefing(text, forked.session_id, True)
     pieces = []
     if continued:
         pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
-    if resumed:
-        pieces.append(await earlier_attempt(parts, task))
-    in_container = attempt.is_worktree and attempt.settings.workspace.docker.wanted
-    context = task.context | ({"Container": TOLD} if in_container else {})
+    if before and resumed:
+        pieces.append(await earlier_attempt(parts, before))
+    if attempt.is_worktree and attempt.settings.workspace.docker.wanted:
+        context = context | {"Container": TOLD}
     memory = await _memory(attempt)
-    told = compose(task.prompt, context, pieces, message, diagnosis, memory, task.guidelines)
+    told = compose(prompt, context, pieces, message, diagnosis, memory, guidelines)
     return Briefing(told, asked=asked)
 
 

@@ -105,10 +105,8 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     place = attempt.agent_place
     await begin_container(parts, attempt.settings, place.origin.worktree)
     place = replace(place, env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token})
-    request, label = (
-        await _request(attempt, agent, limits),
-        f"{attempt.agent_name} for {attempt.task_id}",
-    )
+    request = await _request(attempt, agent, limits)
+    label = f"{attempt.agent_name} for {attempt.task_id}"
     terminal = _TERMINAL if attempt.task["interactive"] else None
     return place.agent(attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal)
 

@@ -17,7 +17,7 @@ from kapelle.domain.budget import limit_reason
 from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
-from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus, RunStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
@@ -40,6 +40,9 @@ _TRUST_AGAIN = timedelta(minutes=10)
 _TRIAL = timedelta(seconds=30)
 _TRIED = "another task tries first whether the limit is over"
 _SWEEP_S = 2.0
+# What may let something start, or hold it back.
+_KINDS = [f"task.{status}" for status in (*TaskStatus, "answered") if status != "running"]
+_KINDS += [f"run.{status}" for status in RunStatus]
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class TaskQueue:
     async def run(self) -> None:
         """Sweep and admit until cancelled; a failing pass is logged and made again."""
         swept = 0.0
-        with self._parts.db.watch() as changed:
+        with self._parts.db.watch(*_KINDS) as changed:
             while True:
                 try:
                     if (problem := await self._parts.db.find_problem()) is not None:
@@ -208,10 +211,7 @@ class TaskQueue:
                     if time.monotonic() - swept >= _SWEEP_S:
                         await self._sweep()
                         swept = time.monotonic()
-                    await self._admit()
-                    if not self.paused:
-                        await self._run_queue.admit()
-                    pause = min(_SWEEP_S, await self._until_due())
+                    pause = min(_SWEEP_S, await self._admit())
                 except InvalidInput as error:
                     # A broken configuration: nothing starts, and everybody can read why.
                     self.held = error.message
@@ -225,40 +225,42 @@ class TaskQueue:
         """Perform nothing any more; agents go on, and the next daemon goes on with them."""
         await asyncio.gather(self._performers.close(), self._run_queue.close())
 
-    async def _until_due(self) -> float:
-        if (due := await self._parts.db.glance(tasks.next_due)) is None:
-            return _SWEEP_S
-        left = (due - datetime.now(UTC)).total_seconds()
-        # What is due already but held back waits for the next change or sweep.
-        return max(left, 0.01) if left > 0 else _SWEEP_S
-
     def _read(self) -> Reading:
         if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
             self._reading = (time.monotonic(), read_machine(self._parts.home.root))
         return self._reading[1]
 
-    async def _admit(self) -> None:
-        # An agent that waits for a person leaves its slot to others, and goes on without one.
-        asking = await self._parts.db.glance(attempts.asking, self._parts.performer)
-        admitted = set(await self._running()) - set(asking)
+    async def _admit(self) -> float:
+        """Begin what may start now; in how many seconds the next delayed task may."""
         limits = self._limits = self._parts.settings().limits
-        reading = self._read()
-        free = max_attempts(limits, reading) - len(admitted)
-        verdict = "the daemon is stopping" if self.paused else held(limits, reading, len(admitted))
-        if verdict is None:
-            now = datetime.now(UTC)
-            ready = await self._parts.db.glance(tasks.next_queued, now, free)
-            if ready:
-                choices = [(task["id"], self._candidates(task)) for task in ready]
-                begun = await self._parts.db.write(begin, choices, self._parts.performer)
-                failpoint("conductor_after_begin")
-                for attempt_id in begun:
-                    self._performers.start(attempt_id)
-                    failpoint("conductor_after_start")
-                admitted |= set(begun)
-                verdict = held(limits, reading, len(admitted))
+        reading, now = self._read(), datetime.now(UTC)
+        most = max_attempts(limits, reading)
+
+        def look(connection: Connection) -> tuple[int, Sequence[tasks.Row], bool, datetime | None]:
+            # An agent that waits for a person leaves its slot to others, and goes on without one.
+            running = attempts.running(connection, self._parts.performer).values()
+            taken = sum(status != TaskStatus.WAITING for status in running)
+            ready = tasks.next_queued(connection, now, most - taken) if taken < most else []
+            return taken, ready, runs.count_queued(connection) > 0, tasks.next_due(connection)
+
+        admitted, ready, runs_wait, due = await self._parts.db.glance(look)
+        verdict = "the daemon is stopping" if self.paused else held(limits, reading, admitted)
+        if verdict is None and ready:
+            choices = [(task["id"], self._candidates(task)) for task in ready]
+            begun = await self._parts.db.write(begin, choices, self._parts.performer)
+            failpoint("conductor_after_begin")
+            for attempt_id in begun:
+                self._performers.start(attempt_id)
+                failpoint("conductor_after_start")
+            admitted += len(begun)
+            verdict = held(limits, reading, admitted)
         # Together, so that nobody reads a reason that contradicts the number.
-        self.running, self.held = len(admitted), verdict
+        self.running, self.held = admitted, verdict
+        if runs_wait and not self.paused:
+            await self._run_queue.admit()
+        # What is due already but held back waits for the next change or sweep.
+        left = (due - now).total_seconds() if due else 0
+        return max(left, 0.01) if left > 0 else _SWEEP_S
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
@@ -277,15 +279,12 @@ class TaskQueue:
         overdue, expired, orphaned = await db.read(_stuck)
         if overdue:
             await db.write(_release_overdue)
-        await self._performers.restart(await self._running())
+        await self._performers.restart(await db.glance(attempts.running, self._parts.performer))
         await self._run_queue.sweep()
         if expired:
             await db.write(expire)
         if orphaned:
             await end_orphans(self._parts)
-
-    async def _running(self) -> list[str]:
-        return await self._parts.db.glance(attempts.running, self._parts.performer)
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"

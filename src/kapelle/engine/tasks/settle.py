@@ -59,7 +59,8 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
-        await asyncio.to_thread(shutil.rmtree, parts.home.said / attempt_id, ignore_errors=True)
+        if os.path.lexists(said := parts.home.said / attempt_id):
+            await asyncio.to_thread(shutil.rmtree, said, ignore_errors=True)
 
 
 @dataclass(frozen=True)

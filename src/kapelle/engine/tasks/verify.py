@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
@@ -36,7 +37,7 @@ from kapelle.engine.output import (
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject
 from kapelle.engine.questions import end
-from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -57,12 +58,7 @@ _ERROR = re.compile(
 async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
-    is_forged = finish.exit.kind == "tampered"
-    verdict = verdict if is_forged else await attempt.write(_with_told, attempt, verdict)
-    unanswered = None if is_forged else await attempt.write(_unanswered, attempt, verdict)
-    if unanswered:
-        said = f"It asks: {unanswered}"
-        verdict = replace(verdict, success=False, reason=said, question=unanswered)
+    verdict, unanswered = await _told(attempt, finish, verdict)
     await _look_around(attempt)
     if attempt.task["browser"]:
         await stop(attempt)
@@ -109,11 +105,21 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     )
 
 
-def _with_told(connection: Connection, attempt: Attempt, verdict: Verdict) -> Verdict:
+async def _told(attempt: Attempt, finish: Finish, verdict: Verdict) -> tuple[Verdict, str | None]:
+    """The verdict with what the agent handed in, and what it asked and did not wait for."""
+    if finish.exit.kind == "tampered":
+        return verdict, None
+    told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
+    verdict = _with_handed_in(verdict, told["handed_in"]) if told["handed_in"] else verdict
+    unanswered = await attempt.write(_unanswered, attempt, verdict) if told["asks"] else None
+    if unanswered:
+        said = f"It asks: {unanswered}"
+        verdict = replace(verdict, success=False, reason=said, question=unanswered)
+    return verdict, unanswered
+
+
+def _with_handed_in(verdict: Verdict, handed_in: dict[str, Any]) -> Verdict:
     """The verdict with what the agent handed in; that can make it worse, but never better."""
-    handed_in = attempts.row(connection, attempt.id)["handed_in"]
-    if handed_in is None:
-        return verdict
     given = handed_in["result"]
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     verdict = replace(verdict, result=text or verdict.result)

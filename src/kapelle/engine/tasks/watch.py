@@ -155,7 +155,7 @@ async def limits_of(attempt: Attempt) -> Limits:
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
     # Others may spend of the same budget while it is at work.
-    in_tree = await attempt.parts.db.read(children.in_tree, attempt.task_id)
+    in_tree = await attempt.parts.db.glance(children.in_tree, attempt.task_id)
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
         read = partial(children.tightest, of_root=of_root, but_for=attempt.id)

@@ -1,6 +1,7 @@
-"""What the tests of the page need besides pip: a built page and Debian's Chromium.
+"""What tests need of the machine besides pip: a built page, Debian's Chromium, and an engine for
+containers that needs no service.
 
-`python -m tests.browser` gets both, and says so when it cannot.
+`python -m tests.machine` gets them, and says so when it cannot.
 """
 
 import os
@@ -11,6 +12,12 @@ from pathlib import Path
 
 WEB = Path(__file__).parents[1] / "web"
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
+_CONTAINERS = {
+    "podman": "podman",
+    "runc": "runc",
+    "busybox": "busybox-static",
+    "podman-compose": "podman-compose",
+}
 
 
 def chromium() -> str | None:
@@ -31,13 +38,19 @@ def is_fresh() -> bool:
 def main() -> None:
     if not is_fresh():
         subprocess.run([sys.executable, WEB / "build.py"], check=True)
-    if chromium() is None and shutil.which("apt-get") and os.geteuid() == 0:
+    if _wanting() and shutil.which("apt-get") and os.geteuid() == 0:
         environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_wanting()]
         for command in (["apt-get", "update", "-qq"], install):
             subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=False)
-    if chromium() is None:
-        print("NO CHROMIUM: install it, or the tests of the page are skipped.", file=sys.stderr)
+    for package in _wanting():
+        print(f"NO {package}: install it, or tests that need it are skipped.", file=sys.stderr)
+
+
+def _wanting() -> list[str]:
+    """The packages of what is not there."""
+    missing = [package for program, package in _CONTAINERS.items() if not shutil.which(program)]
+    return missing if chromium() else ["chromium", *missing]
 
 
 if __name__ == "__main__":
