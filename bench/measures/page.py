@@ -58,7 +58,7 @@ _SCROLL = """(last) => {
 
 def measure(run: Run) -> list[Row]:
     if chromium() is None or not is_fresh():
-        print("NO CHROMIUM OR NO PAGE: `make browser` gets both.", file=sys.stderr)
+        print("NO CHROMIUM OR NO PAGE: `make machine` gets both.", file=sys.stderr)
         return []
     return [*_soon(run), *_smooth(run), *_much(run)]
 

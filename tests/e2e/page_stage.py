@@ -1,5 +1,6 @@
 """A daemon with work in every state, for looking at the page."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ EXPORT = """## Plan
 - Keep to the style of the files around."""
 PARTIAL = {"verdict": "partial", "position": "A queue in PostgreSQL will do for a year."}
 ROOMY = {"reasons": ["There are 40 jobs a second at most.", "One thing less to run at night."]}
+FEATURES = [
+    {"id": 1, "category": "api", "name": "Refunds", "description": "An order can be refunded"},
+    {
+        "id": 2,
+        "category": "page",
+        "name": "Dark mode",
+        "description": "It follows the system",
+    },
+    {"id": 3, "category": "api", "name": "Coupons", "description": "A coupon is taken once"},
+    {
+        "id": 4,
+        "category": "page",
+        "name": "Wish list",
+        "description": "It is kept over a login",
+    },
+    {"id": 5, "category": "api", "name": "Invoices", "description": "An invoice comes as PDF"},
+]
+SEEN = {"step": 1, "passed": True, "evidence": "The request answered 200, and its test passes."}
+NOT_SEEN = {"step": 1, "passed": False, "evidence": "The answer is an empty file."}
+ITEMS = ["Sketch the price list", "Index the audit log", "Write the notes", "Sketch the referrals"]
 PARTS = (
     rule("(?s)Paginate.*", *LOOK, {"write": "orders.py", "content": BY_CURSOR},
          {"say": "The page is computed with OFFSET, so an insert shifts every later page."},
@@ -80,6 +101,13 @@ PARTS = (
            {"run": "sleep 600"})
     + rule("Document", {"write": "errors.md", "content": "# Errors\n"},
            {"say": "Every error has a code, a sentence and a hint."}, {"run": "sleep 600"})
+    + "".join(
+        rule(f"Implement this feature[^#]*## {one['name']}",
+             {"write": f"{one['id']}.py", "content": "DONE = True\n"}, {"result": "Done."})
+        for one in FEATURES)
+    + rule("Mend it", {"append": "5.py", "content": "# again\n"}, {"result": "Mended."})
+    + rule("Verify this feature[^#]*## Invoices", answer({"steps": [NOT_SEEN]}))
+    + rule("Verify this feature", answer({"steps": [SEEN]}))
     + rule("You prepare work that", {"result": EXPORT})
     + rule("You review work", answer({"summary": "The plan is sound; the tests pass.",
                                       "issues": ["Quote fields that hold a comma."]}))
@@ -106,7 +134,10 @@ def stage(kapelle: Instance, root: Path) -> dict[str, str]:
     """Submit it all and wait until it is as it should be; the ids by name."""
     cast(kapelle, rehearsal=PARTS)
     ledger = make_repository(root / "ledger", {"orders.py": ORDERS, "README.md": "# Ledger\n"})
-    shop = make_repository(root / "shop-web", {"README.md": "# Shop\n", "size": "241.8\n"})
+    shop = make_repository(
+        root / "shop-web",
+        {"README.md": "# Shop\n", "size": "241.8\n", "features.json": json.dumps(FEATURES)},
+    )
     ids: dict[str, str] = {}
 
     def task(key: str, prompt: str, where: Path = ledger, **spec: Any) -> str:
@@ -135,7 +166,10 @@ def stage(kapelle: Instance, root: Path) -> dict[str, str]:
     run("pipeline", "pipeline", "Release notes", shop, steps=steps)
     run("best", "best-of", "Race in the webhook queue", ledger, direction="minimize", **race)
     run("debate", "debate", "Which queue?", ledger, prompt="Which queue do we take?")
-    for key in ("loop", "pipeline", "best", "debate"):
+    lines = {"back": "api", "front": "page"}
+    run("tracks", "tracks", "Features of the autumn", shop, tracks=lines, max_attempts=2)
+    run("batch", "batch", "Small things", ledger, items=ITEMS, at_once=2)
+    for key in ("loop", "pipeline", "best", "debate", "tracks", "batch"):
         rest(kapelle, ids[key])
     run("team", "team", "Dark mode for the storefront", shop, goal="Dark mode", verify=["true"])
     run("release", "orchestrate", "Release 2.0", shop, goal="Release 2.0", until=["true"])

@@ -33,8 +33,8 @@ PATIENCE_MS = 30_000
 def browser() -> Iterator[Browser]:
     executable = chromium()
     if executable is None:
-        pytest.skip("NO CHROMIUM HERE, so the page is not tested: `make browser` installs it")
-    assert is_fresh(), "web/dist is older than what it is built of: `make browser` builds it"
+        pytest.skip("NO CHROMIUM HERE, so the page is not tested: `make machine` installs it")
+    assert is_fresh(), "web/dist is older than what it is built of: `make machine` builds it"
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
@@ -403,7 +403,7 @@ def test_a_list_is_kept_worked_off_and_told_of_in_the_report(
     expect(second).to_contain_text("no idea")
     page.goto(f"{url_of(kapelle)}/")
     page.get_by_role("link", name="Report").click()
-    failed = page.get_by_label("Failed", exact=True)
+    failed = page.get_by_label("Failed or cancelled", exact=True)
     expect(failed).to_contain_text("1 of 2 items failed: 2 (BAD)")
     expect(failed.locator(".cmd")).to_contain_text("kapelle runs steps run_")
     expect(page.get_by_role("link", name="Markdown")).to_be_visible()
@@ -552,6 +552,7 @@ def views_of(ids: dict[str, str]) -> dict[str, str]:
         "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
         "pipeline": f"/runs/{ids['pipeline']}", "orchestrate": f"/runs/{ids['release']}",
         "workflow": f"/runs/{ids['workflow']}", "debate": f"/runs/{ids['debate']}",
+        "tracks": f"/runs/{ids['tracks']}", "batch": f"/runs/{ids['batch']}",
         "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
         "report": "/report", "lists": "/knowledge/lists", "search": "/search?q=orders",
