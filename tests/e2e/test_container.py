@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.engine.container import script_of
+from kapelle.engine.container import left_marks, script_of
 from kapelle.home import Home
 from kapelle.settings import Settings
 from tests.e2e.ensembles import play
@@ -197,6 +197,24 @@ def test_a_command_is_ended_in_its_container_with_its_script(tmp_path: Path) -> 
     assert began.wait() == 143
     until(lambda: not _sleeps(int(pid.read_text())), "it is ended too")
     assert subprocess.run([script, "/bin/sh", "-c", "exit 7"], check=False).returncode == 7
+
+
+def test_a_script_that_has_its_mark_and_not_its_command_yet_is_not_taken_for_killed(
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "any" / "marks"
+    marks.mkdir(parents=True)
+    script = tmp_path / "in-container"
+    script.write_text("#!/bin/sh\nread never\n")
+    script.chmod(0o755)
+    began = subprocess.Popen([script], stdin=subprocess.PIPE)
+    mark = marks / f"{began.pid}.abcdefghij"
+    mark.touch()
+    until(lambda: b"in-container" in Path(f"/proc/{began.pid}/cmdline").read_bytes(), "it runs")
+    assert left_marks(tmp_path) == []
+    began.kill()
+    began.communicate()
+    assert left_marks(tmp_path) == [mark]
 
 
 def _sleeps(pid: int) -> bool:

@@ -215,6 +215,8 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
     assert [check["name"] for check in task["checks"]] == ["ci"]
     assert "no new comment" in kapelle.cli("continue", run["id"], "--comments").stderr
     assert "without --fork" in kapelle.cli("continue", run["id"], "more", "--fork").stderr
+    most = kapelle.cli("continue", run["id"], "-", input="x" * 999_999)
+    assert "follow-up: prompt" in most.stderr
 
 
 def refused(kapelle: Instance, id_: str, status: str = "failed") -> str:

@@ -246,7 +246,9 @@ async def test_a_run_is_started_followed_by_cursor_answered_by_token_and_read(
         + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
     )
     async with connected(kapelle, repository, "http", "auto") as client:
-        began = await answer(client, "team_start", goal="Build it", agent="rehearsal", ask=True)
+        asked_for = {"goal": "Build it", "agent": "rehearsal", "ask": True, "idempotency_key": "1"}
+        began = await answer(client, "team_start", **asked_for)
+        assert (await answer(client, "team_start", **asked_for))["id"] == began["id"]
         run_id, cursor, seen = began["id"], "0", list[str]()
         waited = await answer(client, "wait", ids=[run_id], timeout_s=50)
         assert [one["status"] for one in waited["resting"]] == ["waiting"]

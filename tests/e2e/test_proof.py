@@ -100,6 +100,16 @@ def test_what_was_proved_does_not_hold_for_a_command_that_now_does_something_els
     assert "work.py holds nonsense: it does not look at the work" in cheat["checks"][0]["proof"]
 
 
+def test_what_leads_a_check_is_no_work_that_proves_it(kapelle: Instance, repository: Path) -> None:
+    """Nonsense in it makes any check fail, also one that does nothing."""
+    idle = '[[do]]\nwrite = "makefile"\ncontent = "test:\\n\\ttrue\\n"\n'
+    first = kapelle.wait(kapelle.play(idle, repository, checks=["make test"]))
+    kapelle.cli("merge", first["id"], check=True)
+    for part in (_WORK, idle + _WORK):
+        later = kapelle.wait(kapelle.play(part, repository, checks=["make test"]))
+        assert (later["status"], later["verified"]) == ("completed", False)
+
+
 def test_a_check_known_to_be_blind_verifies_nothing_where_nothing_was_changed(
     kapelle: Instance, repository: Path
 ) -> None:

@@ -222,9 +222,12 @@ class Mcp:
         arguments = {**(params.arguments or {}), **tool.fixed}
         if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
             arguments.setdefault("directory", here)
-        if tool.pattern:
-            arguments = {"pattern": tool.pattern, "spec": arguments}
         row = self._rows[tool.name]
+        if tool.pattern:
+            # What is a header of a request is no part of the pattern's spec.
+            names = {named.replace("-", "_") for _, named in row.binding.places.values()}
+            own = {name: arguments.pop(name) for name in names & arguments.keys()}
+            arguments = {**own, "pattern": tool.pattern, "spec": arguments}
         calling = asyncio.create_task(_call(self._app.service, row, arguments, request.scope))
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:

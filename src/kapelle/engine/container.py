@@ -39,7 +39,7 @@ _EXEC = """\
 here=$(pwd -P)
 case "$here/" in "$top"/*) inside=${{here#"$top"}} ;; *) inside= ;; esac
 # As long as its mark is there, it may be that it still runs there.
-mark=$(mktemp "$marks/XXXXXXXXXX") || mark=$$-$(date +%s)
+mark=$(mktemp "$marks/$$.XXXXXXXXXX") || mark=$$.$(date +%s)
 mark=${{mark##*/}}
 end() {{
   trap '' TERM INT HUP
@@ -113,15 +113,25 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
 async def end_left(parts: Parts) -> None:
     """End what runs in containers though its command here was killed, and could not end it: what
     an engine executes belongs to the engine."""
-
-    def left() -> list[Path]:
-        marks = [*parts.home.containers.glob("*/marks/*")]
-        going = [*psutil.process_iter(["cmdline"])] if marks else []
-        here = "\0".join(word for one in going for word in one.info["cmdline"] or ())
-        return [mark for mark in marks if mark.name not in here]
-
-    for mark in await asyncio.to_thread(left):
+    for mark in await asyncio.to_thread(left_marks, parts.home.containers):
         await _run(parts, mark.parents[1], "end", _END_S, mark.name)
+
+
+def left_marks(containers: Path) -> list[Path]:
+    """The marks of commands whose scripts are gone."""
+    marks = [*containers.glob("*/marks/*")]
+    every = [*psutil.process_iter(["cmdline"])] if marks else []
+    going = {one.pid: "\0".join(one.info["cmdline"] or ()) for one in every}
+    here = "\0".join(going.values())
+    # A script that has its mark may not have come to its command yet.
+    begun = {mark for mark in marks if SCRIPT in going.get(_pid_of(mark), "")}
+    return [mark for mark in marks if mark not in begun and mark.name not in here]
+
+
+def _pid_of(mark: Path) -> int:
+    """The process of the script that made a mark."""
+    number = mark.name.partition(".")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 async def _run(

@@ -150,7 +150,9 @@ class Subject:
         if not intact.succeeded:
             how = intact.ending(check.timeout_s)
             return None, f"Not proved: in a copy of the workspace it fails by itself ({how}).", True
-        return True, f"It fails where {told} {state}.", True
+        # That it fails where what leads it holds nonsense says nothing of other work.
+        lasting = not all(map(_is_beside, files))
+        return True, f"It fails where {told} {state}.", lasting
 
     @property
     def _worktree(self) -> Path:
@@ -186,8 +188,13 @@ def decisive(files: list[str], command: str) -> list[str]:
     """Of the changed files those that a check must look at."""
     others = [path for path in files if path not in executed(command)] or files
     judges = [path for path in others if _JUDGES.search(path)]
-    works = [path for path in others if path not in judges and not _BESIDE.search(path)]
+    works = [path for path in others if path not in judges and not _is_beside(path)]
     return works or judges or others
+
+
+def _is_beside(path: str) -> bool:
+    """Whether a file is no work by itself: settings, documents, and what leads a check."""
+    return bool(_BESIDE.search(path) or _LEADS.search(os.path.basename(path)))
 
 
 def executed(command: str) -> set[str]:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
@@ -184,8 +184,11 @@ class Runs:
         def heard(connection: Connection, _task_id: str) -> None:
             deliveries.update(connection, run.id, heard_at=heard_at)
 
-        also = heard if heard_at else None
-        return await submit(self._parts, TaskSpec.model_validate(asked), also=also)
+        try:
+            task = TaskSpec.model_validate(asked)
+        except ValidationError as error:
+            raise InvalidInput(f"follow-up: {sentence(error)}") from None
+        return await submit(self._parts, task, also=heard if heard_at else None)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
