@@ -93,7 +93,12 @@ TOOLS = (
     _write("task_create", "/tasks", "Say in checks how to see that it is done."),
     _read("task_get", "/tasks/{task_id}"),
     _read("task_list", "/tasks"),
-    _read("task_logs", "/tasks/{task_id}/transcript", "Go on with last_event_id = cursor."),
+    _read(
+        "task_logs",
+        "/tasks/{task_id}/transcript",
+        "Go on with last_event_id = cursor.",
+        follow="false",
+    ),
     _read("task_diff", "/tasks/{task_id}/diff"),
     _write("task_cancel", "/tasks/{task_id}/cancel", destructive=True),
     _write("task_retry", "/tasks/{task_id}/retry", destructive=True),
@@ -316,7 +321,9 @@ async def _call(
     """Ask the route, as the one who called the tool."""
     scope = {**caller, "method": row.method, "path": row.path}
     try:
-        scope["path_params"] = found = row.binding.arranged(arguments)
+        found = row.binding.arranged(arguments)
+        in_path = {named for place, named in row.binding.places.values() if place == "path"}
+        scope["path_params"] = {name: found[name] for name in in_path}
         answer = await row.perform(HTTPConnection(scope), service, found)
     except Exception as error:
         told = json.loads(bytes(response_to(scope, error).body))["error"]

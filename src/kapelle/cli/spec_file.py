@@ -155,6 +155,8 @@ class _Source:
         if self._count > MAX_VALUES:
             words = f"the file grows to more than {MAX_VALUES:,} values"
             raise self.refusal(line, words, "Repeat less by aliases, or write less.")
+        if node.tag.removeprefix(_YAML) in {"binary", "set", "omap", "pairs"}:
+            raise self.refusal(line, f"{node.tag.replace(_YAML, '!!')} is not understood here")
         if node.id == "sequence":
             for number, part in enumerate(node.value):
                 self._note_lines(part, (*place, number))

@@ -238,6 +238,7 @@ def change_each(
     body: dict[str, Any] | None = None,
     *,
     as_json: bool,
+    of_runs: dict[str, Any] | None = None,
     path: Callable[..., str] | None = None,
     state: str | None = None,
     wait: bool = False,
@@ -245,14 +246,17 @@ def change_each(
 ) -> None:
     """Do it to every one and show them; one that refuses does not keep the others from it.
 
-    state is another word for the status they are shown with; remark is said if one still runs.
+    of_runs is said of runs alone; state is another word for the status they are shown with;
+    remark is said if one still runs.
     """
     client, failure = Connection(), None
     where = path or (lambda text, what: path_of(work_id(client, text), what))
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            item = client.post(where(some_id, action), body)
+            at = where(some_id, action)
+            more = of_runs if at.startswith("/runs/") else None
+            item = client.post(at, {**(body or {}), **more} if more else body)
             changed[item["id"]] = item
         except KapelleError as error:
             if failure:
@@ -288,8 +292,9 @@ def cancel(
     as_json: Json = False,
 ) -> None:
     """Stop tasks and runs, with every process they started."""
-    body = {"reason": reason, **({"with_tasks": False} if keep_tasks else {})}
-    change_each(task_ids, "cancel", body, wait=not no_wait, as_json=as_json)
+    of_runs = {"with_tasks": False} if keep_tasks else {}
+    body = {"reason": reason}
+    change_each(task_ids, "cancel", body, of_runs=of_runs, wait=not no_wait, as_json=as_json)
 
 
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:

@@ -209,8 +209,8 @@ class Chat:
             where = response.headers.get("Location", "nowhere")
             raise Failed(f"{url} redirects to {where}: is base_url right?", "environment")
         # Nobody's log should hold the key, not even where a server quotes it.
-        for value in key.values():
-            said = said.replace(value.removeprefix("Bearer ").encode(), b"***")
+        for name in key.keys() & {"X-Api-Key", "Authorization"}:
+            said = said.replace(key[name].removeprefix("Bearer ").encode(), b"***")
         failed = refusal_of(said, status, response.headers)
         if failed.name == "environment":
             text = f"{failed} ({url} was asked: is base_url right?)"
