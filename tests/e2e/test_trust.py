@@ -259,6 +259,7 @@ project create other
 project rename other another
 project switch another
 project archive another
+project delete another
 templates list
 templates create other Guidelines
 templates show {template}

@@ -59,7 +59,9 @@ CODER = "\n".join(
         SIX,
     ]
 )
-OTHER = "".join(doing(name, *writes(name)) for name in ("three", "four", "five")) + SIX
+# Its work outlasts the limit of the one before.
+OTHER = doing("three", {"sleep": 2}, *writes("three"))
+OTHER += "".join(doing(name, *writes(name)) for name in ("four", "five")) + SIX
 SPOIL = {
     "run": "rm README.md; echo mine > critic.txt; git add -A; git commit -qm mine; "
     "for one in $(git for-each-ref --format='%(refname)' refs/heads); do git update-ref -d $one; "

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import Unavailable
 from kapelle.store.tables import metadata
 
-HEAD = "0022"
+HEAD = "0023"
 _SCRIPTS = Path(__file__).parent / "migrations"
 _versions = sa.Table(
     "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)

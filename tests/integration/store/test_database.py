@@ -41,6 +41,7 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
 
 _MARKS = ("seen_at", "flagged_at", "snoozed_until")
 _ADDED_SINCE = (
+    ("accounts", "windows"),
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
