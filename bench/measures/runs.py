@@ -91,7 +91,8 @@ def _until_steady(daemon: BenchDaemon, count: int) -> int:
         except OSError:
             continue
         under_way: int = found["runs_under_way"]
-        if under_way + found["runs_queued"] == count and found["queued"] == under_way:
+        is_steady = under_way + found["runs_queued"] == count and found["queued"] == under_way
+        if under_way and is_steady:
             return under_way
     raise TimeoutError("the runs did not come to rest")
 
