@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -127,7 +128,7 @@ def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
     return refusal(value, status, headers)
 
 
-class Chat:
+class Chat(ABC):
     """One question and its answer, which is passed on in whole lines, and as a result when it is
     complete; what a provider's protocol says differently is up to the class that extends this."""
 
@@ -145,18 +146,19 @@ class Chat:
         self.reason = ""  # why it ended, in the provider's own word
         self.refused = ""  # what the model says instead of an answer
 
+    @abstractmethod
     def target(self) -> tuple[str, dict[str, str]]:
         """Where it is asked, and the header with the key."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body(self, prompt: str, system: str) -> dict[str, Any]:
-        raise NotImplementedError
+        """The question in the provider's words."""
 
+    @abstractmethod
     def take(self, piece: Json) -> None:
         """Take one event of the stream."""
-        raise NotImplementedError
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 (not every provider has something to tell)
         """Tell what is only known at the end, be it good or bad."""
 
     @classmethod
