@@ -60,7 +60,9 @@ function concerned(event: HistoryEvent): string[] {
   // A renamed one has another name in all that belongs to it.
   if (noun === 'project') return ['projects', 'work', 'schedules', 'learnings', 'notes', 'usage'];
   if (noun && KEPT.has(noun)) return [`${noun}s`];
-  return event.data.schedule_id ? ['daemon', 'usage', 'schedules'] : ['daemon', 'usage'];
+  const keys = event.data.schedule_id ? ['daemon', 'usage', 'schedules'] : ['daemon', 'usage'];
+  // What others are to be merged with is another then.
+  return event.kind.endsWith('.merged') ? [...keys, 'merge'] : keys;
 }
 
 async function reread(queries: QueryClient, id: string): Promise<void> {
@@ -77,4 +79,5 @@ export function put(queries: QueryClient, work: Work): void {
   }
   if (isRun(work)) queries.invalidateQueries({ queryKey: ['steps', work.id] });
   queries.invalidateQueries({ queryKey: ['of', work.id] });
+  queries.invalidateQueries({ queryKey: ['merge', work.id] });
 }

@@ -142,13 +142,15 @@ export const useDiff = (id: string) =>
 
 export const useMergePreview = (id: string, wanted: boolean) =>
   useQuery({
-    queryKey: ['of', id, 'merge'],
+    queryKey: ['merge', id],
     queryFn: () =>
       isRunId(id)
         ? ask(api.GET('/api/v1/runs/{run_id}/merge', { params: { path: { run_id: id } } }))
         : ask(api.GET('/api/v1/tasks/{task_id}/merge', { params: { path: { task_id: id } } })),
     enabled: wanted,
     retry: false,
+    // People commit to the base without anybody telling.
+    staleTime: 10_000,
   });
 
 /** A pull request as its forge tells it now; asked for only where somebody wants to read it. */

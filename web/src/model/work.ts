@@ -1,4 +1,4 @@
-import { type Attempt, isRun, type Run, type Task, type Work } from '../api/client';
+import { type Attempt, isRun, type MergePreview, type Run, type Task, type Work } from '../api/client';
 import { capital, clock, counted, secondsBetween, sentence } from './format';
 
 export type State =
@@ -134,6 +134,11 @@ export function canMerge(work: Work): boolean {
   const changed = !!branch && !!commit && commit !== base_commit;
   return work.status === 'completed' && !work.merged_at && changed;
 }
+
+/** What keeps work from being merged as it is, by what its daemon tells of the merge. */
+export const obstacle = (preview: MergePreview): string | null =>
+  preview.problem ??
+  (preview.conflicts.length > 0 ? `conflicts in ${counted(preview.conflicts.length, 'file')}` : null);
 
 export const isMergeable = (work: Work): boolean => canMerge(work) && work.verified === true;
 

@@ -1,6 +1,7 @@
 import type { Work } from '../api/client';
 import { actions, useAction, useMergePreview } from '../api/queries';
 import { counted, shortCommit } from '../model/format';
+import { obstacle } from '../model/work';
 import { Button, Loading, Problem } from '../parts/controls';
 import { Dialog } from '../parts/dialog';
 import { Said } from '../parts/text';
@@ -20,7 +21,7 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
       },
     });
   const seen = preview.data;
-  const blocked = !!seen && (seen.conflicts.length > 0 || seen.problem !== null);
+  const blocked = !!seen && obstacle(seen) !== null;
   return (
     <Dialog title={`Merge into ${seen?.base ?? work.workspace.base ?? 'its base'}`} close={close}>
       <p className="strong">

@@ -10,6 +10,7 @@ import {
 } from '../../api/knowledge';
 import { Button, Choices, Empty, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
+import { Table } from '../../parts/table';
 import { Age, Said } from '../../parts/text';
 import { useScope } from '../../shell/preferences';
 import { Editor, Input } from './editor';
@@ -61,24 +62,11 @@ export function Learnings() {
           </Empty>
         )}
         {found.length > 0 && (
-          <div className="panel">
-            <table className="table cardy">
-              <thead>
-                <tr>
-                  <th>What</th>
-                  <th>For</th>
-                  <th>By</th>
-                  <th className="num">Age</th>
-                  {status !== 'kept' && <th> </th>}
-                </tr>
-              </thead>
-              <tbody>
-                {found.map((one) => (
-                  <Row key={one.id} learning={one} open={() => setOpen(one)} chosen={one === open} />
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table columns={['What', 'For', 'By', { num: 'Age' }, ...(status === 'kept' ? [] : [''])]}>
+            {found.map((one) => (
+              <Row key={one.id} learning={one} open={() => setOpen(one)} chosen={one === open} />
+            ))}
+          </Table>
         )}
       </div>
       {open && (

@@ -8,6 +8,7 @@ import type { components } from '../../api/schema';
 import { counted } from '../../model/format';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { Editor, Input } from './editor';
 
@@ -39,32 +40,21 @@ export function Lists() {
           </Empty>
         )}
         {lists.length > 0 && (
-          <div className="panel">
-            <table className="table cardy">
-              <thead>
-                <tr>
-                  <th>List</th>
-                  <th className="num">Items</th>
-                  <th className="num">Saved</th>
-                </tr>
-              </thead>
-              <tbody>
-                {lists.map((list) => (
-                  <tr key={list.name} className={open?.name === list.name ? 'chosen' : ''}>
-                    <td className="full">
-                      <button type="button" className="link" onClick={() => setOpen(list)}>
-                        <Said>{list.name}</Said>
-                      </button>
-                    </td>
-                    <td className="num">{list.items.length}</td>
-                    <td className="num faint">
-                      <Moment at={list.updated_at} />
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table columns={['List', { num: 'Items' }, { num: 'Saved' }]}>
+            {lists.map((list) => (
+              <tr key={list.name} className={open?.name === list.name ? 'chosen' : ''}>
+                <td className="full">
+                  <button type="button" className="link" onClick={() => setOpen(list)}>
+                    <Said>{list.name}</Said>
+                  </button>
+                </td>
+                <td className="num">{list.items.length}</td>
+                <td className="num faint">
+                  <Moment at={list.updated_at} />
+                </td>
+              </tr>
+            ))}
+          </Table>
         )}
       </div>
       {open && <Edit key={open.name} list={open} close={() => setOpen(null)} />}

@@ -13,6 +13,7 @@ import { useActive } from '../../api/queries';
 import { bytes } from '../../model/format';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { useScope } from '../../shell/preferences';
 import { Editor, Input } from './editor';
@@ -74,38 +75,34 @@ export function Notes() {
           </Empty>
         )}
         {byFolder(notes).map(([folder, some]) => (
-          <section key={folder} className="panel">
-            <table className="table cardy">
-              <thead>
-                <tr>
-                  <th>{folder ? <Said>{folder}</Said> : 'Key'}</th>
-                  <th className="num">Version</th>
-                  <th className="num">Size</th>
-                  <th>By</th>
-                  <th>Written</th>
-                </tr>
-              </thead>
-              <tbody>
-                {some.map((note) => (
-                  <tr key={note.key} className={open === note.key ? 'chosen' : ''}>
-                    <td className="full">
-                      <button type="button" className="link" onClick={() => setOpen(note.key)}>
-                        <Said>{note.key.slice(folder.length)}</Said>
-                      </button>
-                    </td>
-                    <td className="num dim">{note.version}</td>
-                    <td className="num dim">{bytes(note.size)}</td>
-                    <td className="dim">
-                      <Said>{note.task_id ?? note.author}</Said>
-                    </td>
-                    <td className="faint">
-                      <Moment at={note.updated_at} />
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </section>
+          <Table
+            key={folder}
+            columns={[
+              folder ? <Said>{folder}</Said> : 'Key',
+              { num: 'Version' },
+              { num: 'Size' },
+              'By',
+              'Written',
+            ]}
+          >
+            {some.map((note) => (
+              <tr key={note.key} className={open === note.key ? 'chosen' : ''}>
+                <td className="full">
+                  <button type="button" className="link" onClick={() => setOpen(note.key)}>
+                    <Said>{note.key.slice(folder.length)}</Said>
+                  </button>
+                </td>
+                <td className="num dim">{note.version}</td>
+                <td className="num dim">{bytes(note.size)}</td>
+                <td className="dim">
+                  <Said>{note.task_id ?? note.author}</Said>
+                </td>
+                <td className="faint">
+                  <Moment at={note.updated_at} />
+                </td>
+              </tr>
+            ))}
+          </Table>
         ))}
       </div>
       {open !== null && (

@@ -11,6 +11,7 @@ import { useWork } from '../../api/queries';
 import { stateOf } from '../../model/work';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
@@ -47,34 +48,21 @@ export function View() {
         <Problem error={read.error ?? create.error} />
         {read.isPending && <Loading />}
         {read.data && present.length === 0 && <Empty title="No projects yet" />}
-        {present.length > 0 && <Table projects={present} />}
+        {present.length > 0 && <List projects={present} />}
         <h2 className="head-of-list">Archive</h2>
-        {away.length > 0 && <Table projects={away} />}
+        {away.length > 0 && <List projects={away} />}
         <ArchivedWork />
       </div>
     </Frame>
   );
 }
 
-const Table = ({ projects }: { projects: Project[] }) => (
-  <div className="panel">
-    <table className="table cardy">
-      <thead>
-        <tr>
-          <th>Project</th>
-          <th>Current in</th>
-          <th className="num">Open</th>
-          <th className="num">All</th>
-          <th> </th>
-        </tr>
-      </thead>
-      <tbody>
-        {projects.map((project) => (
-          <Row key={project.name} project={project} />
-        ))}
-      </tbody>
-    </table>
-  </div>
+const List = ({ projects }: { projects: Project[] }) => (
+  <Table columns={['Project', 'Current in', { num: 'Open' }, { num: 'All' }, '']}>
+    {projects.map((project) => (
+      <Row key={project.name} project={project} />
+    ))}
+  </Table>
 );
 
 function Row({ project }: { project: Project }) {

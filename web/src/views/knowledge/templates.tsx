@@ -12,6 +12,7 @@ import { useAgents } from '../../api/queries';
 import { money, span } from '../../model/format';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
+import { Table } from '../../parts/table';
 import { Said } from '../../parts/text';
 import { Editor, Input } from './editor';
 
@@ -47,36 +48,24 @@ export function Templates() {
           </Empty>
         )}
         {templates.length > 0 && (
-          <div className="panel">
-            <table className="table cardy">
-              <thead>
-                <tr>
-                  <th>Template</th>
-                  <th>Guidelines</th>
-                  <th>Who</th>
-                  <th className="num">Succeeded</th>
-                </tr>
-              </thead>
-              <tbody>
-                {templates.map((template) => (
-                  <tr key={template.name} className={open?.name === template.name ? 'chosen' : ''}>
-                    <td className="full">
-                      <button type="button" className="link" onClick={() => setOpen(template)}>
-                        <Said>{template.name}</Said>
-                      </button>
-                    </td>
-                    <td className="dim">
-                      <Said className="cut">{template.guidelines}</Said>
-                    </td>
-                    <td className="dim">
-                      <Said>{[template.agent, template.model].filter(Boolean).join(', ') || 'anybody'}</Said>
-                    </td>
-                    <td className="num faint">{succeeded(template)}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table columns={['Template', 'Guidelines', 'Who', { num: 'Succeeded' }]}>
+            {templates.map((template) => (
+              <tr key={template.name} className={open?.name === template.name ? 'chosen' : ''}>
+                <td className="full">
+                  <button type="button" className="link" onClick={() => setOpen(template)}>
+                    <Said>{template.name}</Said>
+                  </button>
+                </td>
+                <td className="dim">
+                  <Said className="cut">{template.guidelines}</Said>
+                </td>
+                <td className="dim">
+                  <Said>{[template.agent, template.model].filter(Boolean).join(', ') || 'anybody'}</Said>
+                </td>
+                <td className="num faint">{succeeded(template)}</td>
+              </tr>
+            ))}
+          </Table>
         )}
       </div>
       {open && <Edit key={open.name} template={open} close={() => setOpen(null)} />}

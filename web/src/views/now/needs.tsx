@@ -1,13 +1,14 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { isRun, type Task, type Work } from '../../api/client';
-import { actions, useAction } from '../../api/queries';
+import { actions, useAction, useMergePreview } from '../../api/queries';
 import { counted, inWords } from '../../model/format';
 import { keyOf, type Need } from '../../model/needs';
-import { checksLine, latest, stateOf } from '../../model/work';
+import { checksLine, latest, obstacle, stateOf } from '../../model/work';
 import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
+import { useSeen } from '../../parts/seen';
 import { Age, Said } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
 import { Later, useMark } from '../marks';
@@ -238,11 +239,25 @@ function Undelivered({ work }: { work: Work }) {
 
 function Ready({ work }: { work: Work }) {
   const [asking, ask] = useState(false);
+  const [place, isSeen] = useSeen<HTMLDivElement>();
+  const preview = useMergePreview(work.id, isSeen).data;
+  const against = preview && obstacle(preview);
   return (
     <>
-      <Glyph state="ok" />
-      <div>
-        <Title work={work}>is verified and ready to merge</Title>
+      <Glyph state={against ? 'bad' : 'ok'} />
+      <div ref={place}>
+        <Title work={work}>
+          {against
+            ? 'is verified, and cannot be merged yet'
+            : preview
+              ? 'is verified and ready to merge'
+              : 'is verified'}
+        </Title>
+        {against && (
+          <span className="evi">
+            <Said>{against}</Said>
+          </span>
+        )}
         <p className="meta">
           {isRun(work) ? work.pattern : checksLine(work)}
           {work.workspace.base && `, into ${work.workspace.base}`}
@@ -251,9 +266,11 @@ function Ready({ work }: { work: Work }) {
           <WorkLink work={work} tab="changes" className="btn sm">
             Review
           </WorkLink>
-          <Button small look="quiet" onClick={() => ask(true)}>
-            Merge
-          </Button>
+          {!against && (
+            <Button small look="quiet" onClick={() => ask(true)}>
+              Merge
+            </Button>
+          )}
         </div>
         {asking && <MergeDialog work={work} close={() => ask(false)} />}
       </div>

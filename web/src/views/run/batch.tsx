@@ -3,6 +3,7 @@ import { money } from '../../model/format';
 import type { State } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Table } from '../../parts/table';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { WorkTo } from '../work_link';
@@ -56,24 +57,11 @@ export function Batch({ run, steps }: { run: Run; steps: Step[] }) {
         {ended} of {items.length} items have ended, at most {String(run.spec.at_once ?? 4)} are under way at
         once.
       </p>
-      <div className="panel">
-        <table className="table cardy">
-          <thead>
-            <tr>
-              <th className="num">#</th>
-              <th>Item</th>
-              <th>What became of it</th>
-              <th className="num">Time</th>
-              <th className="num">Cost</th>
-            </tr>
-          </thead>
-          <tbody>
-            {items.map((item) => (
-              <Row key={item.number} item={item} outcome={outcomes[item.number - 1]} />
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table columns={[{ num: '#' }, 'Item', 'What became of it', { num: 'Time' }, { num: 'Cost' }]}>
+        {items.map((item) => (
+          <Row key={item.number} item={item} outcome={outcomes[item.number - 1]} />
+        ))}
+      </Table>
     </>
   );
 }

@@ -14,7 +14,10 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
   const scores = iterations.map((one) => one.score).filter((score) => score !== null);
   const values = target === null ? scores : [...scores, target];
   const span = Math.max(...values) - Math.min(...values) || Math.abs(values[0] ?? 1) || 1;
-  const [low, high] = [Math.min(...values) - span * 0.12, Math.max(...values) + span * 0.12];
+  const falls = run.spec.direction === 'minimize';
+  // Below the best there is room for its label, where the line does not cross it.
+  const low = Math.min(...values) - span * (falls ? 0.22 : 0.12);
+  const high = Math.max(...values) + span * 0.12;
   const last = Math.max(
     iterations.at(-1)?.number ?? 1,
     hasEnded(run) ? 1 : most > 0 && most <= 40 ? most : 1,
@@ -28,7 +31,6 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
   const live = iterations.find((one) => one.verdict === 'at work' && !hasEnded(run));
   const until = live?.number ?? iterations.at(-1)?.number ?? 0;
   const message = `Score by iteration: ${scores[0]} at first, best ${best?.score}${target === null ? '' : `, target ${target}`}`;
-  const falls = run.spec.direction === 'minimize';
   const every = Math.ceil((last + 1) / MOST_NAMED);
   const draw = (width: number) => {
     const x = (number: number) => LEFT + ((width - LEFT - RIGHT) * number) / last;
@@ -66,7 +68,7 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
             <text
               className="okt"
               x={x(best.number) + (beside === 'end' ? 9 : 0)}
-              y={y(best.score) + (falls && y(best.score) + 30 < floor ? 26 : -16)}
+              y={y(best.score) + (falls ? 26 : -16)}
               textAnchor={beside}
             >
               best {best.score}

@@ -5,6 +5,7 @@ import { span } from '../../model/format';
 import type { State } from '../../model/work';
 import { Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
@@ -48,45 +49,32 @@ export function View() {
           </Empty>
         )}
         {schedules.length > 0 && (
-          <div className="panel">
-            <table className="table cardy">
-              <thead>
-                <tr>
-                  <th>What</th>
-                  <th>Kind</th>
-                  <th>When</th>
-                  <th>Next</th>
-                  <th className="num">Started</th>
-                </tr>
-              </thead>
-              <tbody>
-                {schedules.map((schedule) => (
-                  <tr key={schedule.id}>
-                    <td className="full">
-                      <span className="t">
-                        <Glyph state={scheduleState(schedule)} label={schedule.status} />
-                        <Link className="cut" to="/schedules/$id" params={{ id: schedule.id }}>
-                          <Said>{schedule.title}</Said>
-                        </Link>
-                      </span>
-                    </td>
-                    <td className="dim">{schedule.kind}</td>
-                    <td className="dim">
-                      <Said>{rhythm(schedule)}</Said>
-                    </td>
-                    <td>
-                      {schedule.next_at ? (
-                        <Moment at={schedule.next_at} />
-                      ) : (
-                        <span className="faint">{schedule.reason ?? schedule.status}</span>
-                      )}
-                    </td>
-                    <td className="num faint">{schedule.started}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table columns={['What', 'Kind', 'When', 'Next', { num: 'Started' }]}>
+            {schedules.map((schedule) => (
+              <tr key={schedule.id}>
+                <td className="full">
+                  <span className="t">
+                    <Glyph state={scheduleState(schedule)} label={schedule.status} />
+                    <Link className="cut" to="/schedules/$id" params={{ id: schedule.id }}>
+                      <Said>{schedule.title}</Said>
+                    </Link>
+                  </span>
+                </td>
+                <td className="dim">{schedule.kind}</td>
+                <td className="dim">
+                  <Said>{rhythm(schedule)}</Said>
+                </td>
+                <td>
+                  {schedule.next_at ? (
+                    <Moment at={schedule.next_at} />
+                  ) : (
+                    <span className="faint">{schedule.reason ?? schedule.status}</span>
+                  )}
+                </td>
+                <td className="num faint">{schedule.started}</td>
+              </tr>
+            ))}
+          </Table>
         )}
       </div>
     </Frame>

@@ -2,6 +2,7 @@ import { useLocks, useOne } from '../../api/queries';
 import { span } from '../../model/format';
 import { Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
 
@@ -21,45 +22,32 @@ export function Locks() {
     );
   }
   return (
-    <div className="panel">
-      <table className="table cardy">
-        <thead>
-          <tr>
-            <th>File</th>
-            <th>By</th>
-            <th>Why</th>
-            <th className="num">Since</th>
-            <th className="num">Ends in</th>
-          </tr>
-        </thead>
-        <tbody>
-          {locks.data.map((lock) => (
-            <tr key={`${lock.checkout} ${lock.path} ${lock.owner} ${lock.status}`}>
-              <td className="full">
-                <span className="t name">
-                  <Glyph
-                    state={lock.status === 'held' ? 'run' : 'blocked'}
-                    label={lock.status === 'held' ? 'held' : 'waits for it'}
-                  />
-                  <Said className="mono">{lock.path}</Said>
-                </span>
-                <span className="hint block">
-                  <Said>{lock.checkout}</Said>
-                </span>
-              </td>
-              <td>{lock.task_id ? <Owner id={lock.task_id} /> : 'you'}</td>
-              <td className="dim">
-                <Said>{lock.status === 'waiting' ? 'waits for it' : (lock.reason ?? '')}</Said>
-              </td>
-              <td className="num faint">
-                <Moment at={lock.taken_at} />
-              </td>
-              <td className="num faint">{lock.status === 'held' ? span(lock.left_s) : ''}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table columns={['File', 'By', 'Why', { num: 'Since' }, { num: 'Ends in' }]}>
+      {locks.data.map((lock) => (
+        <tr key={`${lock.checkout} ${lock.path} ${lock.owner} ${lock.status}`}>
+          <td className="full">
+            <span className="t name">
+              <Glyph
+                state={lock.status === 'held' ? 'run' : 'blocked'}
+                label={lock.status === 'held' ? 'held' : 'waits for it'}
+              />
+              <Said className="mono">{lock.path}</Said>
+            </span>
+            <span className="hint block">
+              <Said>{lock.checkout}</Said>
+            </span>
+          </td>
+          <td>{lock.task_id ? <Owner id={lock.task_id} /> : 'you'}</td>
+          <td className="dim">
+            <Said>{lock.status === 'waiting' ? 'waits for it' : (lock.reason ?? '')}</Said>
+          </td>
+          <td className="num faint">
+            <Moment at={lock.taken_at} />
+          </td>
+          <td className="num faint">{lock.status === 'held' ? span(lock.left_s) : ''}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

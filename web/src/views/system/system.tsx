@@ -5,6 +5,7 @@ import { useAction, useAgents, useDaemon } from '../../api/queries';
 import type { State } from '../../model/work';
 import { Button, Choices, Loading, near, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useNotices } from '../../shell/notify';
@@ -106,25 +107,11 @@ function Agents() {
   return (
     <>
       <Problem error={agents.error} />
-      <div className="panel">
-        <table className="table cardy">
-          <thead>
-            <tr>
-              <th>Agent</th>
-              <th>State</th>
-              <th>Program</th>
-              <th>Model</th>
-              <th>Login</th>
-              <th> </th>
-            </tr>
-          </thead>
-          <tbody>
-            {installed.map((agent) => (
-              <AgentRow key={agent.name} agent={agent} />
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table columns={['Agent', 'State', 'Program', 'Model', 'Login', '']}>
+        {installed.map((agent) => (
+          <AgentRow key={agent.name} agent={agent} />
+        ))}
+      </Table>
       {missing.length > 0 && (
         <section className="section">
           <header>

@@ -2,7 +2,7 @@ import type { ReactNode } from 'react';
 import type { Task } from '../../api/client';
 import { useDiff, useMergePreview } from '../../api/queries';
 import { counted, shortCommit } from '../../model/format';
-import { canMerge, hasEnded, latest, type State } from '../../model/work';
+import { canMerge, hasEnded, latest, obstacle, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
 import { Moment, Said } from '../../parts/text';
@@ -137,11 +137,8 @@ function Merged({ task }: { task: Task }) {
     return <Rung state="bad" name="Merged" value="refused" detail={<Said>{task.merge_refused.name}</Said>} />;
   }
   if (!task.workspace.branch) return <Rung state="none" name="Merged" value={faint('worked in place')} />;
-  const clean = preview && !preview.problem && preview.conflicts.length === 0;
-  const detail = preview
-    ? clean
-      ? `cleanly into ${preview.base}, ${counted(preview.ahead, 'commit')} ahead`
-      : (preview.problem ?? `conflicts in ${counted(preview.conflicts.length, 'file')}`)
-    : undefined;
+  const detail =
+    preview &&
+    (obstacle(preview) ?? `cleanly into ${preview.base}, ${counted(preview.ahead, 'commit')} ahead`);
   return <Rung state="todo" name="Merged" value={faint('not yet')} detail={detail} />;
 }
