@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Row, Rows, Statement
+from kapelle.store.query import Row, Rows, Statement, has
 from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = Statement(attempts.insert())
@@ -19,13 +19,6 @@ _LATEST = Statement(
     sa.select(attempts)
     .where(attempts.c.task_id == sa.bindparam("task_id"))
     .order_by(attempts.c.number.desc())
-    .limit(1)
-)
-_EARLIER_OF_SESSION = (
-    sa.select(attempts.c.session_usage)
-    .where(attempts.c.session_id == sa.bindparam("session_id"))
-    .where(attempts.c.session_usage.is_not(None))
-    .order_by(attempts.c.id.desc())
     .limit(1)
 )
 _asks = sa.exists().where(questions.c.task_id == tasks.c.id, ~questions.c.told)
@@ -44,7 +37,6 @@ _RUNNING = Statement(
     .order_by(attempts.c.id)
 )
 Condition = sa.ColumnElement[bool]
-_STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
 _IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
 _OF_TASKS = sa.select(attempts).where(attempts.c.task_id.in_(_IDS))
@@ -85,8 +77,9 @@ def of_task(connection: sa.Connection, task_id: str) -> list[Row]:
 
 def session_usage(connection: sa.Connection, session_id: str) -> dict[str, float]:
     """What a session's counters stood at when the last attempt that told them ended."""
-    found = connection.execute(_EARLIER_OF_SESSION, {"session_id": session_id}).scalar()
-    return found or {}
+    used = attempts.c.session_usage
+    query = sa.select(used).where(attempts.c.session_id == session_id, used.is_not(None))
+    return connection.execute(query.order_by(attempts.c.id.desc()).limit(1)).scalar() or {}
 
 
 def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bool:
@@ -110,13 +103,10 @@ def tried(
 ) -> bool:
     """Whether of the attempts under this account since then, the first is a recent one and one
     still runs."""
-    query = sa.select(sa.literal(1)).where(attempts.c.account == account, *which).limit(1)
-    running = query.where(attempts.c.status == AttemptStatus.RUNNING)
-    running = running.where(attempts.c.started_at >= max(since, recently))
-    if connection.execute(running).scalar() is None:
-        return False
-    earlier = query.where(attempts.c.started_at >= since, attempts.c.started_at < recently)
-    return connection.execute(earlier).scalar() is None
+    under, began = (attempts.c.account == account, *which), attempts.c.started_at
+    running = (attempts.c.status == AttemptStatus.RUNNING, began >= max(since, recently))
+    earlier = (began >= since, began < recently)
+    return has(connection, *under, *running) and not has(connection, *under, *earlier)
 
 
 def model_is(model: str | None) -> Condition:
@@ -191,7 +181,7 @@ def _attempt(mapping: Row) -> Attempt:
     exit = {name: mapping[f"exit_{name}"] for name in Exit.model_fields}
     used = {name: mapping[name] for name in Usage.model_fields}
     return Attempt.model_validate(
-        {name: mapping[name] for name in _STORED}
+        {**mapping}
         | {"exit": exit if exit["kind"] else None}
         | {"usage": used if used["input_tokens"] is not None else None}
     )

@@ -8,7 +8,7 @@ from kapelle.domain.budget import left_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store.query import Row, Rows, Statement, in_parts
-from kapelle.store.tables import attempts, runs, tasks
+from kapelle.store.tables import WORK, attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
@@ -57,7 +57,7 @@ def below(connection: sa.Connection, work_id: str) -> list[Member]:
     generation = {work_id: False}
     while generation:
         above, generation = generation, {}
-        for table, part_of in ((tasks, tasks.c.run_id), (runs, runs.c.parent_id)):
+        for table, part_of in WORK:
             columns = (table.c.id, table.c.status, part_of, table.c.parent_task_id)
             for link in (table.c.parent_task_id, part_of):
                 for id_, status, run_id, parent in in_parts(

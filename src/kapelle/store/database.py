@@ -22,6 +22,7 @@ from kapelle.store import backup
 Connection = sa.Connection
 P = ParamSpec("P")
 T = TypeVar("T")
+Work = Callable[Concatenate[sa.Connection, P], T]
 
 # Any constant will do: it names "the writer" of this database among all daemons on it.
 _POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
@@ -171,9 +172,7 @@ class Database:
         self._rescued = made is not None
         return made
 
-    async def write(
-        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def write(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work in one write transaction; all of it happens or nothing does."""
         about: set[str] = set()
 
@@ -213,15 +212,11 @@ class Database:
             for watch in self._watches.get(key, ()):
                 watch.wake()
 
-    async def read(
-        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work in one read-only transaction: everything it sees is of one moment."""
         return await self._in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
 
-    async def glance(
-        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def glance(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Read a row or two in one transaction, on SQLite right here: it blocks the event loop,
         but for less time than handing the work to a thread would take."""
         if not self.is_sqlite:
@@ -229,9 +224,7 @@ class Database:
         with self._told():
             return self._read(work, *args, **kwargs)
 
-    def _read(
-        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def _read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.is_sqlite:
             return self._in_kept("BEGIN", work, *args, **kwargs)
         # Several statements must see one moment, which PostgreSQL does not promise by itself.
@@ -239,13 +232,7 @@ class Database:
         with reading as connection, connection.begin():
             return work(connection, *args, **kwargs)
 
-    def _in_kept(
-        self,
-        begin: str,
-        work: Callable[Concatenate[sa.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    def _in_kept(self, begin: str, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One transaction on this thread's own connection, which is dropped after an error."""
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         if connection is None:

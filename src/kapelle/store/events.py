@@ -1,15 +1,16 @@
 """The append-only history that every live view is fed from."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from kapelle.domain.task import CheckedAgain, Event, MergeRefusal
+from kapelle.domain.task import Event, Record
 from kapelle.store.database import about
 from kapelle.store.query import Statement
 from kapelle.store.tables import events, positions, tasks
 
+R = TypeVar("R", bound=Record)
 _INSERT = Statement(events.insert())
 # An event of a run's task is one of the run as well.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
@@ -58,24 +59,13 @@ def after(
 CHECKED = "task.checked"
 
 
-def merge_refusal(connection: sa.Connection, task_id: str) -> MergeRefusal | None:
-    """Why a task was not merged the last time, unless it has gone on since then."""
-    last = _last(connection, task_id, "task.merge_refused")
-    return MergeRefusal.model_validate({**last["data"], "at": last["at"]}) if last else None
-
-
-def checked_again(connection: sa.Connection, task_id: str) -> CheckedAgain | None:
-    """What its checks said when they were last made once more, unless it has gone on since."""
-    last = _last(connection, task_id, CHECKED)
-    return CheckedAgain.model_validate({**last["data"], "at": last["at"]}) if last else None
-
-
-def _last(connection: sa.Connection, task_id: str, kind: str) -> sa.RowMapping | None:
-    """The last event of a kind, unless an attempt was started since then."""
+def last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> R | None:
+    """What the last event of a kind tells, and when, unless an attempt was started since then."""
     kinds = (kind, "attempt.started")
     query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
-    last = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).mappings().first()
-    return last if last is not None and last["kind"] == kind else None
+    found = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).first()
+    told = {**found.data, "at": found.at} if found and found.kind == kind else None
+    return shape.model_validate(told) if told else None
 
 
 def merged_into(connection: sa.Connection, work_id: str) -> str | None:

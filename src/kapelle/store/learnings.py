@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.store.query import Row, Rows
-from kapelle.store.tables import INDEX, learnings, storable
+from kapelle.domain.text import writable
+from kapelle.store.query import Row, Rows, count
+from kapelle.store.tables import INDEX, learnings
 
 _rows = Rows(learnings, "learning")
 row, find, resolve = _rows.row, _rows.find, _rows.resolve
-_FIELDS = tuple(Learning.model_fields)
 # Titles say more than texts, and tags are chosen to be found by.
 _SQLITE_RANK = f"bm25({INDEX}, 0, 4, 1, 2)"
 _MATCHES = {
@@ -40,14 +40,13 @@ def get(connection: sa.Connection, text: str) -> Learning:
     return _learning(row(connection, resolve(connection, text)))
 
 
-def count(connection: sa.Connection) -> int:
-    return connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar() or 0
+def is_any(connection: sa.Connection) -> bool:
+    return connection.execute(sa.select(learnings.c.id).limit(1)).first() is not None
 
 
 def reported_by(connection: sa.Connection, task_id: str) -> int:
     """How many a task has reported, whatever became of them."""
-    query = sa.select(sa.func.count()).where(learnings.c.task_id == task_id)
-    return connection.execute(query).scalar() or 0
+    return count(connection, learnings.c.task_id == task_id)
 
 
 def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:
@@ -60,14 +59,14 @@ def update(connection: sa.Connection, learning_id: str, /, **values: Any) -> Lea
     _rows.update(connection, learning_id, **values)
     changed = row(connection, learning_id)
     if values.keys() & {"title", "content", "tags"}:
-        _forget(connection, learning_id)
+        _in_index(connection, _FORGET, learning_id)
         _index(connection, changed)
     return _learning(changed)
 
 
 def delete(connection: sa.Connection, learning_id: str) -> None:
     connection.execute(learnings.delete().where(learnings.c.id == learning_id))
-    _forget(connection, learning_id)
+    _in_index(connection, _FORGET, learning_id)
 
 
 def page(
@@ -135,7 +134,7 @@ def delete_discarded(connection: sa.Connection, before: datetime) -> None:
 
 
 def _learning(found: Row) -> Learning:
-    return Learning.model_validate({name: found[name] for name in _FIELDS})
+    return Learning.model_validate({**found})
 
 
 def _told_to(project: str | None) -> list[sa.ColumnElement[bool]]:
@@ -164,20 +163,14 @@ def _expression(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> st
 
 
 def _index(connection: sa.Connection, values: Any) -> None:
-    if _is_indexed(connection):
-        told = {name: storable(values[name]) for name in ("title", "content")}
-        told["tags"] = storable(" ".join(values["tags"]))
-        _in_index(connection, _ADD, values["id"], **told)
-
-
-def _forget(connection: sa.Connection, learning_id: str) -> None:
-    if _is_indexed(connection):
-        _in_index(connection, _FORGET, learning_id)
+    told = {**values, "tags": " ".join(values["tags"])}
+    texts = {name: writable(told[name]) for name in ("title", "content", "tags")}
+    _in_index(connection, _ADD, values["id"], **texts)
 
 
 def _in_index(connection: sa.Connection, by: dict[str, str], learning_id: str, **told: str) -> None:
     # An FTS5 table finds its rows by words and by their numbers alone.
     number = int.from_bytes(hashlib.sha256(learning_id.encode()).digest()[:8]) >> 1
-    statement = sa.text(by[connection.dialect.name])
     known = {"id": learning_id, "number": number, **told}
-    connection.execute(statement, known)
+    if _is_indexed(connection):
+        connection.execute(sa.text(by[connection.dialect.name]), known)

@@ -1,6 +1,7 @@
-"""Brings a database to the newest schema; refuses one that is newer than this program.
+"""Brings a database to the newest schema; refuses one that this program does not know.
 
 A new database is made from the tables as they are; a migration only changes one that is there.
+It is a file in migrations/versions, whose name is its revision: number and words, in order.
 """
 
 from collections.abc import Callable
@@ -11,11 +12,15 @@ import sqlalchemy as sa
 from kapelle.domain.errors import Unavailable
 from kapelle.store.tables import metadata
 
-HEAD = "0023"
-_SCRIPTS = Path(__file__).parent / "migrations"
+SCRIPTS = Path(__file__).parent / "migrations"
 _versions = sa.Table(
     "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
+
+
+def revisions() -> list[str]:
+    """Every schema that there was, the newest last."""
+    return sorted(path.stem for path in SCRIPTS.glob("versions/0*.py"))
 
 
 def current(engine: sa.Engine) -> str | None:
@@ -29,27 +34,31 @@ def current(engine: sa.Engine) -> str | None:
 def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> None:
     """Apply what is missing in one transaction; before that, have a copy of an older one made."""
     try:
-        found = current(engine)
+        found, known = current(engine), revisions()
     except sa.exc.OperationalError as error:
         raise Unavailable(
             f"The database cannot be reached: {str(error.orig).strip()}",
             hint="Look at KAPELLE_DATABASE_URL or the setting database_url.",
         ) from error
-    if found == HEAD:
-        return
     if found is None:
-        _create(engine)
-        return
-    if found > HEAD:
+        _create(engine, known[-1])
+    elif found not in known:
         raise Unavailable(
-            f"The database has schema {found}, but this version of Kapelle knows only {HEAD}.",
-            hint="Install the newer version again, or restore a backup made by this one.",
+            f"The database has schema {found}; this version of Kapelle knows those from {known[0]} "
+            f"to {known[-1]}.",
+            hint="Nothing was changed. Start the version that made it, or restore a backup made by "
+            "this one. To begin with an empty history, move kapelle.db away or name an empty "
+            "database; branches and refs/kapelle/archive in your repositories stay as they are.",
         )
-    before()
-    try:
-        _upgrade(engine)
-    except sa.exc.DBAPIError as error:
-        raise _too_old(found, str(error.orig)) from error
+    elif found != known[-1]:
+        before()
+        try:
+            _upgrade(engine)
+        except sa.exc.DBAPIError as error:
+            raise Unavailable(
+                f"The database cannot be brought from schema {found} to {known[-1]}: {error.orig}.",
+                hint="Nothing was changed. Start the version that made it.",
+            ) from error
 
 
 def _upgrade(engine: sa.Engine) -> None:
@@ -58,28 +67,13 @@ def _upgrade(engine: sa.Engine) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS))
+    config.set_main_option("script_location", str(SCRIPTS))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-        tables = sa.inspect(connection)
-        for table in metadata.sorted_tables:
-            present = {column["name"] for column in tables.get_columns(table.name)}
-            if lacking := {*table.columns.keys()} - present:
-                raise _too_old("0001", f"{table.name} has no {min(lacking)}")
 
 
-def _too_old(found: str, problem: str) -> Unavailable:
-    # Before there were versions, several schemas were all called 0001.
-    return Unavailable(
-        f"The database has an early form of schema {found} that this version of Kapelle cannot "
-        f"bring to {HEAD}: {problem}.",
-        hint="Nothing was changed. Move kapelle.db away to begin with an empty history; branches "
-        "and refs/kapelle/archive in your repositories stay as they are.",
-    )
-
-
-def _create(engine: sa.Engine) -> None:
+def _create(engine: sa.Engine, revision: str) -> None:
     with engine.begin() as connection:
         foreign = set(sa.inspect(connection).get_table_names()) & set(metadata.tables)
         if foreign:
@@ -89,4 +83,4 @@ def _create(engine: sa.Engine) -> None:
             )
         metadata.create_all(connection, checkfirst=False)
         _versions.create(connection)
-        connection.execute(_versions.insert(), {"version_num": HEAD})
+        connection.execute(_versions.insert(), {"version_num": revision})

@@ -13,7 +13,7 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec
 from kapelle.store import children, events
 from kapelle.store.database import about
-from kapelle.store.query import Row, resolve
+from kapelle.store.query import Row, count, resolve
 from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"
@@ -71,13 +71,12 @@ def put(
     author = author_of(connection, attempt_id)
     scope = _writable(connection, spec.scope, author)
     before = _require_version(connection, scope, spec.key, spec.expected_version)
-    if before is None:
-        query = sa.select(sa.func.count()).where(notes.c.scope == scope, notes.c.value.is_not(None))
-        if (connection.execute(query).scalar() or 0) >= MAX_NOTES:
-            raise LimitReached(
-                f"{scope} has {MAX_NOTES:,} notes, which is the most.",
-                hint="Delete those that are done with, or gather several in one.",
-            )
+    there = (notes.c.scope == scope, notes.c.value.is_not(None))
+    if before is None and count(connection, *there) >= MAX_NOTES:
+        raise LimitReached(
+            f"{scope} has {MAX_NOTES:,} notes, which is the most.",
+            hint="Delete those that are done with, or gather several in one.",
+        )
     return _write(connection, scope, spec.key, spec.value, author, by)
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
-from kapelle.store.query import Row, Statement, in_parts
+from kapelle.store.query import Row, Statement, has, in_parts
 from kapelle.store.tables import processes, runs
 
 Announce = Callable[[sa.Connection], None]
@@ -46,8 +46,8 @@ def note_success(connection: sa.Connection, owner: str, name: str) -> None:
 
 def succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bool:
     """Whether a process of this name of one of the owners was noted to have succeeded."""
-    query = sa.select(sa.literal(1)).where(processes.c.owner.in_(owners), processes.c.name == name)
-    return connection.execute(query.where(processes.c.succeeded).limit(1)).first() is not None
+    of_name = (processes.c.owner.in_(owners), processes.c.name == name)
+    return has(connection, *of_name, processes.c.succeeded)
 
 
 def owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:

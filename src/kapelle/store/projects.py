@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from kapelle.domain.errors import Conflict, NotFound
 from kapelle.domain.views import Project
 from kapelle.store import events
-from kapelle.store.tables import Instant, learnings, notes, projects, runs, schedules, tasks
+from kapelle.store.query import count, has
+from kapelle.store.tables import WORK, Instant, learnings, notes, projects, runs, schedules, tasks
 
 # A statement that both databases know.
 _USE = sa.text(
@@ -63,8 +64,7 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
     """Call a project otherwise, in all that belongs to it."""
     get(connection, name)
     scope, new_scope = f"project:{name}", f"project:{to}"
-    noted = sa.select(sa.literal(1)).where(notes.c.scope == new_scope).limit(1)
-    if some(connection, to) or connection.execute(noted).scalar():
+    if some(connection, to) or has(connection, notes.c.scope == new_scope):
         raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
     for table in (tasks, runs, schedules, learnings):
         of_it = table.c.project == name
@@ -85,11 +85,8 @@ def delete(connection: sa.Connection, name: str) -> Project:
     found, scope = get(connection, name), notes.c.scope == f"project:{name}"
     belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
     belongs += [(notes, scope & notes.c.value.is_not(None))]
-    counts = {
-        table.name: connection.execute(sa.select(sa.func.count()).where(of_it)).scalar()
-        for table, of_it in belongs
-    }
-    if held := [f"{number} {kind}" for kind, number in counts.items() if number]:
+    counts = [(count(connection, of_it), table.name) for table, of_it in belongs]
+    if held := [f"{number} {kind}" for number, kind in counts if number]:
         raise Conflict(
             f"{name!r} is not empty: it has {', '.join(held)}.",
             hint=f"`kapelle project archive {name}` puts it away with its work.",
@@ -133,7 +130,7 @@ def current(connection: sa.Connection) -> dict[str, str]:
 def ended_work(connection: sa.Connection, name: str) -> list[str]:
     """What is part of nothing else and not yet archived."""
     found: list[str] = []
-    for table, part_of in ((runs, runs.c.parent_id), (tasks, tasks.c.run_id)):
+    for table, part_of in WORK:
         query = sa.select(table.c.id).where(table.c.project == name, part_of.is_(None))
         query = query.where(table.c.archived_at.is_(None), table.c.ended_at.is_not(None))
         found += connection.execute(query).scalars().all()

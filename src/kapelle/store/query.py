@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
-from kapelle.store.tables import deliveries, end_of, metadata, runs, tasks
+from kapelle.store.tables import WORK, deliveries, end_of, metadata
 
 Row = Mapping[Any, Any]  # by the names of columns
 _Named = dict[str, Any]
@@ -96,13 +96,15 @@ _ends = (sa.select(table.c.id).where(end_of(table) == sa.bindparam("end")) for t
 _TAKEN = Statement(sa.union_all(*_ends).limit(1))
 
 
-class Filter(Protocol):
-    """What selects a page: fields that are columns of the table say what those must be."""
+def has(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> bool:
+    """Whether there is a row for which all this holds."""
+    query = sa.select(sa.literal(1)).where(*which).limit(1)
+    return connection.execute(query).first() is not None
 
-    @property
-    def limit(self) -> int: ...
-    @property
-    def cursor(self) -> str | None: ...
+
+def count(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
+    """How many rows there are for which all this holds."""
+    return connection.execute(sa.select(sa.func.count()).where(*which)).scalar_one()
 
 
 def in_parts(
@@ -187,11 +189,9 @@ class Rows:
         cancelled: datetime | None,
         failed: datetime | None,
         limit: int,
-        *,
-        part_of: sa.ColumnElement[str | None],
     ) -> list[str]:
         """Those that are part of nothing else and ended before the moment for how they ended."""
-        columns = self._table.c
+        columns, part_of = self._table.c, dict(WORK)[self._table]
         kinds = (
             (merged, columns.merged_at.is_not(None)),
             (cancelled, columns.status == "cancelled"),
@@ -205,13 +205,14 @@ class Rows:
     def page(
         self,
         connection: sa.Connection,
-        wanted: Filter,
+        wanted: Any,
         chosen: sa.Select[Any],
         letters: sa.ColumnElement[int] = _NO_LETTERS,
     ) -> tuple[list[Row], str | None]:
         """Rows of the ids that a query and a filter select, newest first, and the next cursor.
 
-        Fewer than the limit, but at least one, when what they hold is long.
+        Fields of the filter that are columns say what those must be. The rows are fewer than its
+        limit, but at least one, when what they hold is long.
         """
         id_ = self._table.c.id
         query = chosen.add_columns(letters).where(*self._conditions(wanted))
@@ -227,7 +228,7 @@ class Rows:
         rows = connection.execute(self._some, {"ids": ids}).mappings()
         return list(rows), ids[-1] if more else None
 
-    def _conditions(self, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    def _conditions(self, wanted: Any) -> list[sa.ColumnElement[bool]]:
         columns, values = self._table.c, vars(wanted)
         found = [columns.id < wanted.cursor] if wanted.cursor else []
         for name in columns.keys() & values.keys():
@@ -267,7 +268,8 @@ def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
         found = sa.union_all(*queries).limit(_MOST_NAMED) if queries else None
         rows = connection.execute(found).all() if found is not None else []
         if len(rows) > 1:
-            raise InvalidInput(f"Several ids have {text!r}: {_named(rows)}.", hint="Type more.")
+            named = ", ".join(f"{row.id[-SHORT:]} ({row.title[:40]})" for row in rows)
+            raise InvalidInput(f"Several ids have {text!r}: {named}.", hint="Type more.")
         if rows:
             return str(rows[0][0])
     return None
@@ -281,14 +283,6 @@ def _like(kind: Kind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
     if len(part) >= SHORT:
         query = query.where(end_of(table) == part[-SHORT:])
     return query.where(table.c.id.endswith(part))
-
-
-def _named(rows: Sequence[sa.Row[Any]]) -> str:
-    """Ids by as much of their ends as tells them apart, with the titles."""
-    ids = [str(row.id) for row in rows]
-    letters = next(n for n in range(SHORT, 40) if len({id_[-n:] for id_ in ids}) == len(ids))
-    more = ["…"] if len(rows) == _MOST_NAMED else []
-    return ", ".join([f"{row.id[-letters:]} ({row.title[:40]})" for row in rows] + more)
 
 
 def unused_id(connection: sa.Connection, kind: Kind) -> str:
@@ -312,7 +306,7 @@ def touched(
     """Tasks and runs that are part of nothing else and were begun, open or merged in a time: those
     that are open or could not be delivered first, the newest first."""
     found: list[tuple[bool, str]] = []
-    for table, around in ((tasks, tasks.c.run_id), (runs, runs.c.parent_id)):
+    for table, around in WORK:
         columns = table.c
         ended = sa.or_(columns.ended_at.is_(None), columns.ended_at >= since)
         failed = sa.exists().where(

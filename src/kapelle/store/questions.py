@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.question import Question, QuestionSpec, QuestionStatus
-from kapelle.store.query import Row
+from kapelle.store.query import Row, count
 from kapelle.store.tables import questions, runs, tasks
 
 _TITLE = sa.func.coalesce(tasks.c.title, runs.c.title).label("title")
@@ -34,8 +34,7 @@ def ask(
     kind = "run_id" if is_id("run", work_id) else "task_id"
     now = datetime.now(UTC)
     if place is None:
-        count = sa.select(sa.func.count()).where(questions.c[kind] == work_id)
-        place = str(connection.execute(count).scalar_one() + 1)
+        place = str(count(connection, questions.c[kind] == work_id) + 1)
     values = spec.model_dump(exclude={"patience_s"}) | {"token": f"{work_id}:{place}"}
     values |= {kind: work_id, "attempt_id": attempt_id, "status": "open", "asked_at": now}
     if spec.patience_s is not None:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, in_parts, workspace_of
+from kapelle.store.query import Rows, Statement, count, in_parts, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
@@ -26,14 +25,13 @@ _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
-_STORED = tuple(name for name in Run.model_fields if name in runs.c)
 
 _rows = Rows(runs, "run")
 row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use, ended_of, take_over = _rows.shells_in_use, _rows.ended_of, _rows.take_over
-archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
+archivable = _rows.archivable
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
@@ -88,13 +86,10 @@ def end_requested(connection: sa.Connection, run_id: str) -> str | None:
 
 def next_queued(connection: sa.Connection, limit: int) -> list[str]:
     """Queued runs in order; children of other runs come first, for their parents wait for them."""
-    is_top = sa.case((runs.c.parent_id.is_(None), 1), else_=0)
-    query = sa.select(runs.c.id, is_top).where(runs.c.status == RunStatus.QUEUED)
-    query = query.order_by(is_top, runs.c.id)
+    query = sa.select(runs.c.id).where(runs.c.status == RunStatus.QUEUED).order_by(runs.c.id)
     children = query.where(runs.c.parent_id.is_not(None))
-    found = [run_id for run_id, _ in connection.execute(children)]
     tops = query.where(runs.c.parent_id.is_(None)).limit(max(0, limit))
-    return found + [run_id for run_id, _ in connection.execute(tops)]
+    return [run_id for part in (children, tops) for run_id in connection.execute(part).scalars()]
 
 
 def running(connection: sa.Connection) -> list[str]:
@@ -110,8 +105,7 @@ def executions(connection: sa.Connection, performer: str) -> list[str]:
 
 
 def running_tops(connection: sa.Connection) -> int:
-    query = sa.select(sa.func.count()).where(runs.c.status == RunStatus.RUNNING)
-    return connection.execute(query.where(runs.c.parent_id.is_(None))).scalar() or 0
+    return count(connection, runs.c.status == RunStatus.RUNNING, runs.c.parent_id.is_(None))
 
 
 def family(connection: sa.Connection, run_id: str) -> list[str]:
@@ -138,10 +132,10 @@ def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
 
 def depth(connection: sa.Connection, run_id: str | None) -> int:
     """How many runs a run is inside of, itself included."""
-    count = 0
+    around = 0
     while run_id is not None:
-        run_id, count = row(connection, run_id)["parent_id"], count + 1
-    return count
+        run_id, around = row(connection, run_id)["parent_id"], around + 1
+    return around
 
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
@@ -187,18 +181,13 @@ def _sum(
     return sum(calls for calls, _ in own), sum(known) if known else None
 
 
-def attempts_made(connection: sa.Connection, run_id: str) -> int:
-    """How many attempts of agents a run and those inside it have begun."""
-    return spent(connection, family(connection, run_id))[0]
-
-
-def calls(connection: sa.Connection, run_id: str) -> int:
-    """How many agents a run and those inside it have called, or have promised to call."""
+def calls(connection: sa.Connection, run_id: str, *, begun: bool = False) -> int:
+    """How many agents a run and those inside it have called, or, unless only what was begun counts,
+    have promised to call."""
     members = family(connection, run_id)
     called = sa.exists().where(attempts.c.task_id == tasks.c.id)
-    promised = sa.select(sa.func.count()).where(tasks.c.run_id.in_(members), ~called)
-    promised = promised.where(tasks.c.status.not_in(FINAL))
-    return spent(connection, members)[0] + (connection.execute(promised).scalar() or 0)
+    promised = (tasks.c.run_id.in_(members), ~called, tasks.c.status.not_in(FINAL))
+    return spent(connection, members)[0] + (0 if begun else count(connection, *promised))
 
 
 def calls_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool) -> str | None:
@@ -207,10 +196,8 @@ def calls_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool
     while around is not None:
         run = row(connection, around)
         limit = run["spec"].get("max_agent_calls")
-        if limit is not None:
-            made = attempts_made(connection, around) + 1 if one_more else calls(connection, around)
-            if made > limit:
-                return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
+        if limit is not None and limit < calls(connection, around, begun=one_more) + one_more:
+            return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
         around = run["parent_id"]
     return None
 
@@ -310,7 +297,8 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     found = []
     for row in rows:
         run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])
-        values = {name: row[name] for name in _STORED} | {
+        values = {
+            **row,
             "workspace": workspace_of(row),
             "verified": run_id in verified if run_id in ended else None,
             "questions": asked[run_id],

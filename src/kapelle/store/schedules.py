@@ -23,15 +23,15 @@ _last_subject = (
     .correlate(schedules)
     .scalar_subquery()
 )
-# What repeats is going as long as the last thing that it started is.
-_is_going = sa.or_(
-    *(
-        sa.select(sa.literal(1))
-        .where(table.c.id == _last_subject, table.c.status.not_in(final))
-        .exists()
-        for table, final in ((tasks, FINAL), (runs, RUN_FINAL))
-    )
-)
+
+
+def _is_going(subject: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Whether the task or run of this id has not ended."""
+    of_kind = ((tasks, FINAL), (runs, RUN_FINAL))
+    found = (sa.exists().where(own.c.id == subject, own.c.status.not_in(f)) for own, f in of_kind)
+    return sa.or_(*found)
+
+
 # A firing beside the task or run that it started.
 _with_work = firings.outerjoin(tasks, tasks.c.id == firings.c.subject).outerjoin(
     runs, runs.c.id == firings.c.subject
@@ -44,9 +44,12 @@ _ATTENTION = Statement(
         sa.or_(
             sa.and_(_ACTIVE, schedules.c.next_at <= sa.bindparam("now")),
             sa.and_(schedules.c.status.in_(OPEN), schedules.c.expires_at <= sa.bindparam("now")),
-            # What repeats when the thing before has ended, or when the clock went back.
+            # What repeats when what it started last has ended, or when the clock went back.
             sa.and_(
-                _ACTIVE, schedules.c.every_s.is_not(None), schedules.c.next_at.is_(None), ~_is_going
+                _ACTIVE,
+                schedules.c.every_s.is_not(None),
+                schedules.c.next_at.is_(None),
+                ~_is_going(_last_subject),
             ),
             sa.and_(_ACTIVE, _micros > _latest_repetition),
             # What only comes after another schedule's work.
@@ -81,13 +84,8 @@ def change(
     if status not in OPEN:
         values |= {"ended_at": now, "next_at": None}
     update(connection, schedule["id"], status=status, reason=reason, **values)
-    events.append(
-        connection,
-        f"schedule.{status}",
-        schedule_id=schedule["id"],
-        title=schedule["title"],
-        reason=reason,
-    )
+    facts = {"schedule_id": schedule["id"], "title": schedule["title"], "reason": reason}
+    events.append(connection, f"schedule.{status}", **facts)
 
 
 def get(connection: sa.Connection, text: str) -> Schedule:
@@ -131,9 +129,8 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
     """By schedule, the tasks and runs that its firings started and that have not ended."""
     query = (
         sa.select(firings.c.schedule_id, firings.c.subject)
-        .select_from(_with_work)
         .where(firings.c.schedule_id.in_(ids), firings.c.outcome == Outcome.STARTED)
-        .where(sa.or_(tasks.c.status.not_in(FINAL), runs.c.status.not_in(RUN_FINAL)))
+        .where(_is_going(firings.c.subject))
         .order_by(firings.c.schedule_id, firings.c.slot)
     )
     found: dict[str, list[str]] = defaultdict(list)
@@ -218,16 +215,12 @@ def to_follow(
 ) -> list[datetime]:
     """Slots of another schedule whose work has succeeded since, and that this has no firing for."""
     own = firings.alias()
-    followed = sa.select(sa.literal(1)).where(
-        own.c.schedule_id == schedule_id, own.c.slot == firings.c.slot
-    )
+    followed = sa.exists().where(own.c.schedule_id == schedule_id, own.c.slot == firings.c.slot)
     query = (
         sa.select(firings.c.slot)
         .select_from(_with_work)
         .where(firings.c.schedule_id == other, firings.c.outcome == Outcome.STARTED)
-        .where(
-            _subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~followed.exists()
-        )
+        .where(_subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~followed)
         .order_by(_subject_ended_at, firings.c.slot)
     )
     return list(connection.execute(query).scalars())
@@ -255,7 +248,7 @@ def firings_page(
 
 
 def as_firing(row: Row) -> Firing:
-    return Firing.model_validate({name: row[name] for name in Firing.model_fields})
+    return Firing.model_validate({**row})
 
 
 def _trim_firings(connection: sa.Connection, schedule_id: str) -> None:
@@ -265,15 +258,10 @@ def _trim_firings(connection: sa.Connection, schedule_id: str) -> None:
     limit = connection.execute(oldest.offset(KEPT).limit(1)).scalar()
     if limit is None:
         return
-    one = sa.select(sa.literal(1))
-    going = [
-        one.where(table.c.id == firings.c.subject, table.c.status.not_in(final)).exists()
-        for table, final in ((tasks, FINAL), (runs, RUN_FINAL))
-    ]
     # As long as the other one's firing is known, this one says that it was followed.
     other = firings.alias()
     leader = sa.select(schedules.c.after).where(schedules.c.id == schedule_id).scalar_subquery()
-    followed = one.where(other.c.schedule_id == leader, other.c.slot == firings.c.slot).exists()
+    followed = sa.exists().where(other.c.schedule_id == leader, other.c.slot == firings.c.slot)
     settled = firings.c.outcome.not_in([Outcome.HELD, Outcome.STARTING])
     old = firings.delete().where(of_it, firings.c.slot <= limit, settled)
-    connection.execute(old.where(*(~wanted for wanted in (*going, followed))))
+    connection.execute(old.where(~_is_going(firings.c.subject), ~followed))

@@ -66,7 +66,8 @@ class SearchIndex:
             connection.execute("BEGIN IMMEDIATE")
             for document, text in found:
                 values = {**vars(document), "id": None}
-                sql = f"INSERT INTO documents VALUES ({','.join(f':{name}' for name in _NAMES)})"
+                names, given = ",".join(values), ",".join(f":{name}" for name in values)
+                sql = f"INSERT INTO documents ({names}) VALUES ({given})"
                 number = connection.execute(sql, values).lastrowid
                 connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
             for source, value in progress.items():
@@ -75,8 +76,8 @@ class SearchIndex:
                 )
 
     def progress(self, source: str) -> str | None:
-        row = self._connection.execute("SELECT value FROM progress WHERE source = ?", (source,))
-        found = row.fetchone()
+        query = "SELECT value FROM progress WHERE source = ?"
+        found = self._connection.execute(query, (source,)).fetchone()
         return found[0] if found else None
 
     def forget(self, owner: str, kinds: Sequence[str] = ()) -> None:
@@ -110,9 +111,6 @@ class SearchIndex:
 
     def close(self) -> None:
         self._connection.close()
-
-
-_NAMES = ("id", "kind", "owner", "project", "source", "attempt", "begin", "length")
 
 
 def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: int) -> list[Row]:

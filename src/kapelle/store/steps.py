@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.run import Step
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Statement
+from kapelle.store.query import Statement, has
 from kapelle.store.tables import steps
 
 _INSERT = Statement(steps.insert())
@@ -68,8 +68,8 @@ def remember(connection: sa.Connection, run_id: str, position: str, data: dict[s
 
 def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
     """Whether a run still waits for what one of its steps started."""
-    query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.subject == subject)
-    return connection.execute(query.where(steps.c.ended_at.is_(None))).first() is not None
+    waits = (steps.c.subject == subject, steps.c.ended_at.is_(None))
+    return has(connection, steps.c.run_id == run_id, *waits)
 
 
 def unanswered(connection: sa.Connection, run_id: str) -> set[str]:
@@ -88,8 +88,6 @@ def subject(connection: sa.Connection, run_id: str, position: str) -> str:
 
 def last_sign_of_life(connection: sa.Connection, run_id: str) -> datetime | None:
     """When a run last began or ended a step."""
-    moment = sa.func.max(sa.func.coalesce(steps.c.ended_at, steps.c.started_at))
-    found = connection.execute(sa.select(moment).where(steps.c.run_id == run_id)).scalar()
-    if found is None or isinstance(found, datetime):
-        return found
-    return datetime.fromtimestamp(found / 1_000_000, UTC)
+    either = sa.func.coalesce(steps.c.ended_at, steps.c.started_at)
+    moment = sa.func.max(either, type_=steps.c.started_at.type)
+    return connection.execute(sa.select(moment).where(steps.c.run_id == run_id)).scalar()

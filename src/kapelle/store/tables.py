@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.ids import SHORT
+from kapelle.domain.text import writable
 
 
 class Instant(sa.TypeDecorator[datetime]):
@@ -29,7 +30,7 @@ class SafeText(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        return None if value is None else storable(value)
+        return None if value is None else writable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):
@@ -42,18 +43,11 @@ class SafeJson(sa.TypeDecorator[Any]):
         return _storable_all(value)
 
 
-def storable(text: str) -> str:
-    """A text as both databases can keep it."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
 def _storable_all(value: Any) -> Any:
     if isinstance(value, str):
-        return storable(value)
+        return writable(value)
     if isinstance(value, dict):
-        return {storable(str(key)): _storable_all(item) for key, item in value.items()}
+        return {writable(str(key)): _storable_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_storable_all(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -90,8 +84,12 @@ def _flags(*names: str) -> _Columns:
     ]
 
 
-def _indexes(table: str, *columns: tuple[str, ...]) -> list[sa.Index]:
-    return [sa.Index(f"ix_{table}_{'_'.join(names)}", *names) for names in columns]
+def _indexes(*columns: tuple[str, ...]) -> list[sa.Index]:
+    return [sa.Index(None, *names) for names in columns]
+
+
+def _table(name: str, *parts: Any, **options: Any) -> sa.Table:
+    return sa.Table(name, metadata, *parts, **options)
 
 
 def _work_columns() -> _Columns:
@@ -128,9 +126,8 @@ def _work_columns() -> _Columns:
     ]
 
 
-tasks = sa.Table(
+tasks = _table(
     "tasks",
-    metadata,
     *_work_columns(),
     *_required(SafeText, "prompt", "agent"),
     # Its report is how far it is, in its agent's own words.
@@ -157,30 +154,27 @@ tasks = sa.Table(
     # The template that it was asked for by, and what that said then.
     *_columns(SafeText, "template", "guidelines"),
     *_indexes(
-        "tasks", ("template",), ("run_id", "id"), ("parent_task_id",), ("status", "priority", "id"),
+        ("template",), ("run_id", "id"), ("parent_task_id",), ("status", "priority", "id"),
         ("status", "id"), ("status", "not_before"), ("project", "id"), ("repository", "id"),
         ("archived_at", "id"), ("ended_at", "id"), ("workspace_owner",),
     ),
 )  # fmt: skip
 
-task_tags = sa.Table(
+task_tags = _table(
     "task_tags",
-    metadata,
     sa.Column("tag", SafeText, primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
 )
 
-dependencies = sa.Table(
+dependencies = _table(
     "dependencies",
-    metadata,
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("depends_on", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    *_indexes("dependencies", ("depends_on",)),
+    *_indexes(("depends_on",)),
 )
 
-attempts = sa.Table(
+attempts = _table(
     "attempts",
-    metadata,
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
     *_required(sa.Integer, "number"),
@@ -216,12 +210,11 @@ attempts = sa.Table(
     *_required(Instant, "started_at"),
     *_columns(Instant, "ended_at"),
     sa.UniqueConstraint("task_id", "number"),
-    *_indexes("attempts", ("status",)),
+    *_indexes(("status",)),
 )
 
-accounts = sa.Table(
+accounts = _table(
     "accounts",
-    metadata,
     sa.Column("id", sa.String(120), primary_key=True),
     *_columns(Instant, "paused_until", "verified_at"),
     *_columns(SafeText, "reason"),
@@ -230,9 +223,8 @@ accounts = sa.Table(
     sa.Column("windows", SafeJson),
 )
 
-checks = sa.Table(
+checks = _table(
     "checks",
-    metadata,
     sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
     *_required(SafeText, "name", "output"),
@@ -245,18 +237,16 @@ checks = sa.Table(
 )
 
 # What is known of the checks of a repository: whether they look at the work.
-proofs = sa.Table(
+proofs = _table(
     "proofs",
-    metadata,
     sa.Column("digest", sa.String(64), primary_key=True),  # of the repository and the command
     sa.Column("proved", sa.Boolean),
     *_required(SafeText, "proof"),
 )
 
 # Where the work of a task or run is delivered to, and how far that is.
-deliveries = sa.Table(
+deliveries = _table(
     "deliveries",
-    metadata,
     sa.Column("owner", sa.String(40), primary_key=True),
     *_required(sa.String(10), "mode", "status"),
     # Even with a secret in it; asked for by a person: of what failed too.
@@ -271,14 +261,13 @@ deliveries = sa.Table(
     # When the last comment was made that an agent was told, by its forge's clock; when it is tried
     # again, or when its forge is asked again.
     *_columns(Instant, "heard_at", "next_at", "updated_at"),
-    *_indexes("deliveries", ("status", "next_at")),
+    *_indexes(("status", "next_at")),
 )
 
 # Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is
 # written before its process is begun.
-processes = sa.Table(
+processes = _table(
     "processes",
-    metadata,
     # The attempt or run that it belongs to.
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
@@ -288,9 +277,8 @@ processes = sa.Table(
     sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
 )
 
-events = sa.Table(
+events = _table(
     "events",
-    metadata,
     sa.Column(
         "seq",
         sa.BigInteger().with_variant(sa.Integer, "sqlite"),
@@ -302,13 +290,12 @@ events = sa.Table(
     # The task's run as well: an event of a run's task is one of the run.
     *_columns(_ID, "task_id", "attempt_id", "run_id"),
     *_required(SafeJson, "data"),
-    *_indexes("events", ("task_id", "seq"), ("run_id", "seq")),
+    *_indexes(("task_id", "seq"), ("run_id", "seq")),
     sqlite_autoincrement=True,
 )
 
-runs = sa.Table(
+runs = _table(
     "runs",
-    metadata,
     *_work_columns(),
     *_required(SafeText, "pattern"),
     *_required(SafeJson, "spec", "progress"),
@@ -324,14 +311,16 @@ runs = sa.Table(
     sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
     *_columns(Instant, "active_since"),
     *_indexes(
-        "runs", ("status", "id"), ("repository", "id"), ("parent_id", "id"), ("parent_task_id",),
+        ("status", "id"), ("repository", "id"), ("parent_id", "id"), ("parent_task_id",),
         ("ended_at", "id"),
     ),
 )  # fmt: skip
 
-steps = sa.Table(
+# Tasks and runs, with what each may be part of.
+WORK = ((tasks, tasks.c.run_id), (runs, runs.c.parent_id))
+
+steps = _table(
     "steps",
-    metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     # As long as what is nested is deep.
     sa.Column("position", sa.Text, primary_key=True),
@@ -346,9 +335,8 @@ steps = sa.Table(
 )
 
 # What tasks and runs ask of people.
-questions = sa.Table(
+questions = _table(
     "questions",
-    metadata,
     # The id of the task or run, and its place there.
     sa.Column("token", sa.Text, primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE")),
@@ -362,12 +350,11 @@ questions = sa.Table(
     *_required(sa.String(20), "status"),
     *_required(Instant, "asked_at"),
     *_columns(Instant, "expires_at", "ended_at"),
-    *_indexes("questions", ("status", "asked_at"), ("task_id",), ("run_id",)),
+    *_indexes(("status", "asked_at"), ("task_id",), ("run_id",)),
 )
 
-schedules = sa.Table(
+schedules = _table(
     "schedules",
-    metadata,
     sa.Column("id", sa.String(40), primary_key=True),
     # What it starts, its kind: "task", or the name of a pattern; and the specification of that.
     *_required(SafeText, "title", "kind", "directory"),
@@ -383,12 +370,11 @@ schedules = sa.Table(
     sa.Column("started", sa.Integer, nullable=False, server_default="0"),
     *_required(Instant, "created_at"),
     sa.Column("idempotency_key", sa.String(200), unique=True),
-    *_indexes("schedules", ("status", "next_at"), ("after",)),
+    *_indexes(("status", "next_at"), ("after",)),
 )
 
-firings = sa.Table(
+firings = _table(
     "firings",
-    metadata,
     sa.Column("schedule_id", sa.ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
     # The moment that it was meant for: there is one firing for each.
     sa.Column("slot", Instant, primary_key=True),
@@ -397,12 +383,11 @@ firings = sa.Table(
     *_columns(SafeText, "reason"),
     # The task or run that it started.
     *_columns(_ID, "subject"),
-    *_indexes("firings", ("subject",)),
+    *_indexes(("subject",)),
 )
 
-learnings = sa.Table(
+learnings = _table(
     "learnings",
-    metadata,
     sa.Column("id", sa.String(40), primary_key=True),
     *_required(SafeText, "title", "content", "author"),
     *_required(SafeJson, "tags"),
@@ -413,7 +398,7 @@ learnings = sa.Table(
     *_required(Instant, "created_at", "changed_at"),
     # When it was last compared with the others.
     *_columns(Instant, "reviewed_at"),
-    *_indexes("learnings", ("project", "id"), ("task_id",), ("status", "reviewed_at")),
+    *_indexes(("project", "id"), ("task_id",), ("status", "reviewed_at")),
 )
 # What is looked for in them, made by hand: SQLAlchemy knows the tables of neither database for it.
 INDEX = "learnings_index"
@@ -444,16 +429,14 @@ def has_fts5(connection: sa.Connection) -> bool:
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
 
 # How far those have come who follow the history across restarts.
-positions = sa.Table(
+positions = _table(
     "positions",
-    metadata,
     sa.Column("reader", sa.String(20), primary_key=True),
     sa.Column("seq", sa.BigInteger, nullable=False),
 )
 
-projects = sa.Table(
+projects = _table(
     "projects",
-    metadata,
     sa.Column("name", SafeText, primary_key=True),
     # The repositories of which it is the current one.
     *_required(SafeJson, "directories"),
@@ -461,32 +444,29 @@ projects = sa.Table(
     *_columns(Instant, "archived_at"),
 )
 
-templates = sa.Table(
+templates = _table(
     "templates",
-    metadata,
     sa.Column("name", sa.String(64), primary_key=True),
     *_required(SafeText, "guidelines"),
     *_columns(SafeText, "agent", "model", "directory"),
     *_required(Instant, "created_at", "changed_at"),
 )
 
-notes = sa.Table(
+notes = _table(
     "notes",
-    metadata,
     # global, project:NAME, or the id of the run or task at the top of a family.
     sa.Column("scope", SafeText, primary_key=True),
     sa.Column("key", SafeText, primary_key=True),
     # NULL is a deleted one, whose version says when it changed.
     sa.Column("value", SafeText),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("author", sa.String(40), nullable=False),
-    sa.Column("task_id", sa.String(40)),
-    sa.Column("updated_at", Instant, nullable=False),
+    *_required(sa.BigInteger, "version"),
+    *_required(_ID, "author"),
+    *_columns(_ID, "task_id"),
+    *_required(Instant, "updated_at"),
 )
 
-locks = sa.Table(
+locks = _table(
     "locks",
-    metadata,
     sa.Column("checkout", SafeText, primary_key=True),
     sa.Column("path", SafeText, primary_key=True),
     # An attempt, or "person".
@@ -506,5 +486,5 @@ def end_of(table: sa.Table) -> sa.ColumnElement[str]:
     return sa.func.substr(table.c.id, sa.literal_column(str(before + 1)))
 
 
-for _table in (tasks, runs, schedules, learnings):
-    sa.Index(f"ix_{_table.name}_end", end_of(_table))
+for _typed in (tasks, runs, schedules, learnings):
+    sa.Index(f"ix_{_typed.name}_end", end_of(_typed))

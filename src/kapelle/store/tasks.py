@@ -1,22 +1,20 @@
 """Tasks: insert, find, list, the order in which they start, dependencies, changes of status."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
-from kapelle.domain.task import Attempt, CheckResult, Delivery, Task, TaskFilter
+from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, workspace_of
+from kapelle.store.query import Rows, Statement, has, workspace_of
 from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import dependencies, runs, task_tags, tasks
@@ -26,11 +24,11 @@ _INSERT = Statement(tasks.insert())
 _STARTS_NOTHING = sa.or_(
     runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
 )
-_HELD = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id, _STARTS_NOTHING)
+_HELD = sa.exists().where(runs.c.id == tasks.c.run_id, _STARTS_NOTHING)
 _MAY_START = sa.and_(
     tasks.c.status == TaskStatus.QUEUED,
     sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")),
-    sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()),
+    sa.or_(tasks.c.run_id.is_(None), ~_HELD),
 )
 _CHOOSING = ("agent", "model", "directory")
 _NEXT_QUEUED = Statement(
@@ -62,13 +60,10 @@ _last_end = (
     .scalar_subquery()
 )
 
-_STORED = tuple(name for name in Task.model_fields if name in tasks.c)
-
 _rows = Rows(tasks, "task")
 row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
-shells_in_use = _rows.shells_in_use
-archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
+shells_in_use, archivable = _rows.shells_in_use, _rows.archivable
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -83,11 +78,6 @@ def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequen
 def get(connection: sa.Connection, text: str) -> Task:
     """A task by id or unique prefix, with its attempts and checks."""
     return _complete(connection, [row(connection, resolve(connection, text))])[0]
-
-
-def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
-    """A task that was just inserted, which can have no attempts yet."""
-    return _task(row(connection, task_id), {task_id: sorted(set(depends_on))})
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
@@ -113,9 +103,8 @@ def page(
 
 def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
     """Whether another task that has not ended works in the same run's worktree."""
-    query = sa.select(sa.literal(1)).where(tasks.c.workspace_owner == owner)
-    query = query.where(tasks.c.id != task_id, tasks.c.status.not_in(FINAL)).limit(1)
-    return connection.execute(query).scalar() is not None
+    at_work = (tasks.c.workspace_owner == owner, tasks.c.status.not_in(FINAL))
+    return has(connection, *at_work, tasks.c.id != task_id)
 
 
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> Sequence[Row]:
@@ -136,10 +125,8 @@ def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) 
 
 def is_held(connection: sa.Connection, task: Row) -> bool:
     """Whether a task must not start because of the run that it is part of."""
-    if task["run_id"] is None:
-        return False
-    query = sa.select(sa.literal(1)).where(runs.c.id == task["run_id"], _STARTS_NOTHING)
-    return connection.execute(query).scalar() is not None
+    run_id = task["run_id"]
+    return run_id is not None and has(connection, runs.c.id == run_id, _STARTS_NOTHING)
 
 
 def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
@@ -192,11 +179,10 @@ def merged_worktrees(
     query = query.where(tasks.c.workspace_owner.is_(None), tasks.c.archived_at.is_(None))
     # A candidate of a merged run may have been resumed, a queued task merged by force.
     query = query.where(tasks.c.workspace_branch.is_not(None), tasks.c.status.in_(FINAL))
-    at_work = sa.select(sa.literal(1)).where(tasks.c.workspace_owner == runs.c.id)
-    at_work = at_work.where(tasks.c.status.not_in(FINAL))
+    at_work = sa.exists().where(tasks.c.workspace_owner == runs.c.id, tasks.c.status.not_in(FINAL))
     alone = sa.select(runs.c.id, runs.c.workspace_branch, runs.c.workspace_base)
     alone = alone.where(of_run, runs.c.workspace_owner.is_(None), runs.c.archived_at.is_(None))
-    alone = alone.where(~at_work.exists())
+    alone = alone.where(~at_work)
     if of is not None:
         query = query.where(sa.or_(tasks.c.id == of, tasks.c.run_id == of))
         alone = alone.where(runs.c.id == of)
@@ -213,12 +199,12 @@ def directories_of_worktrees(connection: sa.Connection, since: datetime) -> list
 
 def is_base(connection: sa.Connection, branch: str) -> bool:
     """Whether the work of another task is still to be merged into a branch."""
-    query = sa.select(sa.literal(1)).where(
+    return has(
+        connection,
         sa.or_(tasks.c.workspace_base == branch, tasks.c.requested_base == branch),
         sa.or_(tasks.c.run_id.is_(None), tasks.c.status.not_in(FINAL)),
         *(tasks.c.merged_at.is_(None), tasks.c.archived_at.is_(None)),
     )
-    return connection.execute(query.limit(1)).scalar() is not None
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:
@@ -235,27 +221,23 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
     delivered = deliveries.of(connection, ids)
-    return [_task(row, depends_on, tries, results, asked, delivered) for row in rows]
-
-
-def _task(
-    row: Row, depends_on: Mapping[str, list[str]], tries: Mapping[str, list[Attempt]] = {},
-    results: Mapping[str, list[CheckResult]] = {}, asked: Sequence[Question] = (),
-    delivered: Mapping[str, Delivery] = {},
-) -> Task:  # fmt: skip
-    tried = tries.get(row["id"], [])
-    made = results.get(tried[-1].id, []) if tried else []
-    values = {name: row[name] for name in _STORED} | {
-        "priority": Priority(f"P{row['priority']}"),
-        "depends_on": depends_on.get(row["id"], []),
-        "workspace": workspace_of(row),
-        "attempts": tried,
-        "checks": made,
-        "questions": [question for question in asked if question.task_id == row["id"]],
-        "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
-        "delivery": delivered.get(row["id"]),
-    }
-    return Task.model_validate(values)
+    found = []
+    for row in rows:
+        tried = tries.get(row["id"], [])
+        made = results.get(tried[-1].id, []) if tried else []
+        values = {
+            **row,
+            "priority": Priority(f"P{row['priority']}"),
+            "depends_on": depends_on.get(row["id"], []),
+            "workspace": workspace_of(row),
+            "attempts": tried,
+            "checks": made,
+            "questions": [question for question in asked if question.task_id == row["id"]],
+            "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
+            "delivery": delivered.get(row["id"]),
+        }
+        found.append(Task.model_validate(values))
+    return found
 
 
 def _is_verified(connection: sa.Connection, task: Row) -> bool:
@@ -313,12 +295,9 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
 def releasable(connection: sa.Connection) -> list[str]:
     """Blocked tasks without any open dependency: a crash or an old version left them behind."""
     other = tasks.alias()
-    still_open = (
-        sa.select(sa.literal(1))
-        .select_from(dependencies.join(other, other.c.id == dependencies.c.depends_on))
-        .where(dependencies.c.task_id == tasks.c.id, other.c.status.not_in(FINAL))
-    )
-    query = sa.select(tasks.c.id).where(tasks.c.status == TaskStatus.BLOCKED, ~still_open.exists())
+    is_open = (other.c.id == dependencies.c.depends_on, other.c.status.not_in(FINAL))
+    waits = sa.exists().where(dependencies.c.task_id == tasks.c.id, *is_open)
+    query = sa.select(tasks.c.id).where(tasks.c.status == TaskStatus.BLOCKED, ~waits)
     return list(connection.execute(query).scalars())
 
 
@@ -338,18 +317,6 @@ def _dependency_path(connection: sa.Connection, start: str, goal: str) -> list[s
     return chains.get(goal)
 
 
-def change(
-    connection: sa.Connection,
-    task_id: str,
-    status: TaskStatus,
-    reason: str | None = None,
-    /,
-    **values: Any,
-) -> None:
-    """Move a task to a status; a final one also releases or cancels its dependents."""
-    move(connection, row(connection, task_id), status, reason, **values)
-
-
 def move(
     connection: sa.Connection,
     task: Row,
@@ -358,7 +325,8 @@ def move(
     /,
     **values: Any,
 ) -> None:
-    """Move a task whose row was read in this transaction to a status, as `change` does."""
+    """Move a task whose row was read in this transaction to a status; a final one also releases or
+    cancels its dependents."""
     _cascade(connection, _apply_status(connection, task, status, reason, values))
 
 
@@ -372,11 +340,9 @@ def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> 
     """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
     again = ("ended_at", "not_before", "merged_at", "stop", "limit_reached")
     values = {**dict.fromkeys(again), **values}
-    status = TaskStatus(row(connection, task_id)["status"])
-    if status is TaskStatus.WAITING or not _dependency_statuses(connection, task_id):
-        change(connection, task_id, TaskStatus.QUEUED, None, **values)
-        return
-    change(connection, task_id, TaskStatus.BLOCKED, None, **values)
+    task = row(connection, task_id)
+    free = task["status"] == TaskStatus.WAITING or not _dependency_statuses(connection, task_id)
+    move(connection, task, TaskStatus.QUEUED if free else TaskStatus.BLOCKED, None, **values)
     settle_dependencies(connection, task_id)
 
 

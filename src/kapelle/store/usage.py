@@ -79,12 +79,8 @@ def _number_of(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
 
 
 def _conditions(connection: sa.Connection, wanted: UsageFilter) -> Iterator[sa.ColumnElement[bool]]:
-    if wanted.agent is not None:
-        yield attempts.c.agent == wanted.agent
-    if wanted.model is not None:
-        yield attempts.c.model == wanted.model
-    if wanted.project is not None:
-        yield tasks.c.project == wanted.project
+    names: tuple[By, ...] = ("agent", "model", "project")
+    yield from (_KEYS[name] == given for name in names if (given := getattr(wanted, name)))
     if wanted.task:
         yield attempts.c.task_id == task_rows.resolve(connection, wanted.task)
     if wanted.run:

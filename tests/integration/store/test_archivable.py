@@ -28,12 +28,13 @@ async def test_work_is_due_by_how_and_when_it_ended(db: Database) -> None:
     await _add(db, 13, "cancelled", run_id="run_x")
     await _add(db, 1, "cancelled")
     week, month = _NOW - timedelta(days=7), _NOW - timedelta(days=30)
-    for moments, expected in (
+    cases: list[tuple[tuple[Any, Any, Any], list[str]]] = [
         ((week, week, month), [cancelled, merged]),
         ((week, None, None), [merged]),
         ((None, None, week), [failed]),
         ((None, None, None), []),
-    ):
+    ]
+    for moments, expected in cases:
         assert await db.read(tasks.archivable, *moments, 10) == expected
     assert await db.read(runs.archivable, week, week, week, 10) == []
     assert await db.read(attempts.ended_of, ["attempt_x"], _NOW, 10) == []

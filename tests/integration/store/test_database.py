@@ -1,4 +1,4 @@
-"""The database itself: migrations, concurrency, watching."""
+"""The database itself: concurrency, watching."""
 
 import asyncio
 import subprocess
@@ -6,149 +6,16 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
-from tests.integration.rows import COMPARED, task_row
+from tests.integration.rows import task_row
 
-from kapelle.domain.errors import Conflict, Unavailable
+from kapelle.domain.errors import Conflict
 from kapelle.secrets import SpecSecrets
-from kapelle.store import attempts, events, questions, tables, tasks
+from kapelle.store import events, tables
 from kapelle.store.database import Connection, Database, connect, sqlite_url
-from kapelle.store.migrate import HEAD, current, migrate
-from kapelle.store.tables import metadata
-
-# SQLAlchemy cannot read the indexes of the ends of ids back from SQLite.
-_NOT_REFLECTED = "ignore:(Skipped unsupported|autogenerate skipping).*expression-based"
-
-
-@pytest.mark.filterwarnings(_NOT_REFLECTED)
-def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    engine = connect(database_url)
-    migrate(engine)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts=COMPARED)
-        assert compare_metadata(context, metadata) == []
-    assert current(engine) == HEAD
-    migrate(engine)  # again is harmless
-    engine.dispose()
-
-
-_MARKS = ("seen_at", "flagged_at", "snoozed_until")
-_ADDED_SINCE = (
-    ("accounts", "windows"),
-    ("tasks", "parent_task_id"),
-    ("runs", "parent_task_id"),
-    ("tasks", "coordinate"),
-    ("tasks", "interactive"),
-    ("tasks", "tools"),
-    ("tasks", "read_only"),
-    ("tasks", "browser"),
-    ("attempts", "repository"),
-    ("attempts", "memory"),
-    ("tasks", "template"),
-    ("tasks", "guidelines"),
-    ("checks", "proved"),
-    ("checks", "proof"),
-    ("attempts", "performer"),
-    ("runs", "performer"),
-    ("tasks", "question"),
-    ("tasks", "report"),
-    ("attempts", "handed_in"),
-    ("attempts", "question"),
-    ("runs", "may_ask"),
-    ("tasks", "limit_reached"),
-    ("runs", "limit_reached"),
-    ("attempts", "secret"),
-    ("attempts", "checked_commit"),
-    *(("checks", name) for name in ("command", "exit_code", "commit", "directory")),
-    ("checks", "out_sha256"),
-    ("checks", "err_sha256"),
-    ("tasks", "shell"),
-    ("runs", "shell"),
-    ("tasks", "repository"),
-    ("runs", "repository"),
-    *((table, name) for table in ("tasks", "runs") for name in _MARKS),
-)
-_INDEXED_SINCE = (
-    *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
-    *(f"ix_{table}_repository_id" for table in ("tasks", "runs")),
-    *(f"ix_{table}_parent_task_id" for table in ("tasks", "runs")),
-    "ix_tasks_template",
-)
-
-
-@pytest.mark.filterwarnings(_NOT_REFLECTED)
-def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: str) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    engine = connect(database_url)
-    migrate(engine)
-    ended = task_row(reason="the run has nothing left: Its 5 s are over.")
-    asking = task_row(status="waiting", waiting_for="input", reason="It asks: why?")
-    with engine.begin() as connection:
-        tasks.insert(connection, ended, [])
-        tasks.insert(connection, asking, [])
-        attempts.insert(
-            connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
-            mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
-        )  # fmt: skip
-        for table in (
-            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
-            "templates", "projects", "deliveries", "positions",
-        ):  # fmt: skip
-            connection.execute(sa.text(f"DROP TABLE {table}"))
-        for index in _INDEXED_SINCE:
-            connection.execute(sa.text(f"DROP INDEX {index}"))
-        for table, column in _ADDED_SINCE:
-            connection.execute(sa.text(f'ALTER TABLE {table} DROP COLUMN "{column}"'))
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
-    migrate(engine)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts=COMPARED)
-        assert compare_metadata(context, metadata) == []
-        assert tasks.row(connection, ended["id"])["limit_reached"] == "Its 5 s are over."
-        assert len(attempts.row(connection, "attempt_1")["secret"]) == 64
-        assert tasks.row(connection, ended["id"])["repository"] == "/"
-        [question] = questions.unanswered(connection)
-        assert (question.token, question.text) == (f"{asking['id']}:1", "It asks: why?")
-        assert tasks.get(connection, ended["id"][-5:]).id == ended["id"]
-    assert current(engine) == HEAD
-    engine.dispose()
-
-
-def test_every_migration_is_reached_from_the_first_one() -> None:
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory(str(Path(migrate.__code__.co_filename).parent / "migrations"))
-    assert scripts.get_current_head() == HEAD
-    assert scripts.get_base() == "0001"
-
-
-def test_a_database_of_another_program_is_refused(database_url: str) -> None:
-    engine = connect(database_url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE tasks (mine TEXT)"))
-    with pytest.raises(Unavailable, match="a table tasks that Kapelle did not make"):
-        migrate(engine)
-    assert sa.inspect(engine).get_table_names() == ["tasks"]
-    engine.dispose()
-
-
-def test_a_database_of_a_newer_version_is_refused(database_url: str) -> None:
-    engine = connect(database_url)
-    migrate(engine)
-    with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(Unavailable, match="schema 9999"):
-        migrate(engine)
-    engine.dispose()
+from kapelle.store.migrate import migrate
 
 
 async def test_a_write_wakes_a_watch_and_numbers_grow_without_reuse(db: Database) -> None:

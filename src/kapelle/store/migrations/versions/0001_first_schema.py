@@ -1,6 +1,6 @@
 """The first schema, which is made from the tables themselves: migrations begin after it."""
 
-revision = "0001"
+revision = "0001_first_schema"
 down_revision = None
 
 

@@ -1,0 +1,143 @@
+"""The schema: made anew, brought up from an older one with a copy made before, or refused."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.integration.rows import COMPARED, task_row
+
+from kapelle.daemon import _open_database
+from kapelle.domain.errors import Unavailable
+from kapelle.home import Home
+from kapelle.settings import Settings
+from kapelle.store import backup, migrate, tasks
+from kapelle.store.database import connect
+from kapelle.store.tables import metadata
+
+# Each database as its first version made it; a migration leads on from there.
+_FIRST = Path(__file__).parents[2] / "data" / "homes"
+_SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002_moods"
+down_revision = "0001_first_schema"
+
+
+def upgrade() -> None:
+    op.create_table("moods", sa.Column("name", sa.Text, primary_key=True))
+    op.add_column("tasks", sa.Column("mood", sa.Text))
+    op.execute("UPDATE tasks SET mood = title")
+"""
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    made = connect(database_url)
+    yield made
+    made.dispose()
+
+
+def _second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str = _SECOND) -> None:
+    """Have a second migration."""
+    scripts = shutil.copytree(migrate.SCRIPTS, tmp_path / "migrations")
+    (scripts / "versions" / "0002_moods.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
+
+
+# SQLAlchemy cannot read the indexes of the ends of ids back from SQLite.
+@pytest.mark.filterwarnings("ignore:(Skipped unsupported|autogenerate skipping).*expression-based")
+@pytest.mark.parametrize("made", ["anew", "by its first version"])
+def test_a_database_has_exactly_the_tables(engine: sa.Engine, made: str) -> None:
+    """A change of a table without a migration is found here."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    if made != "anew":
+        statements = (_FIRST / f"0001_{engine.dialect.name}.sql").read_text(encoding="utf-8")
+        with engine.begin() as connection:
+            for statement in statements.split(";\n"):
+                connection.exec_driver_sql(statement)
+    migrate.migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts=COMPARED)
+        assert compare_metadata(context, metadata) == []
+    assert migrate.current(engine) == migrate.revisions()[-1]
+    migrate.migrate(engine, lambda: pytest.fail("a copy of what is not changed"))
+
+
+def test_every_migration_is_reached_from_the_first_one() -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = [*ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions()]
+    assert [script.revision for script in reversed(scripts)] == migrate.revisions()
+
+
+def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
+    engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.migrate(engine)
+    row = task_row(title="An old task")
+    with engine.begin() as connection:
+        tasks.insert(connection, row, [])
+    _second(monkeypatch, tmp_path)
+    copied: list[str | None] = []
+    migrate.migrate(engine, lambda: copied.append(migrate.current(engine)))
+    assert copied == ["0001_first_schema"]
+    assert migrate.current(engine) == "0002_moods"
+    with engine.connect() as connection:
+        moods = sa.text("SELECT mood FROM tasks")
+        assert connection.execute(moods).scalar() == "An old task"
+        assert tasks.get(connection, row["id"]).title == "An old task"
+    assert "moods" in sa.inspect(engine).get_table_names()
+
+
+def test_a_migration_that_fails_changes_nothing(
+    engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.migrate(engine)
+    _second(monkeypatch, tmp_path, f"{_SECOND}    op.execute('SELECT nothing')\n")
+    with pytest.raises(Unavailable, match=r"0001_first_schema to 0002_moods: .*nothing"):
+        migrate.migrate(engine)
+    assert migrate.current(engine) == "0001_first_schema"
+    assert "moods" not in sa.inspect(engine).get_table_names()
+
+
+def test_a_daemon_copies_an_older_home_before_it_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    _open_database(home, Settings()).close()
+    _second(monkeypatch, tmp_path)
+    _open_database(home, Settings()).close()
+    [copy] = backup.existing(home.backups)
+    for path, schema in ((copy / "kapelle.db", "0001_first_schema"), (home.database, "0002_moods")):
+        with closing(sqlite3.connect(path)) as connection:
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            assert found == (schema,)
+
+
+# From before versions were published, and from a version to come.
+@pytest.mark.parametrize("schema", ["0001", "0023", "9999_future"])
+def test_a_schema_that_is_not_known_is_refused_unchanged(engine: sa.Engine, schema: str) -> None:
+    migrate.migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{schema}'"))
+    with pytest.raises(Unavailable, match=f"has schema {schema};") as refused:
+        migrate.migrate(engine, lambda: pytest.fail("a copy of what is not changed"))
+    assert "Start the version that made it" in (refused.value.hint or "")
+    assert "move kapelle.db away" in (refused.value.hint or "")
+    assert migrate.current(engine) == schema
+
+
+def test_a_database_of_another_program_is_refused(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE tasks (mine TEXT)"))
+    with pytest.raises(Unavailable, match="a table tasks that Kapelle did not make"):
+        migrate.migrate(engine)
+    assert sa.inspect(engine).get_table_names() == ["tasks"]
