@@ -39,14 +39,10 @@ _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
     """Every work tree of the repository that stands on the branch."""
-    candidates = {toplevel}
+    candidates = await asyncio.to_thread(_may_stand_on, common_dir, branch)
+    candidates.add(toplevel)
     if common_dir.name == ".git":
         candidates.add(common_dir.parent)
-    for admin in (common_dir / "worktrees").glob("*"):
-        pointer = read_pointer(admin / "gitdir")
-        # Only a directory that points back is a worktree; the rest are leftovers or lies.
-        if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
-            candidates.add(Path(pointer).parent)
     found = []
     for candidate in sorted(candidates):
         checkout = repository.checkout_at(candidate)
@@ -57,6 +53,21 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
             raise Conflict(f"{branch} is being rebased in {candidate}.", hint=hint)
         if await Refs.at(git, checkout).head_branch() == branch:
             found.append(checkout)
+    return found
+
+
+def _may_stand_on(common_dir: Path, branch: str) -> set[Path]:
+    """The worktrees whose HEAD does not name another branch; there may be thousands that do."""
+    here = {f"ref: {BRANCHES}{branch}", f"ref: {BRANCHES}.invalid"}
+    found = set()
+    for admin in (common_dir / "worktrees").glob("*"):
+        head = (read_pointer(admin / "HEAD") or "").strip()
+        if head.startswith("ref: ") and head not in here:
+            continue
+        pointer = read_pointer(admin / "gitdir")
+        # Only a directory that points back is a worktree; the rest are leftovers or lies.
+        if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
+            found.add(Path(pointer).parent)
     return found
 
 
@@ -259,7 +270,7 @@ class Mover:
                     await checkout.finish(move.old, move.new)
                     updated = updated or toplevel
                 checkout.unlock()
-        self._clear()
+        self._journal.unlink(missing_ok=True)
         return updated
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
@@ -309,9 +320,9 @@ class Mover:
             except Exception:
                 for checkout in checkouts:
                     checkout.unlock()
-                self._clear()
+                self._journal.unlink(missing_ok=True)
                 raise
-        self._clear()
+        self._journal.unlink(missing_ok=True)
         return found[0].toplevel if found else None
 
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
@@ -349,9 +360,6 @@ class Mover:
         if points_here and read_pointer(head) == "":
             head.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
-
-    def _clear(self) -> None:
-        self._journal.unlink(missing_ok=True)
 
 
 async def _make_way(marker: Marker, old: str, new: str) -> None:

@@ -142,16 +142,3 @@ async def require_commit(marker: Marker, text: str) -> None:
     if not marker.is_id(text) or await marker.refs.commit_of(text) != text:
         told = f"{text!r} is not the full id of a commit of {marker.source}."
         raise InvalidInput(told, hint="`git rev-parse` gives the full id.")
-
-
-async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
-    """What the branch gained since its base, newest first; a branch taken in counts as one."""
-    tip = await tip_of(marker)
-    if tip == marker.base_commit:
-        return []
-    options = ["--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"]
-    options += [] if limit is None else [f"--max-count={max(limit, 0)}"]
-    output = await marker.objects.run("rev-list", *options, tip, f"^{marker.base_commit}", "--")
-    parts = iter(output.stdout.decode("utf-8", "replace").split("\0"))
-    found = zip(parts, parts, parts, strict=False)
-    return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in found]

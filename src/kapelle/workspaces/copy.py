@@ -7,41 +7,77 @@ own that borrows the objects, so nothing of it is ever to be seen in the user's.
 """
 
 import asyncio
+import math
 import os
 import re
 import shutil
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.index import files_place
+from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.refs import plain_name
 from kapelle.workspaces.worktree import Marker
 
-MAX_BYTES = 2_000_000_000
+_MAX_BYTES = 2_000_000_000
 # Larger files are data: they are copied as they are.
 _MOST_READ = 50_000_000
 _ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNORECASE)
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
-def copy_of(worktree: Path) -> Path:
+def _copy_of(worktree: Path) -> Path:
     """Where the copy of a worktree lies: no owner has a dot in its name."""
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
-async def make_copy(marker: Marker, most: float = MAX_BYTES) -> Path:
-    """Make the copy anew; raises WorkspaceError when the worktree is too large."""
-    marker.require_present()
-    refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
-    return await asyncio.to_thread(_make, marker, refs.stdout, most)
+class Copies(Guard):
+    """The throwaway copy of a worktree, of which there is one at a time."""
+
+    def copy_of(self, owner: str) -> Path:
+        return _copy_of(self._markers.worktree(owner))
+
+    def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
+        """Alone with the copy."""
+        return self._hold("copy", plain_name(owner))
+
+    async def copy(
+        self,
+        owner: str,
+        changed: Sequence[str] = (),
+        base: str | None = None,
+        *,
+        alone: bool = False,
+    ) -> Path:
+        """Make the copy anew, in which these files hold nonsense, or are as the base has them. One
+        that is alone knows no other repository to push to. Raises WorkspaceError when the worktree
+        is too large."""
+        async with self._standing(owner) as marker:
+            marker.require_present()
+            refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
+            # Who only reports needs one, however large the worktree is.
+            room = math.inf if alone else _MAX_BYTES
+            copied = await asyncio.to_thread(_make, marker, refs.stdout, room)
+            if alone:
+                await asyncio.to_thread(_forget_remotes, copied)
+            if base is None:
+                await asyncio.to_thread(_garble, copied, changed)
+            else:
+                await _revert(marker, copied, changed, base)
+            return copied
+
+    async def remove_copy(self, owner: str) -> None:
+        """Remove the copy, if there is one."""
+        await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
 
 def _make(marker: Marker, refs: bytes, room: float) -> Path:
-    source, target = marker.toplevel, copy_of(marker.toplevel)
+    source, target = marker.toplevel, _copy_of(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
     for place, folders, names in os.walk(source):
@@ -53,7 +89,7 @@ def _make(marker: Marker, refs: bytes, room: float) -> Path:
             paths = (os.fsencode(source), os.fsencode(target))
             room -= _copy(Path(place, name), inside / name, *paths)
             if room < 0:
-                limit = f"{MAX_BYTES // 1_000_000_000} GB"
+                limit = f"{_MAX_BYTES // 1_000_000_000} GB"
                 raise WorkspaceError(f"The workspace {source} is larger than {limit}.")
     _make_repository(marker, target / ".git", refs)
     return target
@@ -89,7 +125,7 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
             shutil.copyfile(source, target / source.name)
 
 
-def forget_remotes(copy: Path) -> None:
+def _forget_remotes(copy: Path) -> None:
     """Take out of its configuration where it came from and what it could be pushed to."""
     config = copy / ".git" / "config"
     kept, keeps = list[str](), True
@@ -100,7 +136,7 @@ def forget_remotes(copy: Path) -> None:
     config.write_text("".join(kept), "utf-8", "surrogateescape")
 
 
-def garble(copy: Path, paths: Sequence[str]) -> None:
+def _garble(copy: Path, paths: Sequence[str]) -> None:
     """Put nonsense into these files of a copy, never through a link."""
     for path in paths:
         file = copy / path
@@ -111,7 +147,7 @@ def garble(copy: Path, paths: Sequence[str]) -> None:
             stream.write(_NONSENSE)
 
 
-async def revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
+async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
     """Make these files of a copy what they are in a commit; what it does not have goes."""
     await asyncio.to_thread(_take_away, copy, paths)
     with marker.shadows.scratch() as scratch:
@@ -134,7 +170,7 @@ def _take_away(copy: Path, paths: Sequence[str]) -> None:
 
 def remove_copy(worktree: Path) -> None:
     """Remove the copy of a worktree, if there is one."""
-    copy = copy_of(worktree)
+    copy = _copy_of(worktree)
     if os.path.lexists(copy):
         shutil.rmtree(copy, onerror=_made_writable)
 

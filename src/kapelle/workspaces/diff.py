@@ -8,9 +8,9 @@ from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.index import Staging, files_place
+from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
-from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker
 
 MAX_PATCH = 64 * 1024 * 1024
@@ -31,72 +31,80 @@ class Diff:
     truncated: bool = False
 
 
-async def diff_worktree(marker: Marker, *, as_text: bool = False) -> Diff:
-    """From the base commit to the worktree's files, or to the branch when the worktree is gone;
-    as_text is to be searched, not applied."""
-    with marker.shadows.scratch() as scratch:
-        place, new = await _content(marker, scratch)
-        if new == await marker.objects.tree_of(marker.base_commit):
-            return Diff(b"", "", [])
-        return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
+class Diffs(Guard):
+    """What differs, for the owner of a worktree and for directories worked on in place."""
 
+    async def diff(self, owner: str, *, as_text: bool = False) -> Diff:
+        """From the base commit to the worktree's files, or to the branch when the worktree is gone;
+        as_text is to be searched, not applied."""
+        marker = self._markers.require(owner)
+        with self._shadows.scratch() as scratch:
+            place, new = await _content(marker, scratch)
+            if new == await marker.objects.tree_of(marker.base_commit):
+                return Diff(b"", "", [])
+            return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
 
-async def search_history(marker: Marker, commit: str) -> tuple[bytes, Diff]:
-    """What a push of the commit publishes, to be searched: names and messages, and every patch
-    on the way from the base; a merge as what it changes of its first parent."""
-    log = ("log", "--no-renames", "--diff-merges=first-parent")
-    what = (commit, f"^{marker.base_commit}", "--")
-    names = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only")
-    patches = ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames")
-    told, made = [
-        await marker.objects.run(*log, *form, *what, max_output=MAX_PATCH)
-        for form in (names, patches)
-    ]
-    return told.stdout, Diff(made.stdout, "", [], told.truncated or made.truncated)
+    async def search_history(self, owner: str, commit: str) -> tuple[bytes, Diff]:
+        """What a push of the commit publishes, to be searched: names and messages, and every patch
+        on the way from the base; a merge as what it changes of its first parent."""
+        marker = self._markers.require(owner)
+        log = ("log", "--no-renames", "--diff-merges=first-parent")
+        what = (commit, f"^{marker.base_commit}", "--")
+        names = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only")
+        patches = ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames")
+        told, made = [
+            await marker.objects.run(*log, *form, *what, max_output=MAX_PATCH)
+            for form in (names, patches)
+        ]
+        return told.stdout, Diff(made.stdout, "", [], told.truncated or made.truncated)
 
+    async def uncommitted(self, owner: str) -> list[str]:
+        """Files of the worktree that differ from what the owner's branch holds."""
+        return [*map(shown_path, await self._uncommitted(self._markers.require(owner)))]
 
-async def uncommitted(marker: Marker, *which: str) -> list[bytes]:
-    """Files of the worktree that differ from what the branch holds."""
-    with marker.shadows.scratch() as scratch:
-        place, new = await _content(marker, scratch)
-        options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
-        output = await place.run(*options, await tip_of(marker), new, "--")
-    return output.fields
+    async def _uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
+        with self._shadows.scratch() as scratch:
+            place, new = await _content(marker, scratch)
+            options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
+            return (await place.run(*options, await tip_of(marker), new, "--")).fields
 
+    async def put_back(self, owner: str) -> list[str]:
+        """Give the files that the branch holds its content again; returns those that had another.
+        What it does not hold stays."""
+        async with self._standing(owner) as marker:
+            marker.require_present()
+            if changed := await self._uncommitted(marker, "--diff-filter=a"):
+                with self._shadows.scratch() as scratch:
+                    files = files_place(marker.objects, marker, scratch / "index")
+                    await files.run("read-tree", await tip_of(marker))
+                    await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
+        return [shown_path(name) for name in changed]
 
-async def put_back(marker: Marker) -> list[str]:
-    """Give the files that the branch holds its content again; returns those that had another."""
-    if changed := await uncommitted(marker, "--diff-filter=a"):
-        with marker.shadows.scratch() as scratch:
-            files = files_place(marker.objects, marker, scratch / "index")
-            await files.run("read-tree", await tip_of(marker))
-            await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
-    return [shown_path(name) for name in changed]
+    async def compare(self, owner: str, old: str, new: str) -> Diff:
+        """From one commit of the owner's repository to another, whosever they are."""
+        marker = self._markers.require(owner)
+        for commit in (old, new):
+            await require_commit(marker, commit)
+        return await _diff(marker.objects, old, new)
 
+    async def snapshot(self, directory: Path) -> str:
+        """The tree of a repository's files as they are now, kept in our own object store."""
+        work_tree = await _work_tree(self._git, directory)
+        place = self._shadows.objects_in(
+            self._shadows.snapshots(work_tree.object_format), work_tree
+        )
+        with self._shadows.scratch() as scratch:
+            return await _stage(place, work_tree, scratch)
 
-async def diff_commits(marker: Marker, old: str, new: str) -> Diff:
-    """Between two commits of the repository, given by their full ids."""
-    for commit in (old, new):
-        await require_commit(marker, commit)
-    return await _diff(marker.objects, old, new)
-
-
-async def take_snapshot(shadows: Shadows, directory: Path) -> str:
-    """The tree of a repository's files as they are now, kept in our own object store."""
-    work_tree = await _work_tree(shadows.git, directory)
-    place = shadows.objects_in(shadows.snapshots(work_tree.object_format), work_tree)
-    with shadows.scratch() as scratch:
-        return await _stage(place, work_tree, scratch)
-
-
-async def diff_since_snapshot(shadows: Shadows, directory: Path, tree: str) -> Diff:
-    work_tree = await _work_tree(shadows.git, directory)
-    if not work_tree.is_id(tree):
-        raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
-    ours = shadows.snapshots(work_tree.object_format)
-    with shadows.scratch() as scratch:
-        place = shadows.objects_in(scratch / "objects", work_tree, ours)
-        return await _diff(place, tree, await _stage(place, work_tree, scratch))
+    async def diff_since(self, directory: Path, tree: str) -> Diff:
+        """From a snapshot to the files of a repository as they are now."""
+        work_tree = await _work_tree(self._git, directory)
+        if not work_tree.is_id(tree):
+            raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
+        ours = self._shadows.snapshots(work_tree.object_format)
+        with self._shadows.scratch() as scratch:
+            place = self._shadows.objects_in(scratch / "objects", work_tree, ours)
+            return await _diff(place, tree, await _stage(place, work_tree, scratch))
 
 
 async def _work_tree(git: Git, directory: Path) -> WorkTree:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.refs import is_text
+from kapelle.workspaces.repository import open_file
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -33,24 +34,20 @@ def shown_path(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
+def open_inside(top: Path, path: str) -> BinaryIO | None:
     """A regular file below the top, opened for reading; None for anything else."""
-    parent, name = _parent_inside(stack, top, path)
-    if parent is None:
-        return None
-    try:
-        descriptor = os.open(name, _SOURCE, dir_fd=parent)
-    except OSError:
-        return None
-    is_regular = stat.S_ISREG(os.fstat(_held(stack, descriptor)).st_mode)
-    return os.fdopen(descriptor, "rb", closefd=False) if is_regular else None
+    with ExitStack() as stack:
+        parent, name = _parent_inside(stack, top, path)
+        return None if parent is None else open_file(name, parent)
 
 
 def read_inside(top: Path, path: str, most: int) -> bytes | None:
     """The beginning of a regular file below the top; None for anything else."""
-    with ExitStack() as stack:
-        stream = open_inside(stack, top, path)
-        return None if stream is None else stream.read(most)
+    stream = open_inside(top, path)
+    if stream is None:
+        return None
+    with stream:
+        return stream.read(most)
 
 
 def write_inside(top: Path, path: str, content: bytes) -> None:
@@ -99,21 +96,20 @@ def link_inside(source: Path, target: Path, path: str) -> bool:
     return True
 
 
-def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
-    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
-    for part in parts:
-        try:
-            current = _held(stack, os.open(part, _DIRECTORY, dir_fd=current))
-        except OSError:
-            return None
-    return current
-
-
 def _descend_making(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
     current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
     for part in parts:
         current = _held(stack, _open_or_make(current, part))
     return current
+
+
+def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
+    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+    with suppress(OSError):
+        for part in parts:
+            current = _held(stack, os.open(part, _DIRECTORY, dir_fd=current))
+        return current
+    return None
 
 
 def _held(stack: ExitStack, descriptor: int) -> int:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
 from kapelle.runner.command import Command, Finished, Running
@@ -25,6 +25,8 @@ _OF_CONTENT = {
 }  # fmt: skip
 MAX_OUTPUT = 256 * 1024 * 1024
 _REMEMBERED = 4096
+K = TypeVar("K")
+V = TypeVar("V")
 _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 # The second: git reads the entry of a worktree that another git is just making.
@@ -167,12 +169,16 @@ class Output:
         return [part for part in self.stdout.split(b"\0") if part]
 
 
-class Memory(dict[tuple[Path, str], str]):
-    """The latest few thousand facts of a repository that can never change, by the id of each."""
+class Memory(dict[K, V]):
+    """What was put into it last, up to a number."""
 
-    def __setitem__(self, key: tuple[Path, str], fact: str) -> None:
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, fact: V) -> None:
         super().__setitem__(key, fact)
-        if len(self) > _REMEMBERED:
+        if len(self) > self._most:
             del self[next(iter(self))]
 
 
@@ -193,7 +199,8 @@ class Git:
         # Of .gitattributes: those that the user allows to run.
         self.filters = frozenset(filters)
         # By repository: the tree of a commit that exists there, and of an index by its digest.
-        self.trees, self.index_trees = Memory(), Memory()
+        self.trees = Memory[tuple[Path, str], str](_REMEMBERED)
+        self.index_trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
 
     def close(self) -> None:

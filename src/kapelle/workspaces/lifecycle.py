@@ -11,83 +11,250 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
+from kapelle.domain.errors import Conflict, GitError, InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
 from kapelle.workspaces import repository
-from kapelle.workspaces.commit import archive_worktree, keep, stage_all
+from kapelle.workspaces.commit import archive_worktree, keep, require_commit, stage_all
+from kapelle.workspaces.copy import remove_copy
 from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.index import files_place, install_index
-from kapelle.workspaces.refs import ARCHIVE, BRANCHES, Refs, Resolved, branch_of, branch_ref
+from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.refs import (
+    ARCHIVE,
+    BRANCHES,
+    Refs,
+    branch_of,
+    branch_ref,
+    is_text,
+    plain_name,
+)
 from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
-from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
+from kapelle.workspaces.worktree import Marker, delete_directory, is_real_directory
 
 
-async def create_worktree(
-    markers: Markers,
-    task_id: str,
-    directory: Path,
-    base: str | None,
-    copy: Sequence[str],
-    link: Sequence[str],
-) -> Workspace:
-    """Make the worktree, or return the one that is there; what was half-made is made anew."""
-    for path in (*copy, *link):
-        relative_parts(path)
-    marker = markers.read(task_id)
-    if marker is not None and marker.present:
-        markers.fulfilled(task_id)
-        commit = await marker.tip()
-        return marker.as_workspace(None if commit == marker.base_commit else commit)
-    await _make_room(markers, task_id, marker)
-    if os.path.lexists(markers.worktree(task_id)):
-        text = f"{markers.worktree(task_id)} exists and was not made by Kapelle."
-        raise WorkspaceError(text, hint="Move it away, then try again.")
-    if marker is None:
-        plan = await _plan(markers, task_id, directory, base)
-    else:
-        # The branch it was made from may be gone by now; its own was kept, and so is the base.
-        plan = await _plan(markers, task_id, directory, marker.base_commit)
-        plan = replace(plan, base=marker.base, left=marker.left)
-    return await _make(markers, plan, copy, link, afresh=marker is None)
+class Lifecycle(Guard):
+    """Worktrees of owners: made, put back, removed, recalled."""
+
+    async def create(
+        self,
+        owner: str,
+        directory: Path,
+        base: str | None,
+        copy: Sequence[str] = (),
+        link: Sequence[str] = (),
+    ) -> Workspace:
+        """A worktree on the branch kapelle/<owner>; called again, it returns the same one, and what
+        was half-made is made anew."""
+        async with self._alone(owner):
+            marker = self._markers.read(owner)
+            await self._try_to_settle(marker)
+            for path in (*copy, *link):
+                relative_parts(path)
+            if marker is not None and marker.present:
+                self._markers.fulfilled(owner)
+                commit = await marker.tip()
+                return marker.as_workspace(None if commit == marker.base_commit else commit)
+            await self._make_room(owner, marker)
+            if os.path.lexists(top := self._markers.worktree(owner)):
+                text = f"{top} exists and was not made by Kapelle."
+                raise WorkspaceError(text, hint="Move it away, then try again.")
+            # The branch it was made from may be gone by now; its own was kept, and so is the base.
+            plan = await self._plan(owner, directory, marker.base_commit if marker else base)
+            if marker is not None:
+                plan = replace(plan, base=marker.base, left=marker.left)
+            self._markers.intend(owner, plan.common_dir)
+            start = await _place_branch(plan, afresh=marker is None)
+            made = await _check_out(plan, start, plan.branch, copy, link)
+            self._markers.write(made)
+            self._markers.fulfilled(owner)
+            return made.as_workspace(None if start == made.base_commit else start)
+
+    async def create_aside(
+        self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
+    ) -> Workspace:
+        """A worktree of a commit of the owner's repository, without a branch; discard removes it
+        and keeps nothing of it. It is never marked as complete, so that whatever a crash leaves of
+        it is cleared."""
+        async with self._alone(name):
+            marker = self._markers.require(owner)
+            self._markers.intend(name, marker.common_dir)
+            top = self._markers.worktree(name)
+            plan = replace(marker, task_id=name, toplevel=top, removed=False)
+            return (await _check_out(plan, commit, None, copy, link)).as_workspace(commit)
+
+    async def check_base(self, directory: Path, base: str) -> None:
+        """Raise InvalidInput when the base is unknown in the repository around the directory."""
+        checkout = find_checkout(directory)
+        if checkout is not None:
+            await _base_of(self._git, checkout, base)
+
+    async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
+        """Archive, then go back to the base commit, or to the present commit of another base."""
+        plain_name(name)
+        async with self._known(owner) as marker:
+            marker.make_ready()
+            # What the user allows may be other than when the worktree was made.
+            found = repository.checkout_at(marker.source)
+            tree = await repository.read_work_tree(self._git, found) if found else marker
+            marker = goal = replace(marker, settings=tree.settings)
+            if base is not None:
+                name_of_it, commit = await _base_of(self._git, marker, base)
+                goal = replace(marker, base=name_of_it, base_commit=commit)
+            await restore_worktree(marker, name, goal.base_commit)
+            self._markers.write(goal)
+            return goal.as_workspace()
+
+    async def restore(self, owner: str, commit: str, name: str) -> None:
+        """Put branch, index and files to a commit; what would be lost is archived before.
+
+        The base stays what it was, and ignored files stay where they are.
+        """
+        plain_name(name)
+        async with self._known(owner) as marker:
+            await require_commit(marker, commit)
+            await restore_worktree(marker, name, commit)
+
+    async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
+        """Archive, verify, remove; the branch and what is needed to show a diff stay.
+
+        With empty_branch, a branch that holds nothing but the base goes as well.
+        """
+        async with self._alone(owner):
+            half_made = self._markers.intended(owner) is not None
+            marker = (self._markers.read if half_made else self._markers.require)(owner)
+            await self._put_away(owner, marker, empty_branch=empty_branch)
+
+    async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
+        """Like remove, be the worktree ready, half-made or unknown, and forget the owner."""
+        async with self._alone(owner):
+            await self._put_away(owner, self._markers.read(owner), empty_branch=empty_branch)
+            self._markers.forget(owner)
+
+    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
+        """Remove a worktree whose work a branch holds, if squashed by other commits, and its own
+        branch with it; whether that is gone. Then the owner is forgotten: what its row says is
+        enough to recall it."""
+        async with self._alone(owner):
+            await self._put_away(owner, self._markers.read(owner))
+            marker = self._markers.read(owner)
+            gone = marker is None or await self._drop_merged(marker, into, squashed=squashed)
+            if gone:
+                self._markers.forget(owner)
+            return gone
+
+    async def recall(self, owner: str, directory: Path, known: Workspace) -> None:
+        """Know a removed worktree again by what its task or run remembers of it."""
+        if self._markers.read(owner) is not None or self._markers.intended(owner) is not None:
+            return
+        if known.base is None or known.base_commit is None or find_checkout(directory) is None:
+            return
+        plan = await self._plan(owner, directory, known.base_commit)
+        self._markers.recall(replace(plan, base=known.base, removed=True, left=known.commit))
+
+    async def traces(self) -> set[str]:
+        """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
+        return await asyncio.to_thread(self._markers.traces)
+
+    async def _make_room(self, owner: str, marker: Marker | None) -> None:
+        """Clear away what was half-made, and the entry in git of a worktree that somebody
+        deleted."""
+        is_there = os.path.lexists(self._markers.worktree(owner))
+        begun_in = self._markers.intended(owner)
+        if marker is not None and not marker.removed:
+            if is_there:
+                marker.require_present()
+            # From here on, whatever comes to be at the path is half-made.
+            self._markers.write(replace(marker, removed=True))
+        if begun_in is None and marker is not None and not is_there:
+            begun_in = marker.common_dir
+        if begun_in is not None:
+            await self._clear_half_made(owner, begun_in)
+
+    async def _clear_half_made(self, owner: str, common_dir: Path) -> None:
+        """Remove the remains of a worktree in which no agent ever ran."""
+        await asyncio.to_thread(_clear, self._markers.worktree(owner), common_dir)
+        (common_dir / f"{BRANCHES}{branch_of(owner)}.lock").unlink(missing_ok=True)
+
+    async def _plan(self, owner: str, directory: Path, wanted: str | None) -> Marker:
+        checkout = find_checkout(directory)
+        if checkout is None:
+            hint = "Run `git init` and commit there, or work in place."
+            raise WorkspaceError(f"{directory} is not in a git repository.", hint=hint)
+        base, commit = await _base_of(self._git, checkout, wanted)
+        origin = await repository.read_work_tree(self._git, checkout)
+        return Marker(
+            **{**vars(origin), "toplevel": self._markers.worktree(owner), "gitdir": Path()},
+            task_id=owner,
+            source=origin.toplevel,
+            branch=branch_of(owner),
+            base=base,
+            base_commit=commit,
+            shadows=self._shadows,
+        )
+
+    async def _put_away(
+        self, owner: str, marker: Marker | None, *, empty_branch: bool = False
+    ) -> None:
+        path, begun_in = self._markers.worktree(owner), self._markers.intended(owner)
+        await asyncio.to_thread(remove_copy, path)
+        if marker is not None and not marker.removed:
+            await _remove_worktree(marker)
+            self._markers.write(replace(marker, removed=True))
+        elif begun_in is not None:
+            await self._clear_half_made(owner, begun_in)
+            self._markers.fulfilled(owner)
+        elif os.path.lexists(path):
+            raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
+        if empty_branch and marker is not None:
+            tip = await marker.tip()
+            if tip is not None and await marker.objects.is_ancestor(tip, marker.base_commit):
+                await marker.refs.delete((marker.ref, tip))
+
+    async def _drop_merged(self, marker: Marker, into: str, *, squashed: bool) -> bool:
+        """Delete every reference to a removed worktree that a branch holds, if squashed its own
+        branch, which is archived; whether that is gone. A branch that somebody has checked out
+        stays."""
+        target = branch_ref(into)
+        held = None if target is None else await marker.refs.read(target)
+        tip = await marker.tip()
+        if held is None or target == marker.ref:
+            return tip is None
+        places = [marker.ref, f"{ARCHIVE}{marker.task_id}/"]
+        if squashed and tip is not None:
+            await keep(marker, "final", tip)
+            held, places = tip, [marker.ref]
+        told = "--format=%(refname) %(objectname) %(worktreepath)"
+        output = await marker.refs.run("for-each-ref", f"--merged={held}", told, *places)
+        lines = output.stdout.decode("utf-8", "replace").splitlines()
+        found = [line.split(" ", 2) for line in lines]
+        free = [(ref, commit) for ref, commit, place in found if not place]
+        if tip is not None and (marker.ref, tip) in free:
+            self._markers.write(replace(marker, left=tip))
+        await marker.refs.delete(*free)
+        return await marker.tip() is None
 
 
-async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
-    """Clear away what was half-made, and the entry in git of a worktree that somebody deleted."""
-    path = markers.worktree(task_id)
-    common_dir = markers.intended(task_id)
-    if marker is not None and not marker.removed:
-        if os.path.lexists(path):
-            marker.require_present()
-        # From here on, whatever comes to be at the path is half-made.
-        markers.write(replace(marker, removed=True))
-    if common_dir is not None:
-        await clear_half_made(markers, task_id, common_dir)
-    elif marker is not None and not os.path.lexists(path):
-        await clear_half_made(markers, task_id, marker.common_dir)
-
-
-async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
-    """The branch and commit that new work starts from."""
+async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str, str]:
+    """What new work starts from, as it is called, and its commit: a branch first, then anything
+    that git takes for a commit."""
     refs = Refs.at(git, checkout)
-    if base is not None:
-        resolved = await refs.resolve(base)
-        if resolved is None:
-            text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
-            raise InvalidInput(text, hint="`git branch --all` lists what there is.")
-        return resolved
-    commit = await refs.head_commit()
+    if base is None:
+        commit = await refs.head_commit()
+        if commit is None:
+            text = f"The repository at {checkout.toplevel} has no commit yet."
+            hint = "Make a first commit: git add . && git commit -m 'Start'"
+            raise WorkspaceError(text, hint=hint)
+        return await refs.head_branch() or commit, commit
+    ref = branch_ref(base)
+    if ref is not None and (held := await refs.read(ref)) is not None:
+        return ref.removeprefix(BRANCHES), held
+    can_be = base and not base.startswith("-") and is_text(base)
+    commit = await refs.commit_of(base) if can_be else None
     if commit is None:
-        hint = "Make a first commit: git add . && git commit -m 'Start'"
-        raise WorkspaceError(f"The repository at {checkout.toplevel} has no commit yet.", hint=hint)
-    return Resolved(await refs.head_branch(), commit)
-
-
-async def clear_half_made(markers: Markers, task_id: str, common_dir: Path) -> None:
-    """Remove the remains of a worktree in which no agent ever ran."""
-    path = markers.worktree(task_id)
-    await asyncio.to_thread(_clear, path, common_dir)
-    (common_dir / f"{BRANCHES}{branch_of(task_id)}.lock").unlink(missing_ok=True)
+        text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
+        raise InvalidInput(text, hint="`git branch --all` lists what there is.")
+    return base, commit
 
 
 def _clear(path: Path, common_dir: Path) -> None:
@@ -101,50 +268,6 @@ def _clear(path: Path, common_dir: Path) -> None:
         is_its = not target or Path(target) == path / ".git"
         if (suffix == "" or suffix.isdigit()) and is_its:
             shutil.rmtree(admin)
-
-
-async def _plan(markers: Markers, task_id: str, directory: Path, wanted: str | None) -> Marker:
-    checkout = find_checkout(directory)
-    if checkout is None:
-        hint = "Run `git init` and commit there, or work in place."
-        raise WorkspaceError(f"{directory} is not in a git repository.", hint=hint)
-    base = await base_of(markers.shadows.git, checkout, wanted)
-    origin = await repository.read_work_tree(markers.shadows.git, checkout)
-    return Marker(
-        toplevel=markers.worktree(task_id),
-        gitdir=Path(),
-        common_dir=origin.common_dir,
-        object_format=origin.object_format,
-        settings=origin.settings,
-        ignore=origin.ignore,
-        task_id=task_id,
-        source=origin.toplevel,
-        branch=branch_of(task_id),
-        base=base.branch or wanted or base.commit,
-        base_commit=base.commit,
-        shadows=markers.shadows,
-    )
-
-
-async def _make(
-    markers: Markers, plan: Marker, copy: Sequence[str], link: Sequence[str], *, afresh: bool
-) -> Workspace:
-    markers.intend(plan.task_id, plan.common_dir)
-    start = await _place_branch(plan, afresh=afresh)
-    marker = await _check_out(plan, start, plan.branch, copy, link)
-    markers.write(marker)
-    markers.fulfilled(marker.task_id)
-    return marker.as_workspace(None if start == marker.base_commit else start)
-
-
-async def make_aside(
-    markers: Markers, name: str, of: Marker, commit: str, copy: Sequence[str], link: Sequence[str]
-) -> Workspace:
-    """A worktree of a commit of another one's repository, without a branch. It is never marked as
-    complete, so that whatever a crash leaves of it is cleared."""
-    markers.intend(name, of.common_dir)
-    plan = replace(of, task_id=name, toplevel=markers.worktree(name), removed=False)
-    return (await _check_out(plan, commit, None, copy, link)).as_workspace(commit)
 
 
 async def _check_out(
@@ -185,23 +308,6 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
         hint = "Rename it: git branch -m kapelle kapelle-old"
         raise WorkspaceError(text, hint=hint) from None
     return start
-
-
-async def reset_worktree(
-    markers: Markers, marker: Marker, name: str, base: str | None
-) -> Workspace:
-    """Put a worktree back to its base, or to another base."""
-    marker.make_ready()
-    # What the user allows may be other than when the worktree was made.
-    found = repository.checkout_at(marker.source)
-    tree = await repository.read_work_tree(marker.git, found) if found else marker
-    marker = goal = replace(marker, settings=tree.settings)
-    if base is not None:
-        resolved = await base_of(marker.git, marker, base)
-        goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
-    await restore_worktree(marker, name, goal.base_commit)
-    markers.write(goal)
-    return goal.as_workspace()
 
 
 async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
@@ -246,16 +352,13 @@ async def _restore_files(marker: Marker, commit: str) -> None:
         install_index(staging.index, marker.index)
 
 
-async def remove_worktree(markers: Markers, marker: Marker) -> None:
+async def _remove_worktree(marker: Marker) -> None:
     """Archive, verify the archive, and only then remove; the branch stays.
 
     What somebody put in the place of the worktree is not ours and stays as well.
     """
-    if marker.removed:
-        return
     if not marker.object_dir.is_dir() and not marker.present:
         # A person deleted both: there is neither anything to keep nor a place to keep it.
-        markers.write(replace(marker, removed=True))
         return
     marker.ensure_gitdir()
     if marker.present:
@@ -267,7 +370,6 @@ async def remove_worktree(markers: Markers, marker: Marker) -> None:
     if marker.present:
         await asyncio.to_thread(delete_directory, marker.toplevel, marker.inode)
     await asyncio.to_thread(shutil.rmtree, marker.gitdir)
-    markers.write(replace(marker, removed=True))
 
 
 async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
@@ -282,42 +384,3 @@ async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
     if content != await marker.objects.tree_of(held, remembered=False):
         hint = "See that nothing works there any more, then try again."
         raise WorkspaceError(f"{marker.toplevel} changed while it was being archived.", hint=hint)
-
-
-async def drop_empty_branch(marker: Marker) -> None:
-    """Delete the branch of a removed worktree when all that it holds is in its base."""
-    tip = await marker.tip()
-    if tip is not None and await marker.objects.is_ancestor(tip, marker.base_commit):
-        await marker.refs.delete((marker.ref, tip))
-
-
-async def drop_merged(markers: Markers, marker: Marker, into: str, *, squashed: bool) -> bool:
-    """Delete every reference to a removed worktree that a branch holds, if squashed its own branch,
-    which is archived; whether that is gone. A branch that somebody has checked out stays."""
-    target = branch_ref(into)
-    held = None if target is None else await marker.refs.read(target)
-    tip = await marker.tip()
-    if held is None or target == marker.ref:
-        return tip is None
-    places = [marker.ref, f"{ARCHIVE}{marker.task_id}/"]
-    if squashed and tip is not None:
-        await keep(marker, "final", tip)
-        held, places = tip, [marker.ref]
-    told = "--format=%(refname) %(objectname) %(worktreepath)"
-    output = await marker.refs.run("for-each-ref", f"--merged={held}", told, *places)
-    found = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
-    free = [(ref, commit) for ref, commit, place in found if not place]
-    if tip is not None and (marker.ref, tip) in free:
-        markers.write(replace(marker, left=tip))
-    await marker.refs.delete(*free)
-    return await marker.tip() is None
-
-
-async def recalled(
-    markers: Markers, task_id: str, directory: Path, known: Workspace
-) -> Marker | None:
-    """The marker of a removed worktree as its task or run remembers it."""
-    if known.base is None or known.base_commit is None or find_checkout(directory) is None:
-        return None
-    plan = await _plan(markers, task_id, directory, known.base_commit)
-    return replace(plan, base=known.base, removed=True, left=known.commit)

@@ -8,40 +8,20 @@ import fcntl
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.workspaces.checkout import Move, Mover, git_in, read_journal
-from kapelle.workspaces.git import inherited
+from kapelle.workspaces.git import Git, inherited
 from kapelle.workspaces.refs import owner_of, plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
+from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
 _STRIPES = 256
 _PATIENCE_S = 120.0
-
-
-class Locks:
-    """Locks by name, exclusive between tasks of this process and between processes."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._local: dict[str, asyncio.Lock] = {}
-
-    @asynccontextmanager
-    async def hold(self, kind: str, name: str) -> AsyncIterator[None]:
-        # Striped: lock files must never be deleted, so their number has to be bounded.
-        stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
-        async with self._local.setdefault(stripe, asyncio.Lock()):
-            descriptor = await _acquire(self._directory / stripe, name)
-            token = inherited.set((*inherited.get(), descriptor))
-            try:
-                yield
-            finally:
-                inherited.reset(token)
-                os.close(descriptor)
 
 
 async def _acquire(path: Path, name: str) -> int:
@@ -63,39 +43,73 @@ async def _acquire(path: Path, name: str) -> int:
 
 
 class Guard:
-    """The lock of an owner is always taken before the one for merging, and never two of owners."""
+    """What all that is done with worktrees works on, and the order in which it may be done.
 
-    def __init__(self, markers: Markers, home: Path) -> None:
-        self._markers = markers
+    The lock of an owner is always taken before the one for merging, and never two of owners.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        author_name: str,
+        author_email: str,
+        *,
+        executable: str = "git",
+        filters: Sequence[str] = (),
+    ) -> None:
+        home = home.absolute()
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Resolved, because git writes resolved paths and they are compared.
+        home = home.resolve()
+        empty_home = home / "git" / "empty"
+        empty_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._git = Git(executable, empty_home, author_name, author_email, filters)
+        self._shadows = Shadows(self._git, home)
+        self._markers = Markers(home / "worktrees", self._shadows)
         self._journals = home / "merges"
-        self.locks = Locks(home / "locks")
-
-    def alone(self, owner: str) -> AbstractAsyncContextManager[None]:
-        return self.locks.hold("task", plain_name(owner))
-
-    def merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
-        # Inherited by every git of a merge: once it is held, none of them is left.
-        return self.locks.hold("merge", str(common_dir))
+        self._locks = home / "locks"
+        self._local: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def known(self, owner: str) -> AsyncIterator[Marker]:
+    async def _hold(self, kind: str, name: str) -> AsyncIterator[None]:
+        """A lock by name, exclusive between tasks of this process and between processes."""
+        # Striped: lock files must never be deleted, so their number has to be bounded.
+        stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
+        async with self._local.setdefault(stripe, asyncio.Lock()):
+            descriptor = await _acquire(self._locks / stripe, name)
+            token = inherited.set((*inherited.get(), descriptor))
+            try:
+                yield
+            finally:
+                inherited.reset(token)
+                os.close(descriptor)
+
+    def _alone(self, owner: str) -> AbstractAsyncContextManager[None]:
+        return self._hold("task", plain_name(owner))
+
+    def _merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
+        # Inherited by every git of a merge: once it is held, none of them is left.
+        return self._hold("merge", str(common_dir))
+
+    @asynccontextmanager
+    async def _known(self, owner: str) -> AsyncIterator[Marker]:
         """Alone with what is to be archived; a merge into it that cannot be finished is no bar."""
-        async with self.alone(owner):
+        async with self._alone(owner):
             marker = self._markers.require(owner)
-            await self.try_to_settle(marker)
+            await self._try_to_settle(marker)
             yield marker
 
     @asynccontextmanager
-    async def standing(self, owner: str) -> AsyncIterator[Marker]:
+    async def _standing(self, owner: str) -> AsyncIterator[Marker]:
         """Alone with a worktree that is on the disk and not amid a merge."""
-        async with self.alone(owner):
+        async with self._alone(owner):
             marker = self._markers.require(owner)
             if marker.removed:
                 raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
             await self._settle(marker)
             yield marker
 
-    async def try_to_settle(self, marker: Marker | None) -> None:
+    async def _try_to_settle(self, marker: Marker | None) -> None:
         """Settle where a refusal can wait: commits will be refused, and a restore puts it right."""
         if marker is not None:
             with suppress(Conflict):
@@ -103,20 +117,20 @@ class Guard:
 
     async def _settle(self, marker: Marker) -> None:
         """Finish a merge into this worktree that a crash cut short: half of it is not work."""
-        mover = self.mover(marker)
+        mover = self._mover(marker)
         move = mover.pending()
         if move is not None and str(marker.toplevel) in move.toplevels:
-            async with self.merging(marker.common_dir):
+            async with self._merging(marker.common_dir):
                 await mover.recover()
 
     @asynccontextmanager
-    async def onto(self, branch: str) -> AsyncIterator[Marker | None]:
+    async def _onto(self, branch: str) -> AsyncIterator[Marker | None]:
         """Alone with the worktree that a branch of ours is checked out in, if there is one."""
         owner = owner_of(branch)
         if owner is None:
             yield None
             return
-        async with self.alone(owner):
+        async with self._alone(owner):
             marker = self._markers.read(owner)
             if marker is None or not marker.present:
                 yield None
@@ -130,11 +144,12 @@ class Guard:
                 raise Conflict(text, hint=hint)
             yield marker
 
-    def mover(self, tree: WorkTree) -> Mover:
-        return Mover(self._markers.shadows, tree, self._journals)
+    def _mover(self, tree: WorkTree) -> Mover:
+        return Mover(self._shadows, tree, self._journals)
 
     async def finish_merges(self) -> list[str]:
-        """Recover every journalled merge; one that cannot be raises after all were tried."""
+        """Complete or undo merges that a crash cut short; returns the owners they were of. One that
+        cannot be raises after all were tried."""
         finished, errors = [], []
         for path in sorted(self._journals.glob("*.json")):
             try:
@@ -153,12 +168,12 @@ class Guard:
         if found is None:
             return None
         common_dir, _ = found
-        async with self.merging(common_dir):
+        async with self._merging(common_dir):
             if not (common_dir / "objects").is_dir():
                 text = f"A merge into {common_dir} was cut short, and that is not there now."
                 raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)
-            mover = self.mover(await read_work_tree(self._markers.shadows.git, place))
+            mover = self._mover(await read_work_tree(self._git, place))
             move = mover.pending()
             await mover.recover()
         return move

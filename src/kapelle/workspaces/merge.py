@@ -7,9 +7,10 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
+from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
@@ -29,6 +31,8 @@ _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 _PIECE = 65_536
 _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
+# How long a branch that others move all the time is tried again, at least.
+_PATIENCE_S, _TRIES = 60.0, 20
 
 
 async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
@@ -37,11 +41,6 @@ async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, li
     output = await objects.run(*options, ours, theirs, ok=(0, 1))
     tree, *conflicts = output.fields
     return tree.decode(), conflicts if output.code == 1 else []
-
-
-def marked_files(top: Path, paths: Sequence[str]) -> list[str]:
-    """Those of the paths that are text files below the top and hold conflict markers."""
-    return [path for path in paths if any(_is_marked(top, name) for name in _spellings(path))]
 
 
 def _spellings(path: str) -> set[str]:
@@ -56,9 +55,11 @@ def _spellings(path: str) -> set[str]:
 def _is_marked(top: Path, path: str) -> bool:
     """Whether lines that begin, divide and end a conflict follow each other in a text file."""
     awaited = [rb"<<<<<<< ", rb"=======\r*\n?\Z", rb">>>>>>> "]
-    with ExitStack() as stack:
-        stream = open_inside(stack, top, path)
-        if stream is None or b"\0" in stream.read(_TELLING):
+    stream = open_inside(top, path)
+    if stream is None:
+        return False
+    with stream:
+        if b"\0" in stream.read(_TELLING):
             return False
         stream.seek(0)
         at_start = True
@@ -68,24 +69,6 @@ def _is_marked(top: Path, path: str) -> bool:
                 awaited.pop(0)
             at_start = piece.endswith(b"\n")
     return not awaited
-
-
-async def take_in(marker: Marker, mover: Mover, branch: str, message: str) -> list[str]:
-    """Merge the branch into the worktree; returns the paths in conflict.
-
-    A conflict is committed with its markers. While any of them stand, they are returned again and
-    nothing more is taken in on top of them.
-    """
-    await _require_branch(marker, branch)
-    await mover.recover()
-    for _ in range(_TAKE_IN_TRIES):
-        try:
-            tip = await _committed(marker, branch)
-            _, theirs = await _require_branch(marker, branch)
-            return await _merge_into_worktree(marker, mover, tip, theirs, message)
-        except RefMoved:
-            continue
-    raise GitError(f"{marker.branch} kept changing while {branch} was being taken in.")
 
 
 async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
@@ -111,7 +94,7 @@ async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
     objects = marker.objects
-    standing = await standing_conflicts(marker, tip)
+    standing = await _standing_conflicts(marker, tip)
     if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
         return standing
     tree, conflicts = await merged_tree(objects, tip, theirs)
@@ -120,7 +103,7 @@ async def _merge_into_worktree(
     return [shown_path(name) for name in conflicts]
 
 
-async def standing_conflicts(marker: Marker, tip: str) -> list[str]:
+async def _standing_conflicts(marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     objects = marker.objects
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
@@ -138,8 +121,14 @@ async def standing_conflicts(marker: Marker, tip: str) -> list[str]:
     return await _marked(marker, conflicts)
 
 
-async def _marked(marker: Marker, paths: list[str]) -> list[str]:
-    return await asyncio.to_thread(marked_files, marker.toplevel, paths)
+async def _marked(marker: Marker, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that are text files of the worktree and hold conflict markers."""
+
+    def found() -> list[str]:
+        tops = ((path, _spellings(path)) for path in paths)
+        return [path for path, names in tops if any(_is_marked(marker.toplevel, n) for n in names)]
+
+    return await asyncio.to_thread(found)
 
 
 # merge: a commit with both parents; squash: one commit of all; rebase: the commits one by one.
@@ -236,30 +225,6 @@ class Merger:
             raise MergeConflict(text, hint=self._way_out(found.base))
         return found
 
-    async def preview(self, ref: str, mover: Mover) -> MergePreview:
-        """How it would go, without moving anything."""
-        marker, found, problem = self.marker, await self.candidate(ref), None
-        dirty = await mover.dirty(marker, ref, found.old, found.new)
-        try:
-            if not dirty:
-                await mover.require_clean(marker, ref, found.old, found.new)
-        except Conflict as error:
-            problem = error.message
-        sides = f"{found.old}...{await tip_of(marker)}"
-        output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
-        behind, ahead = map(int, output.line.split())
-        return MergePreview(
-            id=marker.task_id,
-            base=found.base,
-            ahead=ahead,
-            behind=behind,
-            already=found.new == found.old and not found.conflicts,
-            conflicts=[shown_path(name) for name in found.conflicts],
-            dirty=[shown_path(name) for name in dirty],
-            check_again=found.is_other,
-            problem=problem,
-        )
-
     async def _rebase(
         self, old: str, tip: str, person: Mapping[str, str]
     ) -> tuple[str, list[bytes]]:
@@ -318,3 +283,115 @@ class Merger:
             text = f"The branch {self.marker.branch} holds commits that were not verified."
             hint = f"{again}`kapelle merge --force {owner}` merges them as they are."
             raise Conflict(text, hint=hint)
+
+
+class Merges(Guard):
+    """Merges of owners' branches, and into them."""
+
+    async def take_in(
+        self, owner: str, branch: str, message: str, *, as_base: bool = False
+    ) -> list[str]:
+        """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
+
+        What is uncommitted is committed first. A conflict is committed with its markers, so that it
+        can be resolved in ordinary files; while any of them stand, they are returned again and
+        nothing more is taken in. As the base, what was merged is what the owner's work is told from
+        afterwards.
+        """
+        async with self._standing(owner) as marker, self._merging(marker.common_dir):
+            mover = self._mover(marker)
+            await _require_branch(marker, branch)
+            await mover.recover()
+            for _ in range(_TAKE_IN_TRIES):
+                try:
+                    tip = await _committed(marker, branch)
+                    _, theirs = await _require_branch(marker, branch)
+                    conflicts = await _merge_into_worktree(marker, mover, tip, theirs, message)
+                    break
+                except RefMoved:
+                    continue
+            else:
+                text = f"{marker.branch} kept changing while {branch} was being taken in."
+                raise GitError(text)
+            if as_base:
+                ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")
+                base = (await marker.objects.run("merge-base", *ends)).line
+                self._markers.write(replace(marker, base_commit=base))
+            return conflicts
+
+    async def unresolved(self, owner: str) -> list[str]:
+        """The files in which conflicts of the last branch that was taken in are left."""
+        async with self._standing(owner) as marker:
+            return await _standing_conflicts(marker, await tip_of(marker))
+
+    async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
+        """Those of the paths that are text files of the worktree and hold conflict markers."""
+        async with self._standing(owner) as marker:
+            marker.require_present()
+            return await _marked(marker, paths)
+
+    async def merge(
+        self,
+        owner: str,
+        into: str | None,
+        message: str,
+        *,
+        expected: str | None = None,
+        style: Style = "merge",
+        by_person: bool = False,
+        verify: Callable[[Candidate], Awaitable[None]] | None = None,
+    ) -> Merge:
+        """Merge the owner's branch into a branch, by default the one it was made from.
+
+        When the branch does not hold the expected commit, nothing is merged. verify is called, with
+        no lock held, for files that are not those of the branch; if it raises, nothing is merged.
+        """
+        marker = self._markers.require(owner)
+        merger = Merger(marker, message, expected, style, by_person)
+        ref = await merger.target(marker.base if into is None else into)
+        target = ref.removeprefix(BRANCHES)
+        began = time.monotonic()
+        for number in count():
+            mover, found = self._mover(marker), None
+            if verify is not None:
+                found = await merger.require_candidate(ref)
+                if found.is_other:
+                    # Minutes of checks are of no use where the move will be refused.
+                    await mover.require_clean(marker, ref, found.old, found.new)
+                    await verify(found)
+            try:
+                async with self._onto(target) as standing, self._merging(marker.common_dir):
+                    found = found or await merger.require_candidate(ref)
+                    return await merger.move(found, mover, standing)
+            except RefMoved:
+                if number >= _TRIES and time.monotonic() - began > _PATIENCE_S:
+                    break
+                await asyncio.sleep(0.01 * min(number, _TRIES))
+        raise Conflict(f"{target} kept moving.", hint="Merge again later.")
+
+    async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
+        """How a merge of the owner's branch would go."""
+        marker = self._markers.require(owner)
+        merger = Merger(marker, "", None)
+        ref = await merger.target(marker.base if into is None else into)
+        mover, found, problem = self._mover(marker), await merger.candidate(ref), None
+        dirty = await mover.dirty(marker, ref, found.old, found.new)
+        try:
+            if not dirty:
+                await mover.require_clean(marker, ref, found.old, found.new)
+        except Conflict as error:
+            problem = error.message
+        sides = f"{found.old}...{await tip_of(marker)}"
+        output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
+        behind, ahead = map(int, output.line.split())
+        return MergePreview(
+            id=marker.task_id,
+            base=found.base,
+            ahead=ahead,
+            behind=behind,
+            already=found.new == found.old and not found.conflicts,
+            conflicts=[shown_path(name) for name in found.conflicts],
+            dirty=[shown_path(name) for name in dirty],
+            check_again=found.is_other,
+            problem=problem,
+        )

@@ -2,7 +2,6 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
@@ -54,14 +53,6 @@ def is_text(name: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """A base as given: the branch if it is one, and its present commit."""
-
-    branch: str | None
-    commit: str
-
-
 class Refs(Place):
     """The references of one repository, and the HEAD of one of its git directories."""
 
@@ -86,16 +77,6 @@ class Refs(Place):
             return held
         output = await self.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
         return output.line or None
-
-    async def resolve(self, base: str) -> Resolved | None:
-        """What a person means by base: a branch first, then anything git takes for a commit."""
-        ref = branch_ref(base)
-        if ref is not None and (commit := await self.read(ref)) is not None:
-            return Resolved(ref.removeprefix(BRANCHES), commit)
-        if not base or base.startswith("-") or not is_text(base):
-            return None
-        commit = await self.commit_of(base)
-        return None if commit is None else Resolved(None, commit)
 
     async def commit_of(self, revision: str) -> str | None:
         """The full id of the commit that a revision means, or None."""

@@ -159,10 +159,10 @@ def small_file(path: Path, most: int) -> bytes | None:
         return stream.read(most) if os.fstat(stream.fileno()).st_size <= most else None
 
 
-def open_file(path: Path) -> BinaryIO | None:
+def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None:
     """A regular file that is no link, to be read; None for anything else."""
     try:
-        file = files.open_regular(str(path))
+        file = files.open_regular(str(path), directory)
     except OSError:
         return None
     return None if file is None else os.fdopen(file, "rb")

@@ -17,7 +17,7 @@ from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git
+from kapelle.workspaces.git import Git, Memory
 from kapelle.workspaces.index import Staging
 from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
 from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
@@ -224,13 +224,8 @@ class Heads:
     parent: str
 
 
-# What a marker file says, by its names there.
-_NAMES = {"toplevel": "path", "source": "toplevel"}
-_STORED = {
-    _NAMES.get(item.name, item.name): item.name for item in fields(Marker) if item.name != "shadows"
-}
-
-
+# What a marker file says.
+_STORED = [item.name for item in fields(Marker) if item.name != "shadows"]
 _MOST_RECALLED = 100
 
 
@@ -241,7 +236,7 @@ class Markers:
         self.directory = directory
         self.shadows = shadows
         # Of removed worktrees without a marker, the ones that were asked for last.
-        self._recalled: dict[str, Marker] = {}
+        self._recalled = Memory[str, Marker](_MOST_RECALLED)
 
     def worktree(self, task_id: str) -> Path:
         return self.directory / plain_name(task_id)
@@ -259,7 +254,7 @@ class Markers:
             return self._recalled.get(task_id)
         try:
             stored = json.loads(text)
-            values = {_STORED[name]: value for name, value in stored.items() if name in _STORED}
+            values = {name: stored[name] for name in _STORED}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
             for name in ("source", "common_dir", "gitdir"):
@@ -278,15 +273,12 @@ class Markers:
 
     def write(self, marker: Marker) -> None:
         self._recalled.pop(marker.task_id, None)
-        values = {name: getattr(marker, attribute) for name, attribute in _STORED.items()}
+        values = {name: getattr(marker, name) for name in _STORED}
         write_durably(self._marker(marker.task_id), json.dumps(values, indent=1, default=str))
 
     def recall(self, marker: Marker) -> None:
         """Know a removed worktree for a while without its marker, which was forgotten."""
-        self._recalled.pop(marker.task_id, None)
         self._recalled[marker.task_id] = marker
-        if len(self._recalled) > _MOST_RECALLED:
-            del self._recalled[next(iter(self._recalled))]
 
     def forget(self, task_id: str) -> None:
         self._recalled.pop(task_id, None)
@@ -323,10 +315,5 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def _put_pointer(path: Path, text: str) -> None:
-    if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
-        return
-    fresh = path.with_name(f"{path.name}.kapelle")
-    fresh.unlink(missing_ok=True)
-    with fresh.open("xb") as stream:  # never through a link that is planted under this name
-        stream.write(os.fsencode(text))
-    fresh.replace(path)
+    if path.is_symlink() or read_pointer(path) != text.rstrip("\n"):
+        files.replace(str(path), os.fsencode(text))

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
-_MOST_SAID, _MOST_PAGES, _ROWS = 500, 100, 100
-MOST_LOG = 20_000
+_MOST_SAID, _MOST_PAGES = 500, 100
+_MOST_LOG = 20_000
+MOST_LOGS = 5
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -64,6 +65,8 @@ class Forge(ABC):
     """One repository at a forge, with a person's own token."""
 
     kind = ""
+    # How much of a list is told at once.
+    _rows = 100
 
     def __init_subclass__(cls) -> None:
         for name in Forge.__abstractmethods__ & vars(cls).keys():
@@ -126,23 +129,29 @@ class Forge(ABC):
         except ValueError:
             raise Unavailable(f"{self.host} answered no JSON. It is tried again.") from None
 
-    async def every(self, path: str) -> list[Any]:
-        """All rows of a list, page after page."""
+    async def every(self, path: str, key: str = "") -> list[Any]:
+        """All rows of a list, page after page; of one with a key, those that are under it, of which
+        it tells how many there are."""
         rows: list[Any] = []
         for page in range(1, _MOST_PAGES):
-            found = await self.call("GET", f"{path}?per_page={_ROWS}&page={page}")
-            rows += [row for row in found if row not in rows]
-            if len(found) != _ROWS:  # fewer, or all at once
+            size = f"per_page={self._rows}&limit={self._rows}&page={page}"
+            told = await self.call("GET", f"{path}{'&' if '?' in path else '?'}{size}")
+            found = told[key] if key else told
+            fresh = [row for row in found if row not in rows]
+            rows += fresh
+            is_last = len(rows) >= told["total_count"] if key else len(found) != self._rows
+            if is_last or not fresh:
                 break
         return rows
 
-    async def text(self, path: str) -> str:
-        """The end of a log; empty if it cannot be had, for what failed has failed without it."""
-        try:
+    async def log_of(self, name: str, path: str, instead: str = "") -> str:
+        """The end of a job's log below its name; of one that cannot be had, what there is instead,
+        for what failed has failed without it."""
+        told = ""
+        with suppress(ForgeError, Unavailable):
             told = (await self._answer("GET", f"{self._url}/{path}")).text
-        except (ForgeError, Unavailable):
-            return ""
-        return self.clean(told[-10 * MOST_LOG :])[-MOST_LOG:]
+        told = self.clean(told[-10 * _MOST_LOG :])[-_MOST_LOG:] or instead
+        return f"\n== {name}\n{told.rstrip()}\n"
 
     async def _answer(self, method: str, url: str, body: Any = None) -> "httpx2.Response":
         import httpx2  # it costs the daemon's start too much

@@ -7,14 +7,13 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
 
 _BAD = {
     "failure", "cancelled", "timed_out", "action_required", "startup_failure", "error", "stale",
     "warning",
 }  # fmt: skip
 _ENDED = {"success", "neutral", "skipped"}
-_MOST_LOGS, _MOST_PAGES = 5, 100
 _READY = "markPullRequestReadyForReview"
 _DRAFT = "convertPullRequestToDraft"
 
@@ -56,20 +55,14 @@ class GitHub(Forge):
         return self._read(await self.call("PATCH", path, {"body": wanted.text}))
 
     async def verdict(self, commit: str) -> Verdict:
-        runs: list[Any] = []
-        for page in range(1, _MOST_PAGES):
-            query = f"check-runs?per_page=100&page={page}"
-            found = await self.call("GET", f"{self._path}/commits/{commit}/{query}")
-            runs += found["check_runs"]
-            if len(runs) >= found["total_count"] or not found["check_runs"]:
-                break
+        runs = await self.every(f"{self._path}/commits/{commit}/check-runs", "check_runs")
         status = await self.call("GET", f"{self._path}/commits/{commit}/status?per_page=100")
         bad, log = [run for run in runs if run["conclusion"] in _BAD], ""
-        for run in bad[:_MOST_LOGS]:
-            told = await self.text(f"{self._path}/actions/jobs/{run['id']}/logs")
+        for run in bad[:MOST_LOGS]:
             output = run.get("output") or {}
-            told = told or "\n".join(filter(None, (output.get("summary"), output.get("text"))))
-            log += f"\n== {run['name']}\n{told.rstrip()}\n"
+            told = "\n".join(filter(None, (output.get("summary"), output.get("text"))))
+            path = f"{self._path}/actions/jobs/{run['id']}/logs"
+            log += await self.log_of(run["name"], path, told)
         said = [f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}" for run in bad]
         ends = [run["conclusion"] for run in runs]
         return _verdict([one.strip() for one in said], log, ends, status)
@@ -97,18 +90,12 @@ class Gitea(GitHub):
 
     kind = "gitea"
     _places = ("issues",)
+    _rows = 50
     _MARK = "WIP: "
 
     async def find(self, branch: str) -> PullRequest | None:
-        for page in range(1, _MOST_PAGES):
-            query = f"state=open&limit=50&page={page}"
-            found = await self.call("GET", f"{self._path}/pulls?{query}")
-            for one in map(self._read, found):
-                if one.branch == branch:
-                    return one
-            if len(found) < 50:
-                break
-        return None
+        found = await self.every(f"{self._path}/pulls?state=open")
+        return next((one for one in map(self._read, found) if one.branch == branch), None)
 
     async def open(self, wanted: Wanted) -> PullRequest:
         title = f"{self._MARK * wanted.draft}{wanted.title}"
@@ -132,9 +119,9 @@ class Gitea(GitHub):
             path = f"{self._path}/actions/runs"
             for run in (await self.call("GET", f"{path}?head_sha={commit}"))["workflow_runs"]:
                 jobs = (await self.call("GET", f"{path}/{run['id']}/jobs"))["jobs"]
-                for job in [job for job in jobs if job["conclusion"] in _BAD][:_MOST_LOGS]:
-                    told = await self.text(f"{self._path}/actions/jobs/{job['id']}/logs")
-                    log += f"\n== {job['name']}\n{told.rstrip()}\n"
+                for job in [job for job in jobs if job["conclusion"] in _BAD][:MOST_LOGS]:
+                    where = f"{self._path}/actions/jobs/{job['id']}/logs"
+                    log += await self.log_of(job["name"], where)
         return log
 
     def _read(self, told: Any) -> PullRequest:

@@ -6,10 +6,9 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
 
 _MARK = "Draft: "
-_MOST_LOGS = 5
 _STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
 _VERDICTS: dict[str, Literal["none", "passed"]] = {"success": "passed", "skipped": "none"}
 _FAILED = {"failed", "canceled"}
@@ -55,9 +54,8 @@ class GitLab(Forge):
         path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed&per_page=100"
         log = f"pipeline {last['id']}: {last['status']} {last.get('web_url') or ''}\n"
         with suppress(ForgeError, Unavailable):  # it failed, whether its logs can be had or not
-            for job in (await self.call("GET", path))[:_MOST_LOGS]:
-                told = await self.text(f"{self._path}/jobs/{job['id']}/trace")
-                log += f"\n== {job['name']}\n{told.rstrip()}\n"
+            for job in (await self.call("GET", path))[:MOST_LOGS]:
+                log += await self.log_of(job["name"], f"{self._path}/jobs/{job['id']}/trace")
         return Verdict("failed", log)
 
     async def comments(self, number: int) -> list[Comment]:
