@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO
 
 from kapelle.client.address import Address
 from kapelle.client.http import listens
@@ -29,28 +28,15 @@ def ensure_daemon(home: Home) -> None:
         problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
         advice = "Set KAPELLE_HOME to a directory of your own."
         raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
-    deadline = time.monotonic() + START_TIMEOUT_S
-    # Starting is dear, so the others wait for the first one instead of starting in vain.
     with open(home.root / "start.lock", "ab") as lock:
-        while not _taken(lock):
-            if listens(Address(home)):
-                return
-            if time.monotonic() > deadline:
-                raise _failed(home, "did not answer in time", [])
-            time.sleep(PAUSE_S)
+        # Starting is dear, so the others wait for the first one instead of starting in vain.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not listens(Address(home)):
-            _start(home, deadline)
+            _start(home)
 
 
-def _taken(lock: IO[bytes], how: int = fcntl.LOCK_EX) -> bool:
-    try:
-        fcntl.flock(lock, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _start(home: Home, deadline: float) -> None:
+def _start(home: Home) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
     log_began_at = home.log.stat().st_size if home.log.exists() else 0
     process = _launch(home)
     while time.monotonic() < deadline:
@@ -70,9 +56,13 @@ def lock_holder(home: Home) -> int | None:
     """The process that holds the home's lock, as only a daemon does."""
     try:
         with home.lock.open("rb") as lock:
-            return None if _taken(lock, fcntl.LOCK_SH) else int(lock.read())
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
     except (OSError, ValueError):
-        return None
+        pass
+    return None
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:

@@ -1,25 +1,26 @@
-"""`kapelle.connect()`: everything that the daemon offers to programs, typed."""
+"""`kapelle.connect()` and `kapelle.connect_async()`: all that the daemon offers, typed."""
+# What a method without a body does is said by its decorator.
+# mypy: disable-error-code="empty-body"
 
 import builtins
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import date
 from typing import Any, Self
-from urllib.parse import quote
 
 from kapelle.client.address import Address
 from kapelle.client.http import Connection
-from kapelle.client.work import (
+from kapelle.client.request import (
+    Awaited,
     Directory,
+    Method,
     Resources,
-    Runs,
-    Schedules,
     Stream,
-    T,
-    Tasks,
     absolute,
     read,
+    request,
 )
+from kapelle.client.work import Runs, Schedules, Tasks
 from kapelle.domain.learning import Learning
 from kapelle.domain.lock import Lock, LocksView
 from kapelle.domain.note import Note, NotesChanged
@@ -52,12 +53,20 @@ def connect(
     return Client(Address.given(url, token, home), start=start)
 
 
-_MORE_S = 30  # for the way there and back, beyond what the daemon waits
+def connect_async(
+    url: str | None = None,
+    token: str | None = None,
+    home: Directory | None = None,
+    start: bool = True,
+) -> "AsyncClient":
+    """A client for programs that use asyncio, with the parameters of `kapelle.connect()`."""
+    return AsyncClient(Address.given(url, token, home), start=start)
 
 
 class Notes(Resources):
     """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
 
+    @request("post", "/notes")
     def put(
         self,
         key: str,
@@ -67,24 +76,23 @@ class Notes(Resources):
         expected_version: int | None = None,
     ) -> Note:
         """Write a note; with expected_version Conflict if somebody wrote it meanwhile."""
-        body = {"key": key, "value": value, "scope": scope, "expected_version": expected_version}
-        return self._post(Note, "/notes", body)
 
+    @request("get", "/notes/entry")
     def get(self, key: str, scope: str | None = None) -> Note:
         """One note with its value and version."""
-        return self._get(Note, "/notes/entry", {"key": key, "scope": scope})
 
+    @Method
     def list(self, prefix: str = "", scope: str | None = None) -> list[Note]:
         """The notes whose keys begin with a prefix, without what they say."""
         return [*self._pages("/notes", Note, {"prefix": prefix, "scope": scope})]
 
+    @request("delete", "/notes")
     def delete(
         self, key: str, scope: str | None = None, *, expected_version: int | None = None
     ) -> Note:
         """Delete a note; whoever watches it is told."""
-        query = {"key": key, "scope": scope, "expected_version": expected_version}
-        return read(Note, self._connection.delete("/notes", query), "/notes")
 
+    @request("get", "/notes/watch")
     def watch(
         self,
         *keys: str,
@@ -96,14 +104,12 @@ class Notes(Resources):
     ) -> NotesChanged:
         """Wait until all keys, or something under the prefix, are there, changed or equal a value;
         met is false when time was up before."""
-        what = {"keys": keys, "prefix": prefix, "scope": scope, "equals": equals, "after": after}
-        query = {**what, "timeout_s": timeout_s}
-        return self._get(NotesChanged, "/notes/watch", query, timeout_s + _MORE_S)
 
 
 class Locks(Resources):
     """Every lock of a daemon, taken and released as a person does."""
 
+    @request("post", "/locks")
     def take(
         self,
         paths: Sequence[str],
@@ -115,35 +121,32 @@ class Locks(Resources):
     ) -> LocksView:
         """Hold paths of a checkout, all or none, or renew that; held is false while others hold
         them."""
-        what = {"paths": [*paths], "directory": absolute(directory), "reason": reason}
-        body = {**what, "ttl_s": ttl_s, "timeout_s": timeout_s}
-        return self._post(LocksView, "/locks", body, timeout_s + _MORE_S)
 
+    @request("get", "/locks")
     def list(self, directory: Directory | None = None) -> list[Lock]:
         """Who holds and who waits for which paths, of one checkout or of all."""
-        query = {"directory": None if directory is None else absolute(directory)}
-        return self._get(builtins.list[Lock], "/locks", query)
 
+    @request("post", "/locks/release")
     def release(self, paths: Sequence[str] = (), directory: Directory = ".") -> builtins.list[Lock]:
         """Release those that are named, whoever holds them, or all of one's own."""
-        body = {"paths": [*paths], "directory": absolute(directory)}
-        return self._post(builtins.list[Lock], "/locks/release", body)
 
 
 class Learnings(Resources):
     """Every learning of a daemon."""
 
+    @Method
     def add(self, /, title: str, content: str, **fields: Any) -> Learning:
         """Keep something that later tasks should know; every field of LearningSpec is a keyword."""
         body = {"title": title, "content": content, **fields}
         if body.get("scope") != "global" and not body.get("project"):
             body["directory"] = absolute(body.get("directory") or ".")
-        return self._post(Learning, "/learnings", body)
+        return read(Learning, self._connection.post("/learnings", body), "/learnings")
 
+    @request("get", "/learnings/{id}")
     def get(self, id: str) -> Learning:
         """One learning, by its id or any unique beginning of it."""
-        return self._get(Learning, f"/learnings/{id}")
 
+    @Method
     def list(
         self,
         query: str | None = None,
@@ -158,37 +161,26 @@ class Learnings(Resources):
         only = {"query": query, "project": project, "directory": place, "tag": tag}
         return [*self._pages("/learnings", Learning, {**only, "status": status})]
 
+    @request("put", "/learnings/{id}")
     def edit(self, /, id: str, **changes: Any) -> Learning:
         """Change what is given: title, content, tags, scope, project."""
-        return read(Learning, self._connection.put(f"/learnings/{id}", changes), "/learnings")
 
+    @request("delete", "/learnings/{id}")
     def delete(self, id: str) -> Learning:
         """Delete a learning; returns what it was."""
-        return read(Learning, self._connection.delete(f"/learnings/{id}"), "/learnings")
 
 
-class Client(Resources):
-    """A daemon, as programs use it; close it, or use it in a with statement."""
+class Daemon(Resources):
+    """What both clients offer besides their parts."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
         super().__init__(Connection(address, autostart=start))
-        self.tasks = Tasks(self._connection)
-        self.runs = Runs(self._connection)
-        self.schedules = Schedules(self._connection)
-        self.notes = Notes(self._connection)
-        self.locks = Locks(self._connection)
-        self.learnings = Learnings(self._connection)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
+    @Method
     def close(self) -> None:
-        """End the connections; the daemon and its work go on."""
-        self._connection.close()
+        """Nothing stays open between two calls, so there is nothing to end."""
 
+    @Method
     def events(
         self,
         *,
@@ -207,15 +199,16 @@ class Client(Resources):
             for event in events:
                 yield read(Event, event.data, "/events")
 
+    @Method
     def questions(self) -> list[Question]:
         """All that tasks and runs ask of people, the oldest first."""
         return read(list[Question], self._connection.get("/questions")["questions"], "/questions")
 
+    @request("post", "/questions/{token}/answer")
     def answer(self, token: str, answer: str) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id."""
-        path = f"/questions/{quote(token, safe='')}/answer"
-        return self._post(Question, path, {"answer": answer})
 
+    @request("get", "/search")
     def search(
         self,
         query: str,
@@ -226,36 +219,29 @@ class Client(Resources):
         limit: int = 20,
     ) -> SearchView:
         """Words in all that was asked, said and done, learnt and noted."""
-        only = {"kind": kind, "task": task, "project": project, "limit": limit}
-        return self._get(SearchView, "/search", {"query": query, **only})
 
+    @request("get", "/patterns")
     def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
-        return self._listed(PatternView, "/patterns", directory)
 
+    @request("get", "/agents")
     def agents(self, directory: Directory | None = None) -> list[AgentView]:
         """The agents that a task in a directory may use, with their logins and pauses."""
-        return self._listed(AgentView, "/agents", directory)
 
+    @request("get", "/trust")
     def trusted(self, directory: Directory | None = None) -> list[TrustView]:
         """Every repository that was trusted; with a directory that of its own, trusted or not."""
-        return self._listed(TrustView, "/trust", directory)
 
-    def _listed(self, kind: type[T], path: str, directory: Directory | None) -> list[T]:
-        query = {"directory": None if directory is None else absolute(directory)}
-        return self._get(list[kind], path, query)  # type: ignore[valid-type]
-
+    @request("post", "/trust")
     def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
         was looked at is another."""
-        body = {"directory": absolute(directory), "digest": digest}
-        return self._post(TrustView, "/trust", body)
 
+    @request("delete", "/trust")
     def untrust(self, directory: Directory) -> TrustView:
         """Trust a repository no more."""
-        query = {"directory": absolute(directory)}
-        return read(TrustView, self._connection.delete("/trust", query), "/trust")
 
+    @request("get", "/usage")
     def usage(
         self,
         by: By = "agent",
@@ -269,21 +255,75 @@ class Client(Resources):
         run: str | None = None,
     ) -> UsageReport:
         """What the attempts used that started in a time; a day, a datetime or ISO text."""
-        query = {
-            "by": by,
-            "since": since.isoformat() if isinstance(since, date) else since,
-            "until": until.isoformat() if isinstance(until, date) else until,
-            **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
-        }
-        return self._get(UsageReport, "/usage", query)
 
+    @request("post", "/prune", timeout=3600)
     def prune(
         self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
     ) -> PruneView:
         """Put away now what has ended: by the settings, or what is merged, or older than that."""
-        body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
-        return self._post(PruneView, "/prune", body, 3600)
 
+    @request("get", "/daemon")
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""
-        return self._get(DaemonView, "/daemon")
+
+
+class Client(Daemon):
+    """A daemon, as programs use it; close it, or use it in a with statement."""
+
+    def __init__(self, address: Address, *, start: bool = True) -> None:
+        super().__init__(address, start=start)
+        self.tasks = Tasks(self._connection)
+        self.runs = Runs(self._connection)
+        self.schedules = Schedules(self._connection)
+        self.notes = Notes(self._connection)
+        self.locks = Locks(self._connection)
+        self.learnings = Learnings(self._connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to end."""
+
+
+class AsyncTasks(Awaited, Tasks):
+    """Every task of a daemon."""
+
+
+class AsyncRuns(Awaited, Runs):
+    """Every run of a daemon."""
+
+
+class AsyncSchedules(Awaited, Schedules):
+    """Every schedule of a daemon."""
+
+
+class AsyncNotes(Awaited, Notes):
+    """Every note of a daemon."""
+
+
+class AsyncLocks(Awaited, Locks):
+    """Every lock of a daemon."""
+
+
+class AsyncLearnings(Awaited, Learnings):
+    """Every learning of a daemon."""
+
+
+class AsyncClient(Awaited, Daemon):
+    """A daemon, as asynchronous programs use it; close it, or use it in a with statement."""
+
+    def __init__(self, address: Address, *, start: bool = True) -> None:
+        super().__init__(address, start=start)
+        self.tasks = AsyncTasks(self._connection)
+        self.runs = AsyncRuns(self._connection)
+        self.schedules = AsyncSchedules(self._connection)
+        self.notes = AsyncNotes(self._connection)
+        self.locks = AsyncLocks(self._connection)
+        self.learnings = AsyncLearnings(self._connection)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """There is nothing to end."""

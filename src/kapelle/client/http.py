@@ -1,12 +1,10 @@
 """HTTP to the daemon: requests and event streams that outlast its restarts.
 
 The command line uses it as it is and gets plain JSON; client.py makes typed answers of it.
-Importing it costs little: http.client would bring all that e-mail and TLS need.
 """
 
 import json
 import os
-import select
 import socket
 import threading
 import time
@@ -15,6 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,8 +27,6 @@ TIMEOUT_S = 60.0
 STREAM_SILENCE_S = 90.0
 RETURN_S = 10.0
 PAUSE_S = 0.2
-# The daemon closes a quiet connection after 5 s; one that is older than this is not used again.
-KEEP_S = 2.0
 TRIES = 4
 EVENT_STREAM = "text/event-stream"
 
@@ -85,131 +83,44 @@ class ServerEvent:
     id: str | None
 
 
-class Response:
-    """An answer, whose body is read as it comes; headers have their names in lower case."""
+class UnixConnection(HTTPConnection):
+    """HTTP over the socket of a home."""
 
-    def __init__(self, stream: Any, sock: Any = None) -> None:
-        self._stream, self.sock = stream, sock
-        version, status, self.reason = (*self._line().split(None, 2), "", "", "")[:3]
-        if not version.startswith("HTTP/1") or not status.isdecimal():
-            raise ConnectionError("this is not HTTP")
-        self.status = int(status)
-        self.headers: dict[str, str] = {}
-        while line := self._line():
-            name, _, value = line.partition(":")
-            self.headers[name.strip().lower()] = value.strip()
-        self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
-        length = self.headers.get("content-length", "0" if self.status == 204 else "")
-        # How much of the body, or of this piece of it, is to come; -1 is up to the end.
-        self._left = 0 if self._chunked else int(length) if length.isdecimal() else -1
-        self._ended = not self._chunked and self._left == 0
-
-    @property
-    def is_read(self) -> bool:
-        """Whether another request may follow."""
-        return self._ended and self.headers.get("connection", "").lower() != "close"
-
-    def read(self) -> bytes:
-        return b"".join(iter(lambda: self.read1(1 << 20), b""))
-
-    def read1(self, most: int) -> bytes:
-        """What has come of the body, at least a byte; nothing at its end."""
-        if self._chunked and self._left == 0 and not self._ended:
-            self._left = int(self._line().partition(";")[0] or "0", 16)
-            if self._left == 0:
-                self._ended = not self._line()
-        if self._ended:
-            return b""
-        block = self._stream.read1(most if self._left < 0 else min(most, self._left))
-        if not block and self._left > 0:
-            raise ConnectionError("the answer breaks off")
-        self._left -= len(block) if self._left > 0 else 0
-        if self._left == 0 and self._chunked:
-            self._line()  # each piece ends with a line break
-        elif not block or self._left == 0:
-            self._ended = True
-        return bytes(block)
-
-    def _line(self) -> str:
-        line = self._stream.readline(65_536)
-        if not line.endswith(b"\n"):
-            raise ConnectionError("the answer breaks off")
-        return str(line, "latin-1").rstrip("\r\n")
-
-
-class Channel:
-    """A socket over which requests go one after another, without proxies of the environment."""
-
-    def __init__(self, address: Address, timeout: float) -> None:
-        self._address, self._timeout = address, timeout
-        self.sock: Any = None
-        self._stream: Any = None
-        self.scheme, self.host, self.port = "http", "localhost", None
-        if address.url is not None:
-            self.scheme, self.host, self.port = address.parts()
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
 
     def connect(self) -> None:
-        try:
-            if self._address.url is None:
-                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                self.sock.settimeout(self._timeout)
-                self.sock.connect(str(self._address.home.socket))
-            else:
-                port = self.port or (443 if self.scheme == "https" else 80)
-                self.sock = socket.create_connection((self.host, port), self._timeout)
-            if self.scheme == "https":
-                import ssl
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
-                context = ssl.create_default_context()
-                self.sock = context.wrap_socket(self.sock, server_hostname=self.host)
-        except BaseException:
-            self.close()
-            raise
-        self._stream = self.sock.makefile("rb")
 
-    def close(self) -> None:
-        for part in (self._stream, self.sock):
-            if part is not None:
-                part.close()
-        self._stream = self.sock = None
-
-    def request(
-        self, method: str, where: str, content: bytes | None, headers: dict[str, str]
-    ) -> Response:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        given = {"Host": f"{host}:{self.port}" if self.port else host, **headers}
-        if content is not None:
-            given["Content-Length"] = str(len(content))
-        lines = [f"{method} {where} HTTP/1.1", *(f"{key}: {text}" for key, text in given.items())]
-        if any("\r" in line or "\n" in line for line in lines):
-            raise InvalidInput("A header of one line is wanted, without line breaks.")
-        head = "\r\n".join([*lines, "", ""]).encode("utf-8")
-        self.sock.sendall(head + (content or b""))
-        return Response(self._stream, self.sock)
+def channel(address: Address, timeout: float) -> HTTPConnection:
+    """A connection that is not open yet, over which requests go one after another."""
+    if address.url is None:
+        return UnixConnection(str(address.home.socket), timeout)
+    scheme, host, port = address.parts()
+    return (HTTPSConnection if scheme == "https" else HTTPConnection)(host, port, timeout=timeout)
 
 
 class Connection:
     """Requests to one daemon, which is started when it is not there unless told otherwise.
 
-    Threads may share it. A socket is kept for a moment and used again.
+    Threads may share it: each request has a socket of its own.
     """
 
     def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
         self.address = address or Address.given()
         self._autostart = autostart and self.address.url is None
-        self._idle: list[tuple[float, Channel]] = []
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop()[1].close()
 
     def get(self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S) -> Any:
         return json.loads(self.get_bytes(path, query, timeout)[0])
 
     def get_bytes(
         self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S
-    ) -> tuple[bytes, dict[str, str]]:
-        """A body as it came, and its headers in lower case."""
+    ) -> tuple[bytes, Message]:
+        """A body as it came, and its headers."""
         answer, response = self._ask("GET", target(path, query), timeout=timeout)
         return answer, response.headers
 
@@ -257,8 +168,8 @@ class Connection:
             if last_id is not None:
                 headers["Last-Event-ID"] = last_id
             try:
-                where = target(path, query)
-                with self._exchange("GET", where, None, headers, STREAM_SILENCE_S) as response:
+                asked = ("GET", target(path, query), None, headers)
+                with self._exchange(*asked, STREAM_SILENCE_S) as (response, _):
                     if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
                         raise Unavailable(f"{self.address} does not send events.")
                     # Where the stream begins, should it break before its first event.
@@ -279,14 +190,14 @@ class Connection:
         self, path: str, body: Any, headers: dict[str, str], timeout: float
     ) -> Iterator[dict[str, Any]]:
         """The JSON objects that answer one, beside the API: none, one, or a stream of them."""
-        with self._exchange("POST", path, body, headers, timeout) as response:
+        with self._exchange("POST", path, body, headers, timeout) as (response, _):
             if response.headers.get("content-type", "").startswith(EVENT_STREAM):
                 yield from (event.data for event in parse(_lines(response)))
             elif content := response.read().strip():
                 yield json.loads(content)
 
     @contextmanager
-    def websocket(self, path: str, query: Query) -> Iterator[tuple[socket.socket, Response]]:
+    def websocket(self, path: str, query: Query) -> Iterator[tuple[socket.socket, Any]]:
         """A WebSocket behind its handshake: where frames are sent to, and where they come from."""
         headers = {
             "Connection": "Upgrade",
@@ -294,8 +205,9 @@ class Connection:
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Key": b64encode(os.urandom(16)).decode(),
         }
-        with self._exchange("GET", target(path, query), None, headers, TIMEOUT_S) as response:
-            yield response.sock, response
+        where = target(path, query)
+        with self._exchange("GET", where, None, headers, TIMEOUT_S) as (response, used):
+            yield used, response.fp
 
     def _ask(
         self,
@@ -305,11 +217,11 @@ class Connection:
         headers: dict[str, str] | None = None,
         timeout: float = TIMEOUT_S,
         tries: int = TRIES,
-    ) -> tuple[bytes, Response]:
+    ) -> tuple[bytes, HTTPResponse]:
         """The whole answer; asked for again when the daemon went away before it was there."""
         while True:
             try:
-                with self._exchange(method, where, body, headers or {}, timeout) as response:
+                with self._exchange(method, where, body, headers or {}, timeout) as (response, _):
                     return response.read(), response
             except ConnectionLost:
                 tries -= 1
@@ -320,24 +232,25 @@ class Connection:
     @contextmanager
     def _exchange(
         self, method: str, where: str, body: Any, headers: dict[str, str], timeout: float
-    ) -> Iterator[Response]:
-        """A request and its response; the connection is kept if that is read to its end."""
+    ) -> Iterator[tuple[HTTPResponse, Any]]:
+        """A request, its response, which is read before this is left, and their socket."""
         given = {} if self.address.url is None else self.address.headers()
         content = None
         if body is not None:
             given["Content-Type"] = "application/json"
             content = json.dumps(body).encode()
-        connection, response = self._kept(timeout) or self._new(timeout), None
+        connection, response = self._new(timeout), None
         try:
             _hold(connection.sock)
             if self.address.url is None:
                 given |= self.address.headers()  # which a daemon that was just started has made
             place = self.address.base_path + where
-            response = connection.request(method, place, content, given | headers)
+            _send(connection, method, place, content, given | headers)
+            response = connection.getresponse()
             if response.status >= 400:
                 raise _refusal(self.address, response)
-            yield response
-        except OSError as error:
+            yield response, connection.sock
+        except (OSError, HTTPException) as error:
             if response is not None:
                 raise ConnectionLost("The daemon went away in the middle of its answer.") from error
             if isinstance(error, TimeoutError):
@@ -348,30 +261,18 @@ class Connection:
             raise ConnectionLost("The daemon went away before it answered.") from error
         finally:
             _hold(None)
-            if response is not None and response.is_read and connection.sock is not None:
-                self._idle.append((time.monotonic(), connection))
-            else:
-                connection.close()
+            if response is not None:
+                response.close()
+            connection.close()
 
-    def _kept(self, timeout: float) -> Channel | None:
-        """A connection of before that is still open."""
-        with suppress(IndexError):  # another thread took the last one
-            while self._idle:
-                since, connection = self._idle.pop()
-                used: socket.socket = connection.sock
-                if time.monotonic() - since < KEEP_S and not _was_closed(used):
-                    used.settimeout(timeout)
-                    return connection
-                connection.close()
-        return None
-
-    def _new(self, timeout: float) -> Channel:
+    def _new(self, timeout: float) -> HTTPConnection:
         """A connection that is open; the daemon is started for it if need be."""
-        connection = Channel(self.address, timeout)
+        connection = channel(self.address, timeout)
         try:
             try:
                 connection.connect()
             except OSError:
+                connection.close()
                 if not self._autostart:
                     raise
                 from kapelle.client.autostart import ensure_daemon
@@ -379,6 +280,7 @@ class Connection:
                 ensure_daemon(self.address.home)
                 connection.connect()
         except OSError as error:
+            connection.close()
             raise _nobody_there(self.address, error) from None
         return connection
 
@@ -411,7 +313,7 @@ class Connection:
 def listens(address: Address) -> bool:
     """Whether somebody accepts connections there."""
     try:
-        with closing(Channel(address, 2)) as connection:
+        with closing(channel(address, 2)) as connection:
             connection.connect()
     except OSError:
         return False
@@ -456,7 +358,7 @@ def _data(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def _lines(response: Response) -> Iterator[bytes]:
+def _lines(response: HTTPResponse) -> Iterator[bytes]:
     """The lines of a body as they come; several times faster than the response's own readline."""
     rest = b""
     while block := response.read1(1 << 20):
@@ -470,14 +372,17 @@ def _hold(used: socket.socket | None) -> None:
         scope.hold(used)
 
 
-def _was_closed(used: socket.socket) -> bool:
-    """Whether the other side has closed a connection on which nothing is expected."""
-    waiting = select.poll()
-    waiting.register(used, select.POLLIN)
-    return bool(waiting.poll(0))
+def _send(
+    used: HTTPConnection, method: str, where: str, content: bytes | None, headers: dict[str, str]
+) -> None:
+    try:
+        sent = {name: value.encode() for name, value in headers.items()}
+        used.request(method, where, content, sent)
+    except ValueError as error:
+        raise InvalidInput(f"This cannot be sent: {error}.") from None
 
 
-def _refusal(address: Address, response: Response) -> KapelleError:
+def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
     """The error in an answer; its code says which class it has."""
     try:
         told = json.loads(response.read())["error"]

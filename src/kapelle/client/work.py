@@ -1,20 +1,25 @@
 """Tasks, runs and schedules of a daemon, as a program uses them."""
+# What a method without a body does is said by its decorator.
+# mypy: disable-error-code="empty-body"
 
 import builtins
-import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
-from urllib.parse import quote
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-from kapelle.client.http import TIMEOUT_S, TRIES, Connection, Query
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.client.http import TRIES
+from kapelle.client.request import (
+    Method,
+    Resources,
+    Stream,
+    absolute,
+    as_json,
+    read,
+    request,
+)
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
@@ -26,12 +31,8 @@ from kapelle.patterns.spec import PatternSpec
 LONG_POLL_S = 25.0
 OUTPUT_PAGE_BYTES = 8_000_000
 
-T = TypeVar("T")
 Item = TypeVar("Item", Task, Run, Schedule)
 Piece = TypeVar("Piece", Task, Run)
-
-Directory: TypeAlias = str | os.PathLike[str]
-Stream: TypeAlias = Generator[T, None, None]
 
 
 @dataclass(frozen=True)
@@ -43,96 +44,56 @@ class TranscriptLine:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-class Resources:
-    """What a daemon has, asked for and read as what it is."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def _get(
-        self, kind: type[T], path: str, query: Query | None = None, timeout: float = TIMEOUT_S
-    ) -> T:
-        return read(kind, self._connection.get(path, query, timeout), path)
-
-    def _post(self, kind: type[T], path: str, body: Any = None, timeout: float = TIMEOUT_S) -> T:
-        return read(kind, self._connection.post(path, body, timeout), path)
-
-    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(path, {**query, "cursor": cursor})
-            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
-
-
 class Collection(Resources, Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
-    _noun: ClassVar[str]
-    _kind: type[Item]
-
+    @request("get", "/{noun}/{id}")
     def get(self, id: str) -> Item:
         """The item as it is now."""
-        return self._read(self._connection.get(self._path(id)))
-
-    def _path(self, id: str, *more: str) -> str:
-        if not id.strip():
-            raise InvalidInput(
-                f"An empty text is not the id of one of the {self._noun}.",
-                hint=f"client.{self._noun}.list() has the ids.",
-            )
-        return "/".join([f"/{self._noun}", quote(id.strip(), safe=""), *more])
-
-    def _read(self, answer: object) -> Item:
-        return read(self._kind, answer, f"/{self._noun}")
-
-    def _change(self, id: str, action: str, **body: str | float | None) -> Item:
-        return self._read(self._connection.post(self._path(id, action), body))
 
 
 class Work(Collection[Piece]):
     """What tasks and runs have in common."""
 
+    @Method
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
         """The item when it has ended and is delivered, if that was asked for, or needs a person; or
         as it is when the time is up.
 
         It goes on waiting when the daemon is restarted.
         """
+        path = self._place("/{noun}/{id}/wait", {"id": id})
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONG_POLL_S if deadline is None else max(deadline - time.monotonic(), 0)
             poll_s = round(min(left, LONG_POLL_S), 3)
-            query = {"timeout_s": poll_s}
-            found = self._read(self._connection.get(self._path(id, "wait"), query, poll_s + 30))
+            answer = self._connection.get(path, {"timeout_s": poll_s}, poll_s + 30)
+            found: Piece = self._read(answer)
             if rests(found) or (deadline is not None and time.monotonic() >= deadline):
                 return found
 
+    @request("post", "/{noun}/{id}/archive")
     def archive(self, id: str) -> Piece:
         """Put away what has ended; worktrees are removed, the work is kept."""
-        return self._change(id, "archive")
 
+    @request("get", "/{noun}/{id}/diff")
     def diff(self, id: str) -> DiffView:
         """What changed in its worktree since it began."""
-        return self._get(DiffView, self._path(id, "diff"))
 
+    @request("get", "/{noun}/{id}/pr")
     def pull_request(self, id: str) -> PullRequestView:
         """Its pull request with what people said to it, as its forge tells it now."""
-        return self._get(PullRequestView, self._path(id, "pr"))
 
+    @request("post", "/{noun}/{id}/pr", tries=TRIES)
     def deliver(self, id: str, *, draft: bool = False, force: bool = False) -> PullRequestView:
         """Push its work and open its pull request, or update it; force pushes also a secret."""
-        path = self._path(id, "pr")
-        told = self._connection.post(path, {"draft": draft, "force": force}, tries=TRIES)
-        return read(PullRequestView, told, path)
 
+    @Method
     def patch(self, id: str) -> bytes:
         """The diff alone, byte for byte, as `git apply` takes it."""
-        return self._connection.get_bytes(self._path(id, "patch"))[0]
+        return self._connection.get_bytes(self._place("/{noun}/{id}/patch", {"id": id}))[0]
 
+    @request("merge", "/{noun}/{id}/merge")
     def merge(
         self,
         id: str,
@@ -145,21 +106,18 @@ class Work(Collection[Piece]):
     ) -> MergeView:
         """Merge the branch of what is completed into its base or another branch, and wait for it;
         verify makes the checks on the result where the base has moved."""
-        path = self._path(id, "merge")
-        body = {"into": into, "force": force, "verify": verify, "style": style, "message": message}
-        return read(MergeView, self._connection.merge(path, body), path)
 
+    @request("get", "/{noun}/{id}/merge")
     def preview_merge(self, id: str, into: str | None = None) -> MergePreview:
         """How a merge would go, without merging."""
-        return self._get(MergePreview, self._path(id, "merge"), {"into": into})
 
 
 class Tasks(Work[Task]):
     """Every task of a daemon."""
 
-    _noun = "tasks"
-    _kind = Task
+    _noun, _kind = "tasks", Task
 
+    @Method
     def run(
         self, /, prompt: str | TaskSpec, *, idempotency_key: str | None = None, **fields: Any
     ) -> Task:
@@ -168,8 +126,9 @@ class Tasks(Work[Task]):
         Every field of TaskSpec is a keyword. The directory is the current one if none is given.
         """
         body = spec_body("prompt", prompt, fields)
-        return self._read(self._connection.create("/tasks", body, idempotency_key))
+        return read(Task, self._connection.create("/tasks", body, idempotency_key), "/tasks")
 
+    @request("get", "/tasks")
     def list(
         self,
         *,
@@ -179,19 +138,18 @@ class Tasks(Work[Task]):
         archived: bool = False,
     ) -> Stream[Task]:
         """Tasks, newest first; pages are asked for as they are needed."""
-        query = {"status": status, "tag": tag, "project": project, "archived": archived}
-        return self._pages("/tasks", Task, query)
 
+    @request("post", "/tasks/{id}/cancel")
     def cancel(self, id: str, reason: str | None = None) -> Task:
         """End a task; a running one settles within seconds."""
-        return self._change(id, "cancel", reason=reason)
 
+    @request("post", "/tasks/{id}/retry")
     def retry(
         self, id: str, *, budget_usd: float | None = None, max_turns: int | None = None
     ) -> Task:
         """A new attempt from a fresh workspace; limits that are given hold from now on."""
-        return self._change(id, "retry", budget_usd=budget_usd, max_turns=max_turns)
 
+    @request("post", "/tasks/{id}/resume")
     def resume(
         self,
         id: str,
@@ -205,46 +163,44 @@ class Tasks(Work[Task]):
         """A new attempt that carries what the last one left, with a message for the agent; merge
         has it resolve what conflicts between its branch and the base, comments tells it those on
         its pull request that are new."""
-        more = {"budget_usd": budget_usd, "max_turns": max_turns, "merge": merge}
-        more |= {"comments": True} if comments else {}
-        return self._change(id, "resume", message=message, **more)
 
+    @request("post", "/tasks/{id}/say")
     def say(self, id: str, message: str) -> SayView:
         """Tell a running agent something, now or at its next attempt."""
-        return self._post(SayView, self._path(id, "say"), {"message": message})
 
+    @request("post", "/tasks/{id}/requeue")
     def requeue(self, id: str) -> Task:
         """From the start, as if newly submitted; a running attempt is ended first."""
-        return self._change(id, "requeue")
 
+    @request("put", "/tasks/{id}/dependencies")
     def depend(self, id: str, depends_on: Sequence[str]) -> Task:
         """Replace what a task that has not started waits for."""
-        body = {"depends_on": [*depends_on]}
-        return self._read(self._connection.put(self._path(id, "dependencies"), body))
 
+    @Method
     def output(
         self, id: str, *, attempt: int | None = None, stream: Literal["out", "err"] = "out"
     ) -> str:
         """All that an attempt has written so far, by default the latest one."""
+        path = self._place("/tasks/{id}", {"id": id})
         if attempt is None:
             # Named, so that a new attempt cannot begin between two pages.
-            attempts = self.get(id).attempts
+            attempts = read(Task, self._connection.get(path), path).attempts
             if not attempts:
                 return ""
             attempt = attempts[-1].number
         query = {"attempt": attempt, "stream": stream, "limit": OUTPUT_PAGE_BYTES}
-        path = self._path(id, "output")
-        written = bytearray()
-        while block := self._connection.get_bytes(path, {**query, "offset": len(written)})[0]:
+        written, asked = bytearray(), f"{path}/output"
+        while block := self._connection.get_bytes(asked, {**query, "offset": len(written)})[0]:
             written += block
         return written.decode("utf-8", "replace")
 
+    @Method
     def transcript(
         self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
     ) -> Stream[TranscriptLine]:
         """What the agent said and did; with follow, as it comes and until the task has ended."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
-        path = self._path(id, "transcript")
+        path = self._place("/tasks/{id}/transcript", {"id": id})
         with closing(self._connection.stream(path, query, endless=follow)) as events:
             for event in events:
                 if event.kind != "end":
@@ -255,9 +211,9 @@ class Tasks(Work[Task]):
 class Runs(Work[Run]):
     """Every run of a daemon."""
 
-    _noun = "runs"
-    _kind = Run
+    _noun, _kind = "runs", Run
 
+    @Method
     def start(
         self,
         pattern: str,
@@ -269,8 +225,9 @@ class Runs(Work[Run]):
     ) -> Run:
         """Start any pattern by name and return at once, with a spec or its fields as keywords."""
         body = {"pattern": pattern, "spec": spec_body("", spec, fields)}
-        return self._read(self._connection.create("/runs", body, idempotency_key))
+        return read(Run, self._connection.create("/runs", body, idempotency_key), "/runs")
 
+    @request("get", "/runs")
     def list(
         self,
         *,
@@ -281,49 +238,57 @@ class Runs(Work[Run]):
         archived: bool = False,
     ) -> Stream[Run]:
         """Runs, newest first; pages are asked for as they are needed."""
-        only = {"pattern": pattern, "project": project, "parent_id": parent_id}
-        return self._pages("/runs", Run, {"status": status, **only, "archived": archived})
 
-    def follow_up(self, id: str, message: str | None = None, *, comments: bool = False) -> Task:
+    @Method
+    def follow_up(
+        self,
+        id: str,
+        message: str | None = None,
+        *,
+        comments: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Task:
         """Begin a task on the branch of an ended run; comments tells it those on the run's pull
         request that are new."""
         body = {"message": message, "comments": comments}
-        return self._post(Task, self._path(id, "follow_up"), body)
+        path = self._place("/runs/{id}/follow_up", {"id": id})
+        return read(Task, self._connection.create(path, body, idempotency_key), path)
 
-    def result(self, id: str) -> Any:
+    @Method
+    def result(self, id: str) -> dict[str, Any] | Any:
         """What an ended run returned; its shape is the pattern's own."""
-        run = self.get(id)
+        run: Run = self._read(self._connection.get(self._place("/runs/{id}", {"id": id})))
         if run.status not in RUN_FINAL:
             raise Conflict(f"{run.id} is {run.status} and has no result yet.", hint="Wait for it.")
         return run.result
 
+    @request("get", "/runs/{id}/steps")
     def steps(self, id: str) -> builtins.list[Step]:
         """What the run did and does, in order."""
-        return self._get(builtins.list[Step], self._path(id, "steps"))
 
+    @request("post", "/runs/{id}/pause")
     def pause(self, id: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
-        return self._change(id, "pause", now=now)
 
+    @request("post", "/runs/{id}/resume")
     def resume(self, id: str) -> Run:
         """Let a paused run go on."""
-        return self._change(id, "resume")
 
+    @request("post", "/runs/{id}/cancel")
     def cancel(self, id: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
         """End a run with all that it started, or leave its tasks to go on."""
-        return self._change(id, "cancel", reason=reason, with_tasks=with_tasks)
 
+    @request("post", "/runs/{id}/answer")
     def answer(self, id: str, answer: str, *, token: str | None = None) -> Run:
         """Answer a question of a run that waits; the token says which, if there are several."""
-        return self._change(id, "answer", answer=answer, token=token)
 
 
 class Schedules(Collection[Schedule]):
     """Every schedule of a daemon."""
 
-    _noun = "schedules"
-    _kind = Schedule
+    _noun, _kind = "schedules", Schedule
 
+    @Method
     def create(
         self,
         /,
@@ -339,8 +304,10 @@ class Schedules(Collection[Schedule]):
         one if none is given. One of cron, at, every_s and after says when.
         """
         body = schedule_body(kind, spec, fields)
-        return self._read(self._connection.create("/schedules", body, idempotency_key))
+        answer = self._connection.create("/schedules", body, idempotency_key)
+        return read(Schedule, answer, "/schedules")
 
+    @request("get", "/schedules")
     def list(
         self,
         *,
@@ -348,27 +315,26 @@ class Schedules(Collection[Schedule]):
         project: str | None = None,
     ) -> Stream[Schedule]:
         """Schedules, newest first; pages are asked for as they are needed."""
-        return self._pages("/schedules", Schedule, {"status": status, "project": project})
 
+    @request("get", "/schedules/{id}/firings")
     def firings(self, id: str) -> Stream[Firing]:
         """What became of its slots, newest first."""
-        return self._pages(self._path(id, "firings"), Firing, {})
 
+    @request("post", "/schedules/{id}/pause")
     def pause(self, id: str) -> Schedule:
         """Start nothing until it is resumed; what was started goes on."""
-        return self._change(id, "pause")
 
+    @request("post", "/schedules/{id}/resume")
     def resume(self, id: str) -> Schedule:
         """Go on with the next slot; those that came meanwhile are not made up for."""
-        return self._change(id, "resume")
 
+    @request("post", "/schedules/{id}/cancel")
     def cancel(self, id: str, *, with_work: bool = False) -> Schedule:
         """End a schedule; with_work also ends what it started and what is still going."""
-        return self._change(id, "cancel", with_work=with_work)
 
+    @request("post", "/schedules/{id}/run")
     def run(self, id: str) -> Firing:
         """Start at once what it starts, besides its slots."""
-        return self._post(Firing, self._path(id, "run"))
 
 
 def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,7 +344,7 @@ def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str
     """
     given = _given(name, subject, fields)
     given["directory"] = absolute(given.get("directory") or ".")
-    return _as_json(given)
+    return as_json(given)
 
 
 def schedule_body(kind: object, spec: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,34 +357,7 @@ def schedule_body(kind: object, spec: object, fields: Mapping[str, Any]) -> dict
             hint="Give a spec, or its fields as a mapping.",
         )
     given["spec"] = spec_body("", work, {})
-    return _as_json(given)
-
-
-def absolute(directory: Directory) -> str:
-    """A directory of this process as the daemon is told it."""
-    try:
-        return os.path.abspath(directory)
-    except FileNotFoundError:
-        raise InvalidInput(
-            f"The current directory is gone, so {os.fspath(directory)!r} is nowhere.",
-            hint="Name an absolute directory.",
-        ) from None
-
-
-def read(kind: type[T], answer: object, place: str) -> T:
-    """An answer as what it is; a daemon of another version may tell what is not understood."""
-    wanted: Any = kind
-    try:
-        found: T = _adapter(wanted).validate_python(answer)
-    except ValidationError as error:
-        raise KapelleError(
-            f"{place} was answered with what cannot be read: {sentence(error, 1)}.",
-            hint="Is the daemon of the same version as this program, and is it Kapelle at all?",
-        ) from None
-    return found
-
-
-_adapter = cache(TypeAdapter)
+    return as_json(given)
 
 
 def _given(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,11 +368,3 @@ def _given(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, A
     else:
         given = {} if subject is None else {name: subject}
     return {**given, **fields}
-
-
-def _as_json(given: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = to_jsonable_python(dict(given))
-    except (PydanticSerializationError, TypeError) as error:
-        raise InvalidInput(f"This cannot be sent: {error}.") from None
-    return found

@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 
 import kapelle
-from kapelle.client.async_client import (
+from kapelle.client.address import Address
+from kapelle.client.client import (
     AsyncLearnings,
     AsyncLocks,
     AsyncNotes,
     AsyncRuns,
     AsyncSchedules,
     AsyncTasks,
+    Learnings,
+    Locks,
+    Notes,
 )
-from kapelle.client.client import Learnings, Locks, Notes
 from kapelle.client.work import Runs, Schedules, Tasks
 from kapelle.home import Home
 
@@ -35,14 +38,19 @@ PAIRS: list[tuple[type, type]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=[other.__name__ for _, other in PAIRS])
-def test_both_offer_the_same(one: type, other: type) -> None:
+def test_both_offer_the_same(one: type, other: type, tmp_path: Path) -> None:
+    address = Address.given(home=tmp_path)
+    takes_address = other is kapelle.Client
+    awaited, blocking = (kind(address if takes_address else None) for kind in (one, other))
     theirs = dict(inspect.getmembers(other, inspect.isfunction))
     names = {name for name in theirs if not name.startswith("_")}
     assert {name for name in dir(one) if not name.startswith("_")} == names
     for name in names:
-        wrapped = getattr(one, name)
-        assert wrapped.__wrapped__ is theirs[name]
-        assert wrapped.__doc__ == theirs[name].__doc__
+        method, plain = getattr(awaited, name), getattr(blocking, name)
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        assert not inspect.iscoroutinefunction(plain)
+        assert inspect.signature(method) == inspect.signature(plain)
+        assert method.__doc__ == plain.__doc__
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
 
 async def _threads_end() -> None:
     for _ in range(100):
-        if not any(thread.name == "kapelle-client" for thread in threading.enumerate()):
+        if not any(thread.name.startswith("kapelle-client") for thread in threading.enumerate()):
             return
         await asyncio.sleep(0.02)
     raise AssertionError("A thread is left.")

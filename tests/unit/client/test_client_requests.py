@@ -1,12 +1,13 @@
 """What is sent, and to whom."""
 
 import os
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.http import Channel, Connection, target
+from kapelle.client.http import Connection, channel, target
 from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
 from kapelle.domain.errors import InvalidInput, Unauthorized
 from kapelle.domain.schedule import ScheduleSpec
@@ -51,14 +52,14 @@ def test_a_token_that_is_given_wins_over_the_environment_and_is_not_shown(
 @pytest.mark.parametrize("url", ["localhost:8470", "ftp://x", "http://", "http://x:port"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="url is not an address"):
-        Channel(Address.given(url, "t"), 1)
+        channel(Address.given(url, "t"), 1)
 
 
 def test_routes_begin_behind_the_path_of_a_url() -> None:
     address = Address.given("http://[::1]:8/k/", "t")
-    connection = Channel(address, 1)
+    connection = channel(address, 1)
     assert (connection.host, connection.port, address.base_path) == ("::1", 8, "/k")
-    assert Channel(Address.given("https://u:p@host", "t"), 1).host == "host"
+    assert channel(Address.given("https://u:p@host", "t"), 1).host == "host"
 
 
 def test_an_id_cannot_lead_elsewhere(recorded: "Recorded") -> None:
@@ -82,9 +83,9 @@ class Recorded(Connection):
 
     def get_bytes(
         self, path: str, query: object = None, timeout: float = 0
-    ) -> tuple[bytes, dict[str, str]]:
+    ) -> tuple[bytes, Message]:
         self.asked.append(path)
-        return b"", {}
+        return b"", Message()
 
     def create(self, path: str, body: object, key: str | None = None) -> object:
         self.asked.append(body)
