@@ -13,16 +13,16 @@ import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from kapelle import __version__
 from kapelle.cli.command import option, suggestion
 from kapelle.cli.commands import commands
 from kapelle.cli.events import line
 from kapelle.cli.follow import verdict
-from kapelle.cli.outcome import settled
+from kapelle.cli.format import settled
+from kapelle.cli.logs import passage
 from kapelle.cli.schedules import STARTING
-from kapelle.cli.transcript import passage
 from kapelle.client.http import ServerEvent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
@@ -276,8 +276,8 @@ def _next(item: dict[str, Any]) -> str:
 
 
 def acp(
-    agent: Annotated[str | None, option("AGENT", "Who does the tasks.", "--agent", "-a")] = None,
-    model: Annotated[str | None, option("MODEL", "With which model.", "--model", "-m")] = None,
+    agent: str | None = option("AGENT", "Who does the tasks.", "--agent", "-a"),
+    model: str | None = option("MODEL", "With which model.", "--model", "-m"),
 ) -> None:
     """Be an agent for an editor that speaks the Agent Client Protocol."""
     given = {"--agent": agent, "--model": model}

@@ -12,9 +12,9 @@ import typer
 from kapelle.agents.base import remark
 from kapelle.cli.command import LISTS, Json, Report, argument, command_group, flag
 from kapelle.cli.config import Entry, Repo, change, current, loaded, shown_entries
-from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
-from kapelle.cli.outcome import WORK_FAILED
+from kapelle.cli.format import WORK_FAILED, mark, moment, now, one_line, paint, short, until
 from kapelle.cli.output import document, say
+from kapelle.cli.pages import columns
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -29,23 +29,16 @@ def list_agents() -> Report:
     from kapelle.cli.spec_options import absolute_directory
 
     yield (known := Connection().get("/agents", {"directory": absolute_directory(None)}))
-    header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
-    yield from table(header, [*map(_row, known)], [*map(_style, known)])
+    yield from columns("NAME,STATUS,LOGIN,MODEL,", lambda agent: [
+        agent["name"], "paused" if agent["paused_until"] else agent["status"],
+        login_words(agent["login"]) if agent["installed"] else "", agent["model"] or "",
+        "default" if agent["default"] else "",
+    ], styles=[*map(_style, known)])(known)  # fmt: skip
     sys.stdout.flush()
     for text in (text for agent in known for text in _remarks(agent)):
         say(text)
     if not any(agent["default"] for agent in known):
         say("No default agent is set; `kapelle init` chooses one.")
-
-
-def _row(agent: dict[str, Any]) -> list[str]:
-    return [
-        one_line(agent["name"]),
-        "paused" if agent["paused_until"] else one_line(agent["status"]),
-        one_line(login_words(agent["login"])) if agent["installed"] else "",
-        one_line(agent["model"] or ""),
-        "default" if agent["default"] else "",
-    ]
 
 
 def _style(agent: dict[str, Any]) -> str:
@@ -60,10 +53,9 @@ def _remarks(agent: Agent) -> Iterator[str]:
     """What the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
-        until = moment(agent["paused_until"])
-        left = short((until - now()).total_seconds()) if until else "a while"
+        soon = until(agent["paused_until"])
         yield (
-            f"{name} is paused for {left}: {agent['paused_reason']}."
+            f"{name} is paused and goes on {soon}: {agent['paused_reason']}."
             f" `kapelle agents check {name} --live` lifts it if it works again."
         )
     for window in agent["windows"]:
@@ -87,10 +79,8 @@ def _window_words(window: dict[str, Any]) -> str:
 
 
 def check(
-    names: Annotated[
-        list[str] | None, argument("[NAME]...", "Agents; without one, all installed.")
-    ] = None,
-    live: Annotated[bool, flag("Also make one real call, which costs a little.", "--live")] = False,
+    names: list[str] | None = argument("[NAME]...", "Agents; without one, all installed."),
+    live: bool = flag("Also make one real call, which costs a little."),
     as_json: Json = False,
 ) -> None:
     """Find out whether agents can be used.
@@ -178,9 +168,7 @@ Name = Annotated[str, argument("NAME", "An agent, such as claude.")]
 
 @config.command()
 def show(
-    name: Annotated[
-        str | None, argument("[NAME]", "An agent; without one, what is set of all.")
-    ] = None,
+    name: str | None = argument("[NAME]", "An agent; without one, what is set of all."),
 ) -> Report:
     """Show the settings that hold for agents, and where each came from."""
     if name is None:
@@ -200,13 +188,10 @@ def show(
 @config.command("set")
 def set_(
     name: Name,
-    key: Annotated[
-        str, argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key.")
-    ],
-    value: Annotated[
-        str | None,
-        argument("[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."),
-    ] = None,
+    key: str = argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key."),
+    value: str | None = argument(
+        "[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."
+    ),
     repo: Repo = False,
 ) -> Report:
     """Change one setting of an agent."""
@@ -234,9 +219,7 @@ def set_(
 @config.command()
 def reset(
     name: Name,
-    key: Annotated[
-        str | None, argument("[KEY]", "One setting; without it, all but api_key.")
-    ] = None,
+    key: str | None = argument("[KEY]", "One setting; without it, all but api_key."),
     repo: Repo = False,
 ) -> Report:
     """Take settings of an agent out of the file, so that the defaults hold again."""

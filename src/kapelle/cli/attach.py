@@ -14,9 +14,8 @@ from typing import Any
 import typer
 
 from kapelle.cli.follow import follow
-from kapelle.cli.format import one_line
+from kapelle.cli.format import exit_code, one_line
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
-from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import say
 from kapelle.client.http import Connection, ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, flag
-from kapelle.cli.format import local, one_line, table
+from kapelle.cli.format import local, one_line
 from kapelle.cli.output import data
-from kapelle.cli.pages import Items, whole_list
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.pages import columns, whole_list
+from kapelle.cli.values import read_prompt
 from kapelle.client.http import Connection
 from kapelle.domain.batch import format_of
 from kapelle.domain.errors import InvalidInput
@@ -28,19 +28,15 @@ Name = Annotated[str, argument("NAME", "What the list is called.")]
 @batches.command("list")
 def list_batches() -> Report:
     """List what is saved."""
+    shown = columns(
+        "NAME,ITEMS,SAVED", lambda one: [one["name"], len(one["items"]), local(one["updated_at"])]
+    )
     nothing = "No lists. `kapelle batches save NAME FILE` keeps one."
-    return whole_list(Connection().get("/batches"), _rows, nothing)
-
-
-def _rows(found: Items) -> list[str]:
-    rows = [[one_line(b["name"]), str(len(b["items"])), local(b["updated_at"])] for b in found]
-    return table(["NAME", "ITEMS", "SAVED"], rows)
+    return whole_list(Connection().get("/batches"), shown, nothing)
 
 
 @batches.command("show")
-def show_batch(
-    name: Name, as_csv: Annotated[bool, flag("As CSV instead of Markdown.", "--csv")] = False
-) -> Report:
+def show_batch(name: Name, as_csv: bool = flag("As CSV instead of Markdown.", "--csv")) -> Report:
     """Print a list as Markdown or CSV, as `save` takes it."""
     yield (found := Connection().get(_path(name)))
     yield from found["csv" if as_csv else "markdown"].splitlines()
@@ -49,7 +45,7 @@ def show_batch(
 @batches.command()
 def save(
     name: Name,
-    file: Annotated[Path, argument("FILE", "A list in .md or .csv; - reads Markdown from stdin.")],
+    file: Path = argument("FILE", "A list in .md or .csv; - reads Markdown from stdin."),
 ) -> Report:
     """Keep a list under a name; what was there is replaced."""
     return _saved(Connection(), name, {"text": _text(file), "format": format_of(file.name)})

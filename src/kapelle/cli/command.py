@@ -8,9 +8,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from copy import copy
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,22 +20,22 @@ from typer.main import get_command
 
 from kapelle.cli.output import document, write
 from kapelle.cli.values import not_empty
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, KapelleError
 
 
-def flag(help: str, *names: str) -> Any:
+def flag(help: str, *names: str, default: bool = False) -> Any:
     """An option that is on or off, with no --no- beside it unless it is named."""
-    return typer.Option(*names, help=help)
+    return typer.Option(default, *names, help=help)
 
 
-def option(metavar: str | None, help: str, *names: str, **facts: Any) -> Any:
+def option(metavar: str | None, help: str, *names: str, default: Any = None, **facts: Any) -> Any:
     """An option with a value."""
-    return typer.Option(*names, metavar=metavar, help=help, **facts)
+    return typer.Option(default, *names, metavar=metavar, help=help, **facts)
 
 
-def argument(metavar: str, help: str, **facts: Any) -> Any:
+def argument(metavar: str, help: str, *, default: Any = ..., **facts: Any) -> Any:
     """An argument, which shows no default: it says in words what is meant without it."""
-    return typer.Argument(metavar=metavar, help=help, show_default=False, **facts)
+    return typer.Argument(default, metavar=metavar, help=help, show_default=False, **facts)
 
 
 Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
@@ -43,16 +45,10 @@ Budget = Annotated[str | None, option("USD", "Stop when all attempts together ha
 MaxTurns = Annotated[
     int | None, option("NUMBER", "Stop an attempt after so many.", min=1, max=1_000_000)
 ]
+_TO_END = "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go."
 # The one habit of all commands that begin something: it goes on in the background, at a keyboard
 # as in a script, unless it is followed.
-FollowToEnd = Annotated[
-    bool,
-    flag(
-        "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
-        "--follow/--detach",
-        "-f",
-    ),
-]
+FollowToEnd = Annotated[bool, flag(_TO_END, "--follow/--detach", "-f")]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)", re.DOTALL)
@@ -167,7 +163,7 @@ class Group(typer.Typer):
         register = super().command(name, cls=LightCommand, **settings)
 
         def kept(function: Function) -> Function:
-            register(_with_json(function))
+            register(_completed(function))
             return function
 
         return kept
@@ -178,35 +174,54 @@ Report = Iterator[Any]
 
 
 class Ended(NamedTuple):
-    """What a command found, and the exit code that tells about it."""
+    """What a command found, and the exit code that tells about it, or what went wrong besides."""
 
     found: Any
-    code: int
+    code: int | KapelleError | None
 
 
-def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that makes a report, with the option that all of them have."""
-    if function.__annotations__.get("return") != Report:
-        return function
+def _completed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command as Typer takes it; one that reports has the option that all of them have."""
+    parameters = [_parameter(one) for one in inspect.signature(function).parameters.values()]
+    reports = function.__annotations__.get("return") == Report
+    if reports:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(_parameter(inspect.Parameter("as_json", kind, annotation=Json)))
 
     @wraps(function)
-    def command(*, as_json: bool, **params: Any) -> None:
-        report = function(**params)
+    def command(**params: Any) -> None:
+        if not reports:
+            function(**params)
+            return
+        as_json, report = params.pop("as_json"), function(**params)
         found = next(report)
         value, code = found if isinstance(found, Ended) else (found, 0)
         document(value) if as_json else write(report)
+        if isinstance(code, KapelleError):
+            raise code
         if code:
             raise typer.Exit(code)
 
-    known = inspect.signature(function)
-    last = inspect.Parameter(
-        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
-    )
-    command.__signature__ = known.replace(  # type: ignore[attr-defined]
-        parameters=[*known.parameters.values(), last]
-    )
-    command.__annotations__ = {**function.__annotations__, "as_json": Json}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
+
+
+def _parameter(given: inspect.Parameter) -> inspect.Parameter:
+    """A parameter whose default is its option or argument, or that has it in its annotation.
+
+    What is on or off is named after the parameter, and what may be None need not be given.
+    """
+    kind, info, default = given.annotation, given.default, given.default
+    if get_origin(kind) is Annotated:
+        kind, info = get_args(kind)
+    if default is info or default is given.empty:
+        default = info.default
+    info = copy(info)
+    info.default = None if default is ... and NoneType in get_args(kind) else default
+    if kind is bool and not info.param_decls:
+        info.param_decls = (f"--{given.name.replace('_', '-')}",)
+    return given.replace(annotation=kind, default=info, kind=given.KEYWORD_ONLY)
 
 
 def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:

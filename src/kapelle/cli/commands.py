@@ -52,14 +52,14 @@ mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and 
 open        daemon:open_page  Open the page in the browser, logged in.
 acp         acp:acp  Be an agent for an editor that speaks the Agent Client Protocol.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
-prompts     prompts:prompts  Show what the roles of patterns are told, and copy it to change it.
+prompts     trust:prompts  Show what the roles of patterns are told, and copy it to change it.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.
 init        init:init  Choose an agent and set up this repository.
 config      config:config  Show and change settings.
 doctor      doctor:doctor  Look for anything that keeps Kapelle from working.
 demo        demo:demo  Watch a small ensemble of agents work on a sample repository.
 serve       daemon:serve  Run the daemon in the foreground.
-service     unit:service  Have your machine start the daemon, and again when it dies.
+service     daemon:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
 notify      daemon:notify  Try how you are told what happens while you are elsewhere.
 backup      daemon:backup  Copy the database to a safe place now.

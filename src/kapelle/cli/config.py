@@ -81,7 +81,7 @@ def get(key: Key) -> Report:
 
 @config.command("set")
 def set_(
-    key: Key, value: Annotated[str, argument("VALUE", "Text, or a TOML value.")], repo: Repo = False
+    key: Key, value: str = argument("VALUE", "Text, or a TOML value."), repo: Repo = False
 ) -> Report:
     """Change one setting."""
     return change(key, value, repo)

@@ -6,13 +6,11 @@ import time
 from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Ended, Report, argument, command_group, flag, option
-from kapelle.cli.format import local, short, table
-from kapelle.cli.outcome import ERROR
+from kapelle.cli.format import ERROR, local, short
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Items, Limit, listing, whole_list
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.pages import Limit, columns, listing, whole_list
 from kapelle.cli.tasks import LONG_POLL_S, Timeout
-from kapelle.cli.values import duration_s, optional_duration_s
+from kapelle.cli.values import duration_s, optional, read_prompt
 from kapelle.client.http import Connection
 
 notes = command_group("Read and write notes that agents and people share." + LISTS)
@@ -26,13 +24,17 @@ Expected = Annotated[
 
 @notes.command("list")
 def list_notes(
-    prefix: Annotated[str, argument("[PREFIX]", "How their keys begin.")] = "",
+    prefix: str = argument("[PREFIX]", "How their keys begin.", default=""),
     scope: Scope = None,
     limit: Limit = 100,
 ) -> Report:
     """List the notes whose keys begin with a prefix."""
     nothing = "No notes. `kapelle notes set KEY TEXT` writes one; --scope names another scope."
-    return listing("/notes", {"scope": scope, "prefix": prefix}, limit, _notes, nothing)
+    shown = columns("KEY,VERSION,SIZE,BY,WRITTEN", lambda one: [
+        one["key"], one["version"], one["size"], one["task_id"] or one["author"],
+        local(one["updated_at"]),
+    ])  # fmt: skip
+    return listing("/notes", {"scope": scope, "prefix": prefix}, limit, shown, nothing)
 
 
 @notes.command()
@@ -45,7 +47,7 @@ def get(key: Key, scope: Scope = None) -> Report:
 @notes.command("set")
 def set_note(
     key: Key,
-    text: Annotated[str | None, argument("TEXT", "What it says; - reads stdin.")] = None,
+    text: str | None = argument("TEXT", "What it says; - reads stdin."),
     scope: Scope = None,
     version: Expected = None,
 ) -> Report:
@@ -66,14 +68,14 @@ def delete(key: Key, scope: Scope = None, version: Expected = None) -> Report:
 
 @notes.command()
 def watch(
-    keys: Annotated[list[str], argument("KEY...", "All of them.")],
+    keys: list[str] = argument("KEY...", "All of them."),
     scope: Scope = None,
-    equals: Annotated[str | None, option("TEXT", "Until it is this.")] = None,
-    after: Annotated[int | None, option("VERSION", "Until it changes after this.", min=0)] = None,
+    equals: str | None = option("TEXT", "Until it is this."),
+    after: int | None = option("VERSION", "Until it changes after this.", min=0),
     timeout: Timeout = None,
 ) -> Report:
     """Wait until notes are there, change or equal a text, and print them; exit 2 in vain."""
-    limit_s, began = optional_duration_s(timeout, "--timeout"), time.monotonic()
+    limit_s, began = optional(duration_s, timeout, "--timeout"), time.monotonic()
     query = {"keys": keys, "scope": scope, "equals": equals, "after": after}
     client, found = Connection(), dict[str, Any](met=False)
     while not found["met"]:
@@ -89,15 +91,6 @@ def watch(
         data(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
 
 
-def _notes(found: Items) -> list[str]:
-    rows = [
-        [note["key"], str(note["version"]), str(note["size"]), note["task_id"] or note["author"],
-         local(note["updated_at"])]
-        for note in found
-    ]  # fmt: skip
-    return table(["KEY", "VERSION", "SIZE", "BY", "WRITTEN"], rows)
-
-
 locks = command_group("Hold files of a checkout, so that no agent changes them." + LISTS)
 
 _PATHS = "Files, folders or globs; . is all of the checkout."
@@ -105,7 +98,7 @@ _PATHS = "Files, folders or globs; . is all of the checkout."
 
 @locks.command("list")
 def list_locks(
-    everywhere: Annotated[bool, flag("Of all checkouts.", "--all")] = False,
+    everywhere: bool = flag("Of all checkouts.", "--all"),
 ) -> Report:
     """List who holds and who waits for files of this checkout."""
     found = Connection().get("/locks", {"directory": None if everywhere else os.getcwd()})
@@ -114,10 +107,10 @@ def list_locks(
 
 @locks.command()
 def take(
-    paths: Annotated[list[str], argument("PATH...", _PATHS)],
-    reason: Annotated[str | None, option("TEXT", "Told to whoever wants them.")] = None,
-    ttl: Annotated[str, option("DURATION", "Until then, unless you take them again.")] = "10m",
-    wait: Annotated[bool, flag("Wait for your turn.", "--wait/--no-wait")] = True,
+    paths: list[str] = argument("PATH...", _PATHS),
+    reason: str | None = option("TEXT", "Told to whoever wants them."),
+    ttl: str = option("DURATION", "Until then, unless you take them again.", default="10m"),
+    wait: bool = flag("Wait for your turn.", "--wait/--no-wait", default=True),
 ) -> Report:
     """Hold files, or wait for that; exit 1 if somebody else holds them."""
     body = {"paths": paths, "directory": os.getcwd(), "reason": reason,
@@ -135,7 +128,7 @@ def take(
 
 @locks.command()
 def release(
-    paths: Annotated[list[str] | None, argument("PATH...", "By default all of yours.")] = None,
+    paths: list[str] | None = argument("PATH...", "By default all of yours."),
 ) -> Report:
     """Release files that you hold here, or those that you name, whoever holds them."""
     gone = Connection().post("/locks/release", {"paths": paths or [], "directory": os.getcwd()})
@@ -148,7 +141,7 @@ def _words(lock: dict[str, Any]) -> str:
     return f"{lock['path']} ({lock['task_id'] or 'a person'}{why})"
 
 
-def _locks(found: Items) -> list[str]:
-    rows = [[one["path"], one["status"], one["task_id"] or one["owner"], short(one["left_s"]),
-             one["reason"] or ""] for one in found]  # fmt: skip
-    return table(["PATH", "STATUS", "BY", "LEFT", "REASON"], rows)
+_locks = columns("PATH,STATUS,BY,LEFT,REASON", lambda one: [
+    one["path"], one["status"], one["task_id"] or one["owner"], short(one["left_s"]),
+    one["reason"] or "",
+])  # fmt: skip

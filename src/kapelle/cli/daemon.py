@@ -1,32 +1,33 @@
-"""`kapelle serve`, `stop`, `open`, `backup`, `prune` and `notify`."""
+"""`kapelle serve`, `stop`, `open`, `backup`, `prune`, `notify`, and `service`: the daemon as a unit
+of systemd or an agent of launchd, which start it with the machine and again when it dies."""
 
 import json
 import os
 import signal
 import sys
 import time
-from typing import Annotated
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
 
 from kapelle.cli.command import Ended, Json, Report, command_group, flag, option
-from kapelle.cli.format import size
+from kapelle.cli.format import DONE, WORK_FAILED, size
 from kapelle.cli.output import data, document, say
-from kapelle.cli.values import optional_duration_s
+from kapelle.cli.values import duration_s, optional
 from kapelle.client.address import Address
 from kapelle.client.autostart import lock_holder
 from kapelle.client.http import Connection, listens
-from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.errors import KapelleError, NotFound, Unavailable
 from kapelle.domain.text import counted
-from kapelle.home import Home
+from kapelle.home import Home, write_private
 
 STOP_TIMEOUT_S = 90.0
 
 
 def serve(
-    port: Annotated[int | None, option(None, "The port on 127.0.0.1.", min=0, max=65535)] = None,
-    host: Annotated[str | None, option(None, "The address to listen on.")] = None,
-    expose: Annotated[
-        bool, flag("Allow an address that other machines can reach.", "--expose")
-    ] = False,
+    port: int | None = option(None, "The port on 127.0.0.1.", min=0, max=65535),
+    host: str | None = option(None, "The address to listen on."),
+    expose: bool = flag("Allow an address that other machines can reach."),
     as_json: Json = False,
 ) -> None:
     """Run the daemon in the foreground."""
@@ -54,36 +55,42 @@ def notify_test() -> Report:
 
 
 def stop(
-    agents: Annotated[bool, flag("Stop the running agents too.", "--agents")] = False,
+    agents: bool = flag("Stop the running agents too."),
 ) -> Report:
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
-    home, is_there, pid = client.address.home, True, None
+    home, is_there, pid, going = client.address.home, True, None, 0
     if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
         is_there, client = agents and home.database.exists(), Connection()
         pid = lock_holder(home)
     if pid is not None:
-        _stop_without_socket(home, pid, agents)
+        going = _stop_without_socket(home, pid, agents)
     elif is_there:
         pid = int(client.get("/daemon")["pid"])
-        client.post("/daemon/stop", {"agents": agents})
+        going = client.post("/daemon/stop", {"agents": agents})["agents"]
     if pid is not None:
         _wait_until_gone(client, pid)
-    yield {"stopped": pid is not None, "pid": pid}
+    going = 0 if agents else going
+    yield {"stopped": pid is not None, "pid": pid, "agents": going}
     say("No daemon is running." if pid is None else "The daemon has stopped.")
+    if going:
+        say(f"Still at work: {counted(going, 'agent')}; `kapelle stop --agents` ends them.")
 
 
-def _stop_without_socket(home: Home, pid: int, agents: bool) -> None:
-    """End a daemon whose socket is lost, by the address in its record, or by a signal."""
+def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
+    """End a daemon whose socket is lost, by the address in its record, or by a signal; how many
+    agents are known to be at work."""
     try:
         url = json.loads(home.info.read_bytes())["url"]
         address = Address(home, url, home.token.read_text(encoding="ascii").strip())
-        Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
+        told = Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
+        return int(told["agents"])
     except (OSError, ValueError, KeyError, TypeError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:
             say("The daemon could only be sent a signal: its agents go on.")
+        return 0
 
 
 def _wait_until_gone(client: Connection, pid: int) -> None:
@@ -113,9 +120,7 @@ def _alive(pid: int) -> bool:
 
 
 def open_page(
-    only_print: Annotated[
-        bool, flag("Print the address instead; it works once.", "--print")
-    ] = False,
+    only_print: bool = flag("Print the address instead; it works once.", "--print"),
 ) -> Report:
     """Open the page in the browser, logged in.
 
@@ -151,19 +156,166 @@ def backup() -> Report:
 
 
 def prune(
-    dry_run: Annotated[bool, flag("Only say what would be put away.", "--dry-run")] = False,
-    merged: Annotated[bool, flag("What is merged, and nothing else.", "--merged")] = False,
-    older: Annotated[str | None, option("DURATION", "What ended more than 7d or 12h ago.")] = None,
+    dry_run: bool = flag("Only say what would be put away."),
+    merged: bool = flag("What is merged, and nothing else."),
+    older: str | None = option("DURATION", "What ended more than 7d or 12h ago."),
 ) -> Report:
     """Put away what has ended and free its disk space.
 
     Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
     upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
     """
-    body = {"merged": merged, "older_s": optional_duration_s(older, "--older"), "dry_run": dry_run}
+    body = {"merged": merged, "older_s": optional(duration_s, older, "--older"), "dry_run": dry_run}
     yield (pruned := Connection().post("/prune", body, timeout=3600))
     for id_ in pruned["archived"]:
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
     what, free = ("to archive", "would be free") if dry_run else ("archived", "are free")
     say(f"{len(pruned['archived']) or 'Nothing'} {what}; {room} {free}.")
+
+
+service = command_group("Have your machine start the daemon, and again when it dies.")
+
+_MANAGER_S = 60.0
+
+
+class Unit:
+    """What the service manager of this platform is told about the daemon of one home."""
+
+    def __init__(self, home: Home, environ: dict[str, str], *, launchd: bool) -> None:
+        from hashlib import sha256
+
+        self.home, self.launchd = home, launchd
+        given = home.config_directory is None
+        name = f"kapelle-{sha256(os.fsencode(home.root)).hexdigest()[:8]}" if given else "kapelle"
+        self.name = f"dev.{name}" if launchd else f"{name}.service"
+        user = Path(environ.get("HOME", "~")).expanduser()
+        config = Path(environ.get("XDG_CONFIG_HOME") or user / ".config")
+        folder = user / "Library/LaunchAgents" if launchd else config / "systemd/user"
+        self.path = folder / (f"{self.name}.plist" if launchd else self.name)
+        # It waits where a daemon of the command line holds the home, and takes over from it.
+        self.command = [sys.executable, "-m", "kapelle.daemon", "--wait"]
+        self.variables = {n: environ[n] for n in ("PATH", "LANG", "SHELL") if environ.get(n)}
+        if given:
+            self.variables["KAPELLE_HOME"] = str(home.root)
+        self._manager = ("launchctl",) if launchd else ("systemctl", "--user")
+
+        self.facts = {"name": self.name, "path": str(self.path)}
+
+    def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
+        """Tell the service manager; Unavailable with its words if it refuses."""
+        mine = f"gui/{os.getuid()}"
+        orders = {
+            "install": [["daemon-reload"], ["enable", "--now", self.name]],
+            "uninstall": [["disable", "--now", self.name]],
+            "ask": [["is-active", "--quiet", self.name]],
+        } if not self.launchd else {
+            "install": [["bootstrap", mine, str(self.path)]],
+            "uninstall": [["bootout", f"{mine}/{self.name}"]],
+            "ask": [["print", f"{mine}/{self.name}"]],
+        }  # fmt: skip
+        for order in orders[verb]:
+            _execute(*self._manager, *order)
+
+    @property
+    def text(self) -> str:
+        if self.launchd:
+            import plistlib
+
+            facts: dict[str, Any] = {
+                "Label": self.name,
+                "ProgramArguments": self.command,
+                "EnvironmentVariables": self.variables,
+                "RunAtLoad": True,
+                "KeepAlive": {"SuccessfulExit": False},
+                "AbandonProcessGroup": True,
+                "StandardOutPath": str(self.home.log),
+                "StandardErrorPath": str(self.home.log),
+            }
+            return plistlib.dumps(facts).decode()
+        variables = (_quoted(f"{name}={value}") for name, value in self.variables.items())
+        unit = files("kapelle.cli").joinpath("kapelle.service").read_text(encoding="utf-8")
+        return unit.format(
+            home=str(self.home.root).replace("%", "%%"),
+            log=str(self.home.log).replace("%", "%%"),
+            command=" ".join(_quoted(word).replace("$", "$$") for word in self.command),
+            environment="\n".join(f"Environment={variable}" for variable in variables),
+        )
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def _execute(*argv: str) -> None:
+    from kapelle.runner.command import Command, Running
+
+    hint = "`kapelle service install --print` shows what it is to be told, to set it up by hand."
+    try:
+        ended = Running(Command(argv, os.environ, Path("/"), _MANAGER_S, 65_536)).run()
+    except OSError as error:
+        raise Unavailable(f"{argv[0]} cannot be started: {error.strerror}.", hint=hint) from None
+    if ended.code != 0:
+        words = ended.stderr.decode("utf-8", "replace").strip() or f"exit code {ended.code}"
+        raise Unavailable(f"{argv[0]} refused: {words}", hint=hint)
+
+
+def _unit() -> Unit:
+    return Unit(Home.default(), dict(os.environ), launchd=sys.platform == "darwin")
+
+
+@service.command()
+def install(
+    show: bool = flag("Show what would be installed, and do nothing.", "--print"),
+) -> Report:
+    """Have your machine start the daemon from now on; running agents go on."""
+    unit = _unit()
+    if show:
+        yield {**unit.facts, "text": unit.text}
+        yield unit.text.rstrip("\n")
+        return
+    unit.home.create()
+    client = Connection(autostart=False)
+    if client.address.url is None and listens(client.address):
+        client.post("/daemon/stop", {"agents": False})  # the unit's own takes over
+    write_private(unit.path, unit.text.encode())
+    try:
+        unit.tell("install")
+    except Unavailable:
+        unit.path.unlink()
+        raise
+    yield unit.facts
+    data(str(unit.path))
+    say("The daemon starts when you log in, and again when it dies. It has no API keys of this")
+    say("shell: `kapelle agents config set AGENT api_key` stores one.")
+    if not unit.launchd:
+        say("`loginctl enable-linger` has it start with the machine, before you log in.")
+
+
+@service.command()
+def uninstall() -> Report:
+    """Stop the daemon and have your machine start it no more; running agents go on."""
+    unit = _unit()
+    if not unit.path.exists():
+        raise NotFound(f"{unit.name} is not installed.", hint="kapelle service install")
+    unit.tell("uninstall")
+    unit.path.unlink()
+    yield unit.facts
+    say(f"{unit.name} is gone; commands start the daemon when they need it.")
+
+
+@service.command()
+def status() -> Report:
+    """Say whether it is installed and runs; exits with 1 if it does not."""
+    unit = _unit()
+    installed = active = unit.path.exists()
+    try:
+        if installed:
+            unit.tell("ask")
+    except Unavailable:
+        active = False
+    facts = {**unit.facts, "installed": installed, "active": active}
+    yield Ended(facts, DONE if active else WORK_FAILED)
+    words = ("runs" if active else "does not run") if installed else "is not installed"
+    data(f"{unit.name} {words}")

@@ -3,12 +3,11 @@
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from kapelle.cli.command import Json, flag, option
-from kapelle.cli.outcome import DONE, WORK_FAILED
+from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
 from kapelle.domain.errors import InvalidInput
 
@@ -19,12 +18,10 @@ With an agent of yours it is `kapelle init` once, and then `kapelle run "…"`."
 
 
 def demo(
-    directory: Annotated[
-        Path | None, option("PATH", "Where; by default a temporary directory.", "--dir")
-    ] = None,
-    clean: Annotated[bool, flag("Remove its files at the end.", "--clean")] = False,
-    keep: Annotated[bool, flag("Leave its daemon running, with the page to look at.")] = False,
-    playbook: Annotated[Path | None, option(None, "Other parts for the agents to play.")] = None,
+    directory: Path | None = option("PATH", "Where; by default a temporary directory.", "--dir"),
+    clean: bool = flag("Remove its files at the end."),
+    keep: bool = flag("Leave its daemon running, with the page to look at."),
+    playbook: Path | None = option(None, "Other parts for the agents to play."),
     as_json: Json = False,
 ) -> None:
     """Watch a small ensemble of agents work on a sample repository.
@@ -34,8 +31,7 @@ def demo(
     from kapelle.demo.report import as_document, lines
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
     from kapelle.demo.sandbox import kapelle as run_kapelle
-    from kapelle.demo.steps import run_demo
-    from kapelle.demo.view import View
+    from kapelle.demo.steps import View, run_demo
 
     kapelle = own_name(os.environ.get("PATH"))
     if keep and clean:

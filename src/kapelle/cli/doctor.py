@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kapelle.cli.agents import login_words
 from kapelle.cli.command import Ended, Report, argument
 from kapelle.cli.config import config_file, current, loaded, root
-from kapelle.cli.format import one_line, paint, size, wrapped
-from kapelle.cli.outcome import DONE, WORK_FAILED
+from kapelle.cli.format import DONE, WORK_FAILED, one_line, paint, size, wrapped
 from kapelle.cli.output import say
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.autostart import log_lines, why_it_gave_up
@@ -52,7 +51,7 @@ class Finding:
 
 
 def doctor(
-    directory: Annotated[Path | None, argument("DIR", "Where to look; by default here.")] = None,
+    directory: Path | None = argument("DIR", "Where to look; by default here."),
 ) -> Report:
     """Look for anything that keeps Kapelle from working.
 
@@ -178,11 +177,10 @@ def agents(home: Home) -> Iterator[Finding]:
     known = available(settings)
     real = [info for info in known if info.name != REHEARSAL]
     for info in real:
-        if info.agent is None:
-            yield Finding("agents", "broken", f"{info.name}: {info.problem}", info.hint)
-        elif info.installed is None and info.name in settings.agents:
-            # Somebody set it up, so that its program is missing is news.
-            yield Finding("agents", "warning", f"{info.name}: {info.problem}", info.hint)
+        # Where somebody set it up, that its program is missing is news.
+        if info.agent is None or (info.installed is None and info.name in settings.agents):
+            state: State = "warning" if info.agent else "broken"
+            yield Finding("agents", state, f"{info.name}: {info.problem}", info.hint)
     installed = [info for info in real if info.installed]
     logins = {}
     with suppress(KapelleError):  # only the daemon, which starts them, knows them

@@ -3,13 +3,13 @@
 import sys
 from collections import defaultdict
 from textwrap import indent
-from typing import Annotated, Any
+from typing import Any
 
 from kapelle.cli.command import Follow, JsonLines, option
 from kapelle.cli.format import STATUS_STYLE, local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import completing
+from kapelle.cli.logs import Passage, check_passage
 from kapelle.cli.output import json_line
-from kapelle.cli.transcript import Passage, check_passage
 from kapelle.client.http import Connection
 
 Event = dict[str, Any]
@@ -49,14 +49,11 @@ _KNOWN_FACTS = frozenset(
 
 def events(
     follow: Follow = False,
-    after: Annotated[int | None, option("SEQ", "Only what came after it.", min=0)] = None,
-    task: Annotated[
-        str | None, option("ID", "Only this task's.", autocompletion=completing("tasks"))
-    ] = None,
-    run: Annotated[
-        str | None,
-        option("ID", "Only this run's and its tasks'.", autocompletion=completing("runs")),
-    ] = None,
+    after: int | None = option("SEQ", "Only what came after it.", min=0),
+    task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
+    run: str | None = option(
+        "ID", "Only this run's and its tasks'.", autocompletion=completing("runs")
+    ),
     as_json: JsonLines = False,
 ) -> None:
     """Show the history of everything that happened.

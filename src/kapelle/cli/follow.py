@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,27 +14,25 @@ import typer
 from kapelle.cli.events import Event, line
 from kapelle.cli.format import (
     STATUS_STYLE,
+    Run,
+    Task,
     between,
     clean,
     command_lines,
     delivery_words,
+    doing_words,
+    exit_code,
     one_line,
+    settled,
     short,
     status_words,
+    waiting_words,
     wrapped,
 )
 from kapelle.cli.ids import path_of, run_path, task_path
-from kapelle.cli.outcome import (
-    Run,
-    Task,
-    doing_words,
-    exit_code,
-    settled,
-    waiting_words,
-)
+from kapelle.cli.logs import Passage, Whole, passage, show, show_json
 from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.questions import question_lines
-from kapelle.cli.transcript import Passage, Whole, passage, show, show_json
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.domain.report import FINAL, next_commands
@@ -98,12 +96,11 @@ def follow(
     seen, last_id = 0, f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
     while True:
         with _interruptible(item):
-            if is_run:
-                display = _run_display(client, item, as_json, iterations)
-                ended, seen = _until_rest(client, item, display, seen, tail, raw=as_json)
-                tail = None
-            else:
-                with _task_display(client, item, as_json) as show_event:
+            with _display(client, item, as_json, iterations) as show_event:
+                if is_run:
+                    ended, seen = _until_rest(client, item, show_event, seen, tail, raw=as_json)
+                    tail = None
+                else:
                     ended, last_id = _until_settled(client, item["id"], show_event, tail, last_id)
             if not ended["questions"] or not asks:
                 break
@@ -158,38 +155,16 @@ def _until_settled(
 
 
 @contextmanager
-def _task_display(
-    client: Connection, task: Task, as_json: bool
-) -> Iterator[Callable[[ServerEvent], None]]:
-    if as_json:
+def _display(
+    client: Connection, item: Task | Run, as_json: bool, iterations: bool
+) -> Iterator[Callable[[Any], None]]:
+    """Shows events: as JSON, or as lines on stdout, in a terminal above what the item is at now."""
+    if as_json and "spent" not in item:
         # Whoever follows says itself what the end is.
         yield lambda event: None if event.kind == "end" else show_json(event)
         return
-    with _display(client, task) as show_passage:
-        yield Whole(lambda event: show_passage(passage(event)))
-
-
-@contextmanager
-def _run_display(client: Connection, run: Run, as_json: bool, iterations: bool) -> Iterator[Show]:
-    if as_json or iterations:
-        yield json_line if as_json else _show_iteration
-        return
-    is_live = sys.stdout.isatty()
-    with _display(client, run) as show_passage:
-
-        def show_event(event: Event) -> None:
-            # What it ended with is said again, with what to type next, when the view is gone.
-            if not is_live or event["kind"].removeprefix("run.") not in FINAL:
-                show_passage(line(event))
-
-        yield show_event
-
-
-@contextmanager
-def _display(client: Connection, item: Task | Run) -> Iterator[Callable[[Passage | None], None]]:
-    """Shows lines on stdout, in a terminal above what the item is at now."""
-    if not sys.stdout.isatty():
-        yield show
+    if as_json or iterations or not sys.stdout.isatty():
+        yield json_line if as_json else _show_iteration if iterations else _lines_of(item, show)
         return
     known = [item]
     own, ended = Connection(client.address, autostart=False), threading.Event()
@@ -203,9 +178,18 @@ def _display(client: Connection, item: Task | Run) -> Iterator[Callable[[Passage
     threading.Thread(target=refresh, daemon=True).start()
     try:
         with live(known) as show_above:
-            yield show_above
+            yield _lines_of(item, show_above)
     finally:
         ended.set()
+
+
+def _lines_of(item: Task | Run, show: Callable[[Passage | None], None]) -> Callable[[Any], None]:
+    """Shows the events of a run's history, or those of a task's transcript, as lines."""
+    if "spent" not in item:
+        return Whole(lambda event: show(passage(event)))
+    # What a run ended with is said again, with what to type next, when a live view is gone.
+    hidden = FINAL if sys.stdout.isatty() else ()
+    return lambda event: None if event["kind"].removeprefix("run.") in hidden else show(line(event))
 
 
 @contextmanager
@@ -256,7 +240,7 @@ def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
 def _until_rest(
     client: Connection,
     run: Run,
-    display: AbstractContextManager[Show],
+    show_event: Show,
     after: int,
     tail: int | None,
     *,
@@ -267,20 +251,19 @@ def _until_rest(
     Of the past, tail is how many events are shown; only those that make a line count, unless raw.
     Returns the run and the number of the last event.
     """
-    with display as show_event:
-        if tail is not None:
-            after = show_last(client, run["id"], show_event, tail, raw=raw)
-        while True:
-            # Asked before its events are read, so that all that led to this state is shown.
-            run = client.get(run_path(run["id"]))
-            rests = settled(run)
-            for event in history(client, run["id"], after, follow=not rests):
-                after = event["seq"]
-                show_event(event)
-                if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
-                    break
-            if rests:
-                return run, after
+    if tail is not None:
+        after = show_last(client, run["id"], show_event, tail, raw=raw)
+    while True:
+        # Asked before its events are read, so that all that led to this state is shown.
+        run = client.get(run_path(run["id"]))
+        rests = settled(run)
+        for event in history(client, run["id"], after, follow=not rests):
+            after = event["seq"]
+            show_event(event)
+            if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
+                break
+        if rests:
+            return run, after
 
 
 def history(
@@ -383,11 +366,8 @@ def _ask_all(client: Connection, item: Task | Run) -> bool:
 def _ask(question: dict[str, Any]) -> str | None:
     """A person's answer to a question; an empty line is the default, if there is one."""
     default = question["default"]
-    say(f"? {clean(question['text'])}")
-    for number, choice in enumerate(question["choices"], 1):
-        say(f"  {number}. {one_line(choice)}")
-    known = f" [{one_line(default, 60)}]" if default is not None else ""
-    while (typed := read_line(f"Your answer{known}: ")) is not None:
+    say("\n".join(question_lines(question)[:-1]))
+    while (typed := read_line("Your answer: ")) is not None:
         if typed.strip():
             return typed
         if default is not None:

@@ -3,42 +3,21 @@
 import json
 import os
 import sys
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import Json, flag
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.config import config_file, current, loaded, root
-from kapelle.cli.outcome import INPUT_NEEDED
+from kapelle.cli.format import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home
-
-TEMPLATE = """\
-# Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
-# Take away the # in front of what you want to change.
-
-# default_agent = "claude"
-# project = "my-project"
-
-# What must pass before a task counts as completed, unless the task names its own checks.
-{checks}
-
-{workspace}
-# default = "auto"             # auto, worktree or in_place
-# What a new worktree needs so that checks test it, and not your checkout: docs/environment.md.
-# Untracked files that it gets a copy of, those it gets a link to, and what runs before the agent.
-{copy}
-{link}
-{setup}
-
-# [tasks]
-# timeout_s = 3600
-"""
 
 _FOR_AGENTS = """\
 ## Kapelle
@@ -58,13 +37,9 @@ _EXAMPLES = {
 
 
 def init(
-    agent: Annotated[str | None, flag("The agent to use by default.", "--agent")] = None,
-    yes: Annotated[
-        bool, flag("Write what is proposed, not only as comments.", "--yes", "-y")
-    ] = False,
-    agents_md: Annotated[
-        bool, flag("Tell agents about Kapelle in AGENTS.md.", "--agents-md")
-    ] = False,
+    agent: str | None = option(None, "The agent to use by default."),
+    yes: bool = flag("Write what is proposed, not only as comments.", "--yes", "-y"),
+    agents_md: bool = flag("Tell agents about Kapelle in AGENTS.md."),
     as_json: Json = False,
 ) -> None:
     """Choose an agent and set up this repository.
@@ -170,7 +145,8 @@ def _config(proposed: dict[str, str], mark: str) -> str:
     """The template with what is proposed, behind the mark, in the place of its examples."""
     own = {name: f"{mark}{name} = {value}" for name, value in proposed.items()}
     table = mark if own.keys() & {"copy", "link", "setup"} else "# "
-    return TEMPLATE.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
+    template = files("kapelle.cli").joinpath("repository.toml").read_text(encoding="utf-8")
+    return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 
 def _explain(done: dict[str, Any]) -> None:
@@ -204,12 +180,8 @@ def _explain_default(name: str, done: dict[str, Any]) -> None:
     from kapelle.agents.registry import describe
 
     config = Home.default().config
-    if not done["chosen"]:
-        say(f"The default agent is {name}, as it was set before.")
-    elif done["found"] == [name]:
-        say(f"{name} is the one agent installed here, and now the default ({config}).")
-    else:
-        say(f"The default agent is {name} ({config}).")
+    before = "" if done["chosen"] else ", as it was set before"
+    say(f"The default agent is {name}{before} ({config}).")
     try:
         info = describe(name, loaded().settings)
         if info.problem:

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
 from kapelle.cli.config import current
-from kapelle.cli.format import between, field, heading, one_line, paint, shown, table
+from kapelle.cli.format import between, field, heading, one_line, paint, shown
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Items, Limit, listing
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.pages import Limit, columns, listing
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed, not_empty
 from kapelle.client.http import Connection
@@ -26,6 +25,9 @@ _PATH = "/learnings"
 _HERE = "Of this project, in place of the one around here."
 Project = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
 All = Annotated[bool, flag("Of every project.", "--all")]
+_SHOWN = columns("ID,SCOPE,BY,TAGS,TITLE", lambda one: [
+    one["id"], one["scope"], one["author"], one_line(", ".join(one["tags"]), 30), one["title"]
+], fold=(2, 3))  # fmt: skip
 Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
 
 
@@ -34,30 +36,26 @@ def list_learnings(
     project: Project = None,
     all_: All = False,
     tag: Tag = None,
-    status: Annotated[
-        str | None, option("STATUS", "kept, reported (to be judged) or discarded.")
-    ] = None,
+    status: str | None = option("STATUS", "kept, reported (to be judged) or discarded."),
     limit: Limit = 50,
 ) -> Report:
     """List what work here is told: this project's learnings and the global ones, newest first."""
     query = {**_where(project, all_), "tag": tag, "status": status}
-    nothing = 'No learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
-    if tag or status:
-        nothing = "No learnings here are like that; `kapelle learnings` lists those that are kept."
-    return listing(_PATH, query, limit, _rows, nothing)
+    nothing = 'No such learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
+    return listing(_PATH, query, limit, _SHOWN, nothing)
 
 
 @learnings.command("search")
 def search(
-    words: Annotated[list[str], argument("WORDS...", "What it is about.")],
+    words: list[str] = argument("WORDS...", "What it is about."),
     project: Project = None,
     all_: All = False,
     tag: Tag = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1, max=1000)] = 10,
+    limit: int = option(None, "How many at most.", default=10, min=1, max=1000),
 ) -> Report:
     """Find learnings by their words, the best first; "several words" stand together."""
     query = {**_where(project, all_), "query": " ".join(words), "tag": tag}
-    return listing(_PATH, query, limit, _rows, "Nothing is known.")
+    return listing(_PATH, query, limit, _SHOWN, "Nothing is known.")
 
 
 def add_command() -> Callable[..., Report]:
@@ -66,13 +64,10 @@ def add_command() -> Callable[..., Report]:
     options = options_of(schema)
 
     def add(**params: Any) -> Report:
-        example = 'Write `kapelle learnings add "Tests need Redis" "Start it with make redis."`'
         if params["title"] is None:
-            raise InvalidInput("TITLE is missing.", hint=f"{example}.")
-        params["content"] = read_prompt(
-            params["content"], None, f"{example}, or pipe it in with `-`.", "content"
-        )
-        spec = spec_of(options, params, "learnings add")
+            example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
+            raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
+        spec = spec_of(options, params, "learnings add TITLE")
         with spelled(options):
             made = Connection().post(_PATH, {"directory": str(current()), **spec})
         yield made
@@ -101,11 +96,11 @@ def show(learning_id: LearningId) -> Report:
 @learnings.command("edit")
 def edit(
     learning_id: LearningId,
-    title: Annotated[str | None, option("TEXT", "Its new title.")] = None,
-    content: Annotated[str | None, option("TEXT", "Its new content.")] = None,
-    tag: Annotated[list[str] | None, option("TAG", "Its new tags; repeatable.")] = None,
-    scope: Annotated[str | None, option("project|global", "Whose work is told it.")] = None,
-    project: Annotated[str | None, option("NAME", "Its new project.")] = None,
+    title: str | None = option("TEXT", "Its new title."),
+    content: str | None = option("TEXT", "Its new content."),
+    tag: list[str] | None = option("TAG", "Its new tags; repeatable."),
+    scope: str | None = option("project|global", "Whose work is told it."),
+    project: str | None = option("NAME", "Its new project."),
 ) -> Report:
     """Change a learning; one that was discarded is kept by that."""
     given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
@@ -131,7 +126,7 @@ def delete(learning_ids: LearningIds) -> Report:
 
 @learnings.command("export")
 def export(
-    file: Annotated[Path | None, argument("[FILE]", "By default stdout.")] = None,
+    file: Path | None = argument("[FILE]", "By default stdout."),
     all_: All = False,
 ) -> Report:
     """Write what work here is told as Markdown, which `import` reads."""
@@ -146,7 +141,7 @@ def export(
 
 
 @learnings.command("import")
-def import_(file: Annotated[Path, argument("FILE", "Markdown; - is stdin.")]) -> Report:
+def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> Report:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
     page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     body = {"markdown": page.decode("utf-8", "replace"), "directory": str(current())}
@@ -160,23 +155,12 @@ def _where(project: str | None, everywhere: bool) -> dict[str, Any]:
     return {"project": project, "directory": None if project or everywhere else str(current())}
 
 
-def _rows(found: Items) -> list[str]:
-    rows = [
-        [one["id"], one["scope"], one["author"], one_line(", ".join(one["tags"]), 30),
-         one_line(one["title"])]
-        for one in found
-    ]  # fmt: skip
-    return table(["ID", "SCOPE", "BY", "TAGS", "TITLE"], rows, fold=(2, 3))
-
-
 def search_all(
-    words: Annotated[list[str], argument("WORDS...", "What to look for, all of it.")],
-    kind: Annotated[
-        str | None, option("KIND", "prompt, result, output, commit, learning or note.")
-    ] = None,
-    task: Annotated[str | None, option("ID", "Only of this task or run.")] = None,
-    project: Annotated[str | None, option("NAME", "Only of this project.")] = None,
-    limit: Annotated[int, option(None, "How many at most.", min=1, max=200)] = 20,
+    words: list[str] = argument("WORDS...", "What to look for, all of it."),
+    kind: str | None = option("KIND", "prompt, result, output, commit, learning or note."),
+    task: str | None = option("ID", "Only of this task or run."),
+    project: str | None = option("NAME", "Only of this project."),
+    limit: int = option(None, "How many at most.", default=20, min=1, max=200),
 ) -> Report:
     """Find words in all that was asked, said and done, learnt and noted.
 

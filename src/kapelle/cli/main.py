@@ -5,12 +5,12 @@ Also `kapelle completion`, which has the shell ask this entry point.
 
 import os
 import sys
-from typing import Annotated
+from typing import Any
 
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import Report, argument, option, usage_error
+from kapelle.cli.command import Report, argument, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.output import (
     give_up,
@@ -46,11 +46,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = option(None, "Print the version.", "--version", callback=_print_version, is_eager=True)
+_VERSION: Any = typer.Option(
+    False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+)
 
 
 @app.callback()
-def kapelle(version: Annotated[bool, _VERSION] = False) -> None:
+def kapelle(version: bool = _VERSION) -> None:
     """Kapelle conducts coding agents: background tasks that survive crashes and tell the truth."""
 
 
@@ -123,7 +125,7 @@ _SHELLS = {
 
 
 def completion(
-    shell: Annotated[str | None, argument("bash|zsh|fish", "By default your shell.")] = None,
+    shell: str | None = argument("bash|zsh|fish", "By default your shell."),
 ) -> Report:
     """Print the completion script of a shell."""
     name = shell or os.path.basename(os.environ.get("SHELL", ""))

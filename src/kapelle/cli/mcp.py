@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from kapelle.cli.command import command_group, flag
+from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.client.environment import shell_for
 from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
@@ -170,8 +168,8 @@ _SHARED = ("vscode", "project")
 
 @mcp.command()
 def install(
-    client: Annotated[str, typer.Argument(metavar="|".join(_CLIENTS), show_default=False)],
-    show: Annotated[bool, flag("Only print what would be written, and where.", "--print")] = False,
+    client: str = argument("|".join(_CLIENTS), ""),
+    show: bool = flag("Only print what would be written, and where.", "--print"),
 ) -> None:
     """Tell a client about Kapelle's tools, in its own configuration; project is .mcp.json here."""
     if client not in _CLIENTS:

@@ -1,7 +1,7 @@
 """The command merge: tasks and runs into their bases, one after another."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -16,19 +16,13 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 
 def merge(
     task_ids: NewestIds = None,
-    into: Annotated[
-        str | None, option("BRANCH", "The branch to merge into; by default its base.")
-    ] = None,
-    squash: Annotated[bool, flag("As one commit.", "--squash")] = False,
-    rebase: Annotated[bool, flag("The commits one by one onto the base.", "--rebase")] = False,
-    message: Annotated[
-        str | None, option("TEXT", "The message of the commit.", "--message", "-m")
-    ] = None,
-    no_verify: Annotated[
-        bool, flag("Do not check the result if the base has moved.", "--no-verify")
-    ] = False,
-    preview: Annotated[bool, flag("Only say how it would go.", "--preview")] = False,
-    force: Annotated[bool, flag("Even if it is not completed.", "--force")] = False,
+    into: str | None = option("BRANCH", "The branch to merge into; by default its base."),
+    squash: bool = flag("As one commit."),
+    rebase: bool = flag("The commits one by one onto the base."),
+    message: str | None = option("TEXT", "The message of the commit.", "--message", "-m"),
+    no_verify: bool = flag("Do not check the result if the base has moved."),
+    preview: bool = flag("Only say how it would go."),
+    force: bool = flag("Even if it is not completed."),
     as_json: Json = False,
 ) -> None:
     """Merge the branches of tasks and runs into their bases, in this order.
@@ -47,18 +41,16 @@ def merge(
         seen = [client.get(path, {"into": into}) for path in paths]
         lines = (line for one in seen for line in _preview(one))
         document(seen if len(ids) > 1 else seen[0]) if as_json else write(lines)
-    elif len(ids) == 1:
-        _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:
         _merge_all(ids, {**body, "message": message}, as_json)
 
 
 def pr(
     some_id: NewestId = None,
-    draft: Annotated[bool, flag("As a draft; what failed can be nothing else.", "--draft")] = False,
-    ready: Annotated[bool, flag("Ready to be reviewed, which is the default.", "--ready")] = False,
-    show_only: Annotated[bool, flag("Only show it, with what people said.", "--show")] = False,
-    force: Annotated[bool, flag("Even with a secret in it.", "--force")] = False,
+    draft: bool = flag("As a draft; what failed can be nothing else."),
+    ready: bool = flag("Ready to be reviewed, which is the default."),
+    show_only: bool = flag("Only show it, with what people said.", "--show"),
+    force: bool = flag("Even with a secret in it."),
 ) -> Report:
     """Push what a task or a run did and open a pull request, or update it.
 
@@ -87,13 +79,16 @@ def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
         try:
             done.append(_merge(some_id, body))
             if not as_json:
-                _show(done[-1], as_json)
+                _show(done[-1])
         except KapelleError as error:
+            if len(ids) == 1:
+                raise
             show_error(error, as_json=as_json)
             codes.append(error.exit_code)
     if as_json:
-        document(done)
-    say(f"{len(done)} of {len(ids)} are merged.")
+        document(done if len(ids) > 1 else done[0])
+    if len(ids) > 1:
+        say(f"{len(done)} of {len(ids)} are merged.")
     raise typer.Exit(max(codes))
 
 
@@ -108,10 +103,7 @@ def _merge(some_id: str, body: dict[str, Any]) -> Any:
         raise
 
 
-def _show(merged: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        document(merged)
-        return
+def _show(merged: dict[str, Any]) -> None:
     data(merged["commit"])
     if merged["already"]:
         say(f"{merged['base']} already contained {merged['id']}.")

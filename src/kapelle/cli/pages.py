@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 from kapelle.cli.command import Report, option
+from kapelle.cli.format import one_line, table
 from kapelle.cli.output import say
-from kapelle.cli.values import listed
+from kapelle.cli.values import choice, listed
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput
 
 Items = list[dict[str, Any]]
 Lines = Callable[[Items], Iterable[str]]
@@ -25,15 +25,10 @@ def status_option(nouns: str, known: Sequence[str]) -> Any:
     return option("STATUS", f"Only {nouns} in this state; repeatable.", autocompletion=complete)
 
 
-def statuses(typed: list[str] | None, noun: str, known: Sequence[str]) -> list[str] | None:
+def statuses(typed: list[str] | None, known: Sequence[str]) -> list[str | None] | None:
     """The states asked for, each of which must exist."""
-    wanted = [status.lower() for status in listed(typed or [], "--status")]
-    for status in wanted:
-        if status not in known:
-            raise InvalidInput(
-                f"{status!r} is not a state of a {noun}.", hint=f"Use one of {', '.join(known)}."
-            )
-    return wanted or None
+    wanted = listed(typed or [], "--status")
+    return [choice("--status", one.lower(), known) for one in wanted] or None
 
 
 def listing(
@@ -58,6 +53,16 @@ def whole_list(found: Items, lines: Lines, nothing: str) -> Report:
         yield from lines(found)
     else:
         say(nothing)
+
+
+def columns(header: str, row: Callable[[dict[str, Any]], Iterable[Any]], **how: Any) -> Lines:
+    """Lines that make a table: its header, the cells of one row, and how `table` is to show it."""
+
+    def lines(found: Items) -> list[str]:
+        rows = [[one_line(str(cell)) for cell in row(one)] for one in found]
+        return table(header.split(","), rows, **how)
+
+    return lines
 
 
 def _fetch(client: Connection, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:

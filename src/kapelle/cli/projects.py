@@ -4,10 +4,9 @@ from typing import Annotated
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, flag
 from kapelle.cli.config import current
-from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, here
 from kapelle.cli.output import say
-from kapelle.cli.pages import Items, whole_list
+from kapelle.cli.pages import columns, whole_list
 from kapelle.client.http import Connection
 
 project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
@@ -17,22 +16,16 @@ Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("p
 
 @project.command("list")
 def list_projects(
-    archived: Annotated[bool, flag("Those that were put away.", "--archived")] = False,
+    archived: bool = flag("Those that were put away."),
 ) -> Report:
     """List projects with their work; * is the current one of this repository."""
     found = [one for one in Connection().get(_PATH) if bool(one["archived_at"]) == archived]
     nothing = "None." if archived else "No projects yet; `kapelle run --project NAME` makes one."
-    return whole_list(found, _rows, nothing)
-
-
-def _rows(found: Items) -> list[str]:
     place = here() or str(current())
-    rows = [
-        ["*" if place in one["directories"] else "", one_line(one["name"]), str(one["open"]),
-         str(one["work"])]
-        for one in found
-    ]  # fmt: skip
-    return table(["", "NAME", "OPEN", "ALL"], rows)
+    shown = columns(",NAME,OPEN,ALL", lambda one: [
+        "*" if place in one["directories"] else "", one["name"], one["open"], one["work"]
+    ])  # fmt: skip
+    return whole_list(found, shown, nothing)
 
 
 @project.command()
@@ -43,7 +36,7 @@ def create(name: Name) -> Report:
 
 
 @project.command()
-def rename(name: Name, to: Annotated[str, argument("TO", "Its new name.")]) -> Report:
+def rename(name: Name, to: str = argument("TO", "Its new name.")) -> Report:
     """Rename a project in all that belongs to it: work, schedules, notes and learnings."""
     yield (made := Connection().put(_PATH, {"name": name, "to": to}))
     say(f"It is called {made['name']} now.")
@@ -51,9 +44,7 @@ def rename(name: Name, to: Annotated[str, argument("TO", "Its new name.")]) -> R
 
 @project.command()
 def switch(
-    name: Annotated[
-        str | None, argument("[NAME]", "None leaves it.", autocompletion=completing("project"))
-    ] = None,
+    name: str | None = argument("[NAME]", "None leaves it.", autocompletion=completing("project")),
 ) -> Report:
     """Have work in this repository belong to a project unless it names one itself."""
     yield Connection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
@@ -64,7 +55,7 @@ def switch(
 @project.command()
 def archive(
     name: Name,
-    undo: Annotated[bool, flag("Take it out again; its work stays away.", "--undo")] = False,
+    undo: bool = flag("Take it out again; its work stays away."),
 ) -> Report:
     """Put a project away with all its ended work, which is kept; new work takes it out again."""
     yield Connection().put(_PATH, {"name": name, "archived": not undo})

@@ -1,13 +1,15 @@
 """What `kapelle init` proposes for a repository: set-up and checks that look at the worktree.
 
-Two tables; the first tool of a family that is found counts, and a framework only adds to it.
+By the tables of proposal.toml: the first tool of a family counts, and a framework only adds to it.
 """
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,52 +29,9 @@ class Tool(NamedTuple):
     run: str = ""
 
 
-def _table(text: str) -> list[Tool]:
-    lines = text.replace("VENV", "python3 -m venv .venv && .venv/bin/pip install -q pytest")
-    rows = [re.split("  +", line) for line in lines.strip().splitlines()]
-    return [Tool(*("" if cell == "-" else cell for cell in row)) for row in rows]
-
-
-TOOLS = _table(r"""
-git  submodules  .gitmodules  -  git submodule update --init --recursive
-python  uv  uv.lock  -  uv sync  uv run
-python  poetry  poetry.lock  -  POETRY_VIRTUALENVS_IN_PROJECT=true poetry install  poetry run
-python  pip  pyproject.toml:(?m)^\[(project|build-system)\]  -  VENV -e .  .venv/bin/python -m
-python  pip  setup.py  -  VENV -e .  .venv/bin/python -m
-python  pip  requirements.txt  -  VENV -r requirements.txt  .venv/bin/python -m
-node  pnpm  pnpm-lock.yaml  -  pnpm install --frozen-lockfile  pnpm run
-node  yarn  yarn.lock  -  yarn install  yarn run
-node  npm  package-lock.json  -  npm ci  npm run
-node  npm  package.json  -  npm install  npm run
-rust  cargo  Cargo.toml  cargo test  cargo fetch
-go  go  go.mod  go test ./...  go mod download
-ruby  bundler  Gemfile  -  bundle install  bundle exec
-php  composer  composer.json  -  composer install --no-interaction
-java  maven  mvnw  ./mvnw -q verify
-java  maven  pom.xml  mvn -q verify
-java  gradle  gradlew  ./gradlew test
-java  gradle  build.gradle*  gradle test
-""")
-# The frameworks of a family in the order of their claim; of node, the scripts that are checks.
-FRAMEWORKS = _table(r"""
-python  Django  manage.py:django  {python} manage.py test
-python  Flask  *.t*:(?im)(^|["'])flask\b  {run} pytest -q
-python  FastAPI  *.t*:(?im)(^|["'])fastapi\b  {run} pytest -q
-python  pytest  test*  {run} pytest -q
-python  pytest  pyproject.toml:pytest  {run} pytest -q
-node  Next.js  package.json:"next"\s*:  test build lint
-node  Nuxt  package.json:"nuxt"\s*:  test build
-node  SvelteKit  package.json:"@sveltejs/kit"\s*:  test check build
-node  Vue  package.json:"vue"\s*:  test test:unit build
-node  React  package.json:"react"\s*:  test build
-node  Express  package.json:"express"\s*:  test
-node  scripts  package.json  test build
-ruby  RSpec  spec  {run} rspec
-ruby  Rails  bin/rails  bin/rails test
-ruby  rake  Rakefile  {run} rake test
-php  Laravel  artisan  php artisan test
-php  PHPUnit  phpunit.xml*  vendor/bin/phpunit
-""")
+_TABLES = tomllib.loads(files("kapelle.cli").joinpath("proposal.toml").read_text(encoding="utf-8"))
+TOOLS = [Tool(*row) for row in _TABLES["tools"]]
+FRAMEWORKS = [Tool(*row) for row in _TABLES["frameworks"]]
 
 
 @dataclass

@@ -9,7 +9,7 @@ from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import Items, whole_list
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.values import read_prompt
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted
@@ -59,10 +59,10 @@ def question_lines(question: dict[str, Any]) -> list[str]:
 
 def answer(
     whose: Asked,
-    text: Annotated[
-        str, argument("TEXT", "What it wanted to know, or the number of a choice; - reads stdin.")
-    ],
-    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
+    text: str = argument(
+        "TEXT", "What it wanted to know, or the number of a choice; - reads stdin."
+    ),
+    token: str | None = option("TOKEN", "Which question, when there are several."),
 ) -> Report:
     """Answer a question of a task or a run; it then goes on."""
     said = read_prompt(text, None, _ANSWER, "answer")
@@ -82,7 +82,7 @@ def answer(
 
 
 def say_(
-    task_id: TaskId, text: Annotated[str, argument("TEXT", "What it is to know; - reads stdin.")]
+    task_id: TaskId, text: str = argument("TEXT", "What it is to know; - reads stdin.")
 ) -> Report:
     """Tell the agent of a task something, at once if it can hear that.
 

@@ -1,19 +1,17 @@
 """`kapelle runs`."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, Report, command_group, flag, option
+from kapelle.cli.command import LISTS, Ended, JsonLines, Report, command_group, flag, option
 from kapelle.cli.follow import follow
-from kapelle.cli.format import one_line
+from kapelle.cli.format import INPUT_NEEDED, exit_code, one_line, settled
 from kapelle.cli.ids import RunId, RunIds, run_path
-from kapelle.cli.outcome import INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import Items, Limit, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
-from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.report import FINAL
@@ -25,22 +23,18 @@ runs = command_group("List runs, look at them, and pause, answer or end them." +
 
 @runs.command("list")
 def list_runs(
-    status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
-    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
-    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
+    status: list[str] | None = status_option("runs", _STATUSES),
+    pattern: str | None = option("NAME", "Only runs of this pattern."),
+    project: str | None = option("NAME", "Only runs of this project."),
     limit: Limit = 20,
-    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
+    nested: bool = flag("Runs inside runs too."),
     everything: Everything = False,
 ) -> Report:
     """List the runs of this repository, the newest first."""
-    query = {
-        "status": statuses(status, "run", _STATUSES),
-        "pattern": optional_text(pattern, "--pattern"),
-        "project": optional_text(project, "--project"),
-        "nested": "true" if nested else None,
-        "archived": "true" if everything else None,
-    }
-    return list_work("/runs", query, limit, "runs", "`kapelle start` lists the patterns.")
+    wanted = statuses(status, _STATUSES)
+    query = {"status": wanted, "pattern": pattern, "project": project, "nested": nested}
+    hint = "runs. `kapelle start` lists the patterns."
+    return list_work("/runs", query, everything, limit, hint)
 
 
 @runs.command()
@@ -52,9 +46,7 @@ def status(run_id: RunId) -> Report:
 @runs.command()
 def tail(
     run_id: RunId,
-    last: Annotated[
-        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
-    ] = None,
+    last: int | None = option("NUMBER", "Of the past only so many lines.", "--tail", min=0),
     as_json: JsonLines = False,
 ) -> None:
     """Show what a run does until it has ended, waits or is paused.
@@ -99,7 +91,7 @@ def _state(step: dict[str, Any]) -> str:
 
 
 @runs.command()
-def result(run_id: RunId, as_json: Json = False) -> None:
+def result(run_id: RunId) -> Report:
     """Print what a run returned, as JSON.
 
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input.
@@ -113,28 +105,26 @@ def result(run_id: RunId, as_json: Json = False) -> None:
             f"{run['id']} is {run['status']} and has no result yet.",
             hint=f"`kapelle wait {run['id']}` waits for it.",
         )
+    yield Ended(run["result"], exit_code(run))
     document(run["result"])
     if run["status"] != "completed":
-        reason = f": {one_line(run['reason'])}" if run["reason"] else ""
-        say(f"{run['id']} {run['status']}{reason}")
-    raise typer.Exit(exit_code(run))
+        say(": ".join(filter(None, [f"{run['id']} {run['status']}", run["reason"]])))
 
 
 @runs.command()
 def pause(
     run_ids: RunIds,
-    now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
-    as_json: Json = False,
-) -> None:
+    now: bool = flag("Stop running tasks too; they begin again later."),
+) -> Report:
     """Have runs start nothing more; what is at work ends first."""
     remark = "" if now else "What is at work ends first; `--now` stops it at once."
-    change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark, as_json=as_json)
+    return change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark)
 
 
 @runs.command()
-def resume(run_ids: RunIds, as_json: Json = False) -> None:
+def resume(run_ids: RunIds) -> Report:
     """Let paused runs go on."""
-    change_each(run_ids, "resume", path=run_path, as_json=as_json)
+    return change_each(run_ids, "resume", path=run_path)
 
 
 for shared in (wait, cancel, answer):

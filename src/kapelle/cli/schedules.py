@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from kapelle.cli.command import (
     Ended,
     Json,
     Report,
+    argument,
     command_group,
     command_of,
     flag,
@@ -53,11 +53,7 @@ Firing = dict[str, Any]
 
 STARTING = ("run", *built_in(), "start")
 
-_COMMAND = typer.Argument(
-    metavar="COMMAND...",
-    help='What to start, as you would type it: run "…" or loop "…" --until ….',
-    show_default=False,
-)
+_COMMAND = 'What to start, as you would type it: run "…" or loop "…" --until ….'
 
 
 def create_command() -> Callable[..., None]:
@@ -74,7 +70,7 @@ def create_command() -> Callable[..., None]:
         with spelled([*its_options, *options]):
             send(body, params["as_json"] or wants_json(command))
 
-    first = {"command": Annotated[list[str] | None, _COMMAND]}
+    first = {"command": Annotated[list[str] | None, argument("COMMAND...", _COMMAND)]}
     return with_parameters(create, schema, first, options, {"as_json": Json})
 
 
@@ -105,32 +101,25 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
         )
-    with _hinted(name):
+    new = "A schedule starts new runs, and --resume goes on with one."
+    another = "A schedule cannot start a schedule."
+    try:
         starter, words = starter_of(name, arguments)
         made = command_of(starter.command(), starter.typed)
         params = made.make_context(f"kapelle {starter.typed}", words).params
-    new = "A schedule starts new runs, and --resume goes on with one."
-    another = "A schedule cannot start a schedule."
-    goes_on = params.get("resume") or params.get("answer")
-    refuse(
-        (params.get("every") is not None, another, "Leave one of them out."),
-        (goes_on, new, "Leave --resume and --answer out."),
-    )
-    with _hinted(name):
+        goes_on = params.get("resume") or params.get("answer")
+        refuse(
+            (params.get("every") is not None, another, "Leave one of them out."),
+            (goes_on, new, "Leave --resume and --answer out."),
+        )
         path, body = starter.order(params)
-    kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
-    return {"kind": kind, "spec": spec}, starter.options
-
-
-@contextmanager
-def _hinted(name: str) -> Iterator[None]:
-    """Tells of a mistake in a line where options may stand in the wrong place."""
-    try:
-        yield
     except typer.TyperException as error:
         wrong = usage_error(error)
+        # In such a line options may stand in the wrong place.
         wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
         raise wrong from None
+    kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
+    return {"kind": kind, "spec": spec}, starter.options
 
 
 _LAST_FIRINGS = 5
@@ -145,11 +134,11 @@ schedule.command("create", context_settings={"allow_interspersed_args": False})(
 
 @schedule.command("list")
 def list_schedules(
-    status: Annotated[list[str] | None, status_option("schedules", STATUSES)] = None,
+    status: list[str] | None = status_option("schedules", STATUSES),
     limit: Limit = 20,
 ) -> Report:
     """List schedules, the newest first."""
-    query = {"status": statuses(status, "schedule", STATUSES)}
+    query = {"status": statuses(status, STATUSES)}
     nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
     return listing("/schedules", query, limit, schedule_rows, nothing)
 
@@ -188,9 +177,7 @@ def resume(schedule_id: ScheduleId) -> Report:
 @schedule.command("cancel")
 def cancel(
     schedule_id: ScheduleId,
-    with_work: Annotated[
-        bool, flag("Also what it started and what is still going.", "--with-work")
-    ] = False,
+    with_work: bool = flag("Also what it started and what is still going."),
 ) -> Report:
     """End a schedule; what it started goes on unless told otherwise."""
     fate = "is being ended" if with_work else "goes on; `kapelle cancel {0}` ends it"

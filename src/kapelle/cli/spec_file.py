@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.cli.command import meant
-from kapelle.cli.prompt import read_bytes
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
-from kapelle.cli.values import duration_s, not_empty
+from kapelle.cli.values import duration_s, not_empty, read_bytes
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.domain.text import shown
 

@@ -6,12 +6,10 @@ the rest of a command. Other patterns' come from the daemon.
 
 import inspect
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from keyword import iskeyword
@@ -24,7 +22,7 @@ from kapelle.cli import values
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import completing
-from kapelle.cli.prompt import read_prompt, read_prompts
+from kapelle.cli.values import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.options import KEY
 
@@ -46,7 +44,7 @@ _ONE: dict[str, Callable[[Any, str], Any]] = {
     "number": values.number,
     "object": values.json_or_text,
     "text": values.not_empty,
-    "usd": values.optional_usd,
+    "usd": values.usd,
 }
 _ALL: dict[str, Callable[[Any, str], Any]] = {
     "environment": values.environment,
@@ -61,6 +59,7 @@ _OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "resu
 _TAKEN = frozenset(
     {"follow", "as_json", "every", "whole_file", "var", "resume", "answer", "progress"}
 )
+_FIELD = re.compile(r"`([\w.]+)`|(?:^|(?<=[;:] ))([^\n;:]+?)(?= (?:is|must|may|holds)\b)")
 _REPEATED = frozenset({"check", "prompts", *_ALL})
 
 
@@ -81,20 +80,30 @@ def built_in() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
 class Option:
     """One field of a spec as an option, or as an argument; about is its metadata."""
 
-    path: tuple[str, ...]
-    kind: str
-    names: tuple[str, ...]
-    about: Mapping[str, Any]
-    help: str
-    required: bool
-    default: Any
-    choices: tuple[str, ...]
-    repeatable: bool
-    limits: Mapping[str, Any]
+    def __init__(self, path: tuple[str, ...], shape: Schema, required: bool, shared: Schema):
+        self.path, self.required, self.default = path, required, shape.get("default")
+        self.about: Mapping[str, Any] = shape.get(KEY, {})
+        outer = resolved(shape, shared)
+        is_list = outer.get("type") == "array"
+        self.limits = resolved(outer.get("items", {}), shared) if is_list else outer
+        self.kind: str = self.about.get("kind") or _kind(self.limits)
+        self.repeatable = is_list or self.kind in _REPEATED
+        words = (str(value) for value in self.limits.get("enum", ()) if value is not None)
+        self.choices = tuple(words)
+        # A stranger may have written it.
+        self.help = one_line(self.about.get("help") or shape.get("description") or "")
+        # What a check may be called besides its command.
+        built_in = self.limits["properties"]["kind"] if self.kind == "check" else {}
+        self.checks = resolved(built_in, shared).get("enum", ())[1:]
+        self.names: tuple[str, ...] = tuple(self.about.get("names", ()))
+        if not any(name.startswith("--") for name in self.names):
+            name = path[-1].replace("_", "-")
+            # What is on unless it is turned off.
+            off = self.kind == "boolean" and self.default and "flags" not in self.about
+            self.names += (f"--{name}/--no-{name}" if off else f"--{name}",)
 
     @property
     def key(self) -> str:
@@ -149,12 +158,6 @@ class Option:
             return [self._check(check, timeout_s) for check in typed or ()] or None
         if typed is None or (self.repeatable and not typed):
             return None
-        most = self.limits.get("maxItems") or self.limits.get("maxProperties") or math.inf
-        if self.repeatable and len(typed) > most:
-            raise InvalidInput(
-                f"{self.flag} may be there at most {most} times, not {len(typed)}.",
-                hint="Leave some of them out.",
-            )
         if self.kind in _ALL:
             return _ALL[self.kind](typed, self.flag)
         if self.kind == "moment":
@@ -180,7 +183,7 @@ class Option:
         if timeout_s is None:
             return spec
         if isinstance(spec, str):
-            spec = {"kind": spec} if spec in self.limits["kinds"] else {"command": spec}
+            spec = {"kind": spec} if spec in self.checks else {"command": spec}
         return {**spec, "timeout_s": timeout_s}
 
 
@@ -195,41 +198,10 @@ def options_of(schema: Schema) -> list[Option]:
             inner = resolved(shape, shared)["properties"]
             for name, part in inner.items():
                 facts = {**part.get(KEY, {}), "group": about["group"]}
-                found.append(_option((key, name), {**part, KEY: facts}, False, shared))
+                found.append(Option((key, name), {**part, KEY: facts}, False, shared))
         else:
-            found.append(_option((key,), shape, key in required, shared))
+            found.append(Option((key,), shape, key in required, shared))
     return found
-
-
-def _option(path: tuple[str, ...], shape: Schema, required: bool, shared: Schema) -> Option:
-    about = shape.get(KEY, {})
-    outer = resolved(shape, shared)
-    is_list = outer.get("type") == "array"
-    inner = resolved(outer.get("items", {}), shared) if is_list else outer
-    kind = about.get("kind") or _kind(inner)
-    limits: Schema = dict(inner)
-    limits |= {name: outer[name] for name in ("minItems", "maxItems") if name in outer}
-    if kind == "check":
-        limits["kinds"] = resolved(inner["properties"]["kind"], shared)["enum"][1:]
-    names = tuple(about.get("names", ()))
-    if not any(name.startswith("--") for name in names):
-        name = path[-1].replace("_", "-")
-        # What is on unless it is turned off.
-        off = kind == "boolean" and shape.get("default") and "flags" not in about
-        names = (*names, f"--{name}/--no-{name}" if off else f"--{name}")
-    return Option(
-        path=path,
-        kind=kind,
-        names=names,
-        about=about,
-        # A stranger may have written it.
-        help=one_line(about.get("help") or shape.get("description") or ""),
-        required=required,
-        default=shape.get("default"),
-        choices=tuple(str(value) for value in inner.get("enum", ()) if value is not None),
-        repeatable=is_list or kind in _REPEATED,
-        limits=limits,
-    )
 
 
 def resolved(shape: Schema, shared: Schema) -> Schema:
@@ -267,16 +239,10 @@ def with_parameters(
         for option in sorted(group, key=lambda option: "argument" not in option.about):
             made |= _annotations(option)
     kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(
-            name, kind, default=False if found.__origin__ is bool else None, annotation=found
-        )
-        for name, found in made.items()
-    ]
+    parameters = [inspect.Parameter(name, kind, annotation=found) for name, found in made.items()]
     facts = schema[KEY]
     function.__doc__ = "\n\n".join(filter(None, [facts["summary"], facts.get("about")]))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ |= made
     return function
 
 
@@ -284,7 +250,7 @@ def _annotations(option: Option) -> dict[str, Any]:
     about, made = option.about, dict[str, Any]()
 
     def add(name: str, kind: Any, *names: str, **facts: Any) -> None:
-        made[name] = Annotated[kind, typer.Option(*names, **facts)]
+        made[name] = Annotated[kind, typer.Option(None, *names, **facts)]
 
     if argument := about.get("argument"):
         texts: Any = list[str] if option.repeatable else str
@@ -294,7 +260,7 @@ def _annotations(option: Option) -> dict[str, Any]:
             add(f"{option.name}_more", list[str] | None, more[0], metavar=argument, help=more[1])
     else:
         for name, _, help in about.get("flags", ()):
-            add(_flag_name(option, name), bool, name, help=help)
+            add(_flag_name(option, name), bool | None, name, help=help)
     if not argument and not about.get("hidden"):
         facts: dict[str, Any] = {"help": option.shown_help, "metavar": option.metavar or None}
         if option.kind == "integer":
@@ -406,17 +372,9 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
 
 
 def _read_list(option: Option, prompts: list[str], command: str) -> list[Any]:
-    """The texts of a list of prompts, of which there must be so many."""
-    least, most = option.limits.get("minItems", 0), option.limits.get("maxItems", math.inf)
-    more = option.about["more"][0]
-    example = f'Write `kapelle {command} "design it" {more} "implement it"`.'
-    few = f"There must be at least {least} {option.key}, not {len(prompts)}."
-    many = f"There may be at most {most} {option.key}, not {len(prompts)}."
-    values.refuse(
-        (not prompts and option.required, f"There are no {option.key}.", example),
-        (len(prompts) < least, few, f"Add {more} PROMPT; `kapelle run` is for a single task."),
-        (len(prompts) > most, many, "Join some of them."),
-    )
+    """The texts of a list of prompts; how many there may be, the daemon says."""
+    example = f'Write `kapelle {command} "design it" {option.about["more"][0]} "implement it"`.'
+    values.refuse((not prompts and option.required, f"There are no {option.key}.", example))
     return read_prompts([*map(_object_or_text, prompts)], example, 1)
 
 
@@ -429,14 +387,20 @@ def _object_or_text(text: str) -> Any:
 
 @contextmanager
 def spelled(options: Sequence[Option]) -> Iterator[None]:
-    """Lets an error name options where it names fields in backticks."""
+    """Lets an error name options where it names fields: in backticks, or before what is wrong."""
     names = {".".join(option.path): _spelling(option) for option in options}
+
+    def spelling(match: re.Match[str]) -> str:
+        place = match[1] or match[2]
+        field, _, part = place.partition(".")
+        if place not in names and field in names:
+            return f"{names[field]} {part}"
+        return names.get(place, match[0])
+
     try:
         yield
     except KapelleError as error:
-        error.args = (
-            re.sub(r"`([\w.]+)`", lambda match: names.get(match[1], match[0]), error.message),
-        )
+        error.args = (_FIELD.sub(spelling, error.message),)
         raise
 
 
@@ -444,7 +408,8 @@ def _spelling(option: Option) -> str:
     flags = option.about.get("flags")
     if flags and option.kind != "boolean":
         return " or ".join(name for name, _, _ in flags)
-    return option.about.get("argument") or option.flag
+    named = option.about.get("argument") or option.flag
+    return " or ".join([named, *option.about.get("more", ())[:1]])
 
 
 def absolute_directory(directory: Path | None) -> str:

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 from kapelle.cli.command import FollowToEnd, Json, argument, command_of, flag, option, suggestion
 from kapelle.cli.config import current
-from kapelle.cli.format import one_line, table
+from kapelle.cli.format import Run, one_line
 from kapelle.cli.ids import completing, run_path, template_path
-from kapelle.cli.outcome import Run
 from kapelle.cli.output import document, say, write
-from kapelle.cli.prompt import read_bytes
+from kapelle.cli.pages import columns
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -27,7 +26,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import duration_s, pairs, refuse
+from kapelle.cli.values import duration_s, pairs, read_bytes, refuse
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.options import KEY
@@ -142,22 +141,16 @@ def _start(starter: Starter, params: Params) -> None:
         else:
             path, body = starter.order(params)
             begun = client.create(path, body)
-    if begun.get("interactive"):
-        _attach(client, begun, params["as_json"])
-        return
-    how |= {"iterations": params.get("progress"), "asks": not params.get("ask_non_interactive")}
     to_end = bool(params["follow"] or params.get("progress"))
+    if begun.get("interactive"):
+        from kapelle.cli.attach import attach_to, is_at_terminal
+
+        if is_at_terminal() and not params["as_json"]:
+            attach_to(client, begun)
+            return
+        to_end = False  # who cannot type cannot end what is in a terminal
+    how |= {"iterations": params.get("progress"), "asks": not params.get("ask_non_interactive")}
     show_new(client, begun, to_end, params["as_json"], **how)
-
-
-def _attach(client: Connection, begun: dict[str, Any], as_json: bool) -> None:
-    from kapelle.cli.attach import attach_to, is_at_terminal
-    from kapelle.cli.follow import show_new
-
-    if is_at_terminal() and not as_json:
-        attach_to(client, begun)
-    else:  # who cannot type cannot end what is in a terminal
-        show_new(client, begun, to_end=False, as_json=as_json)
 
 
 _EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
@@ -184,9 +177,8 @@ def _answered(client: Connection, params: Params, options: Sequence[Option]) -> 
     run: Run = client.get(run_path(run_id))
     others = [question["token"] for question in run["questions"]]
     order = list(dict.fromkeys([token, *others] if asks else others))
-    if len(answers) > len(order):
-        asked = len(others)
-        many = f"{asked} of these, not {len(answers)}" if asked else "nothing"
+    if len(answers) > len(order):  # nothing is an answer to what is asked only after this
+        many = f"{len(others)} of these, not {len(answers)}" if others else "nothing"
         raise Conflict(
             f"{run['id']} is {run['status']} and asks {many}.",
             hint=f"`kapelle runs status {run['id']}` shows what it asks.",
@@ -278,12 +270,10 @@ def _list_patterns(params: Params) -> None:
         document(known)
         return
     here = f"{current()}/"
-    rows = [
-        [one_line(item["name"]), one_line(item["origin"].removeprefix(here)),
-         ("" if item["trusted"] else "(not trusted) ") + one_line(item["summary"])]
-        for item in known
-    ]  # fmt: skip
-    write(table(["PATTERN", "FROM", "WHAT IT DOES"], rows))
+    write(columns("PATTERN,FROM,WHAT IT DOES", lambda one: [
+        one["name"], one["origin"].removeprefix(here),
+        ("" if one["trusted"] else "(not trusted) ") + one["summary"],
+    ])(known))  # fmt: skip
     sys.stdout.flush()
     say("`kapelle start PATTERN --help` shows what one takes.")
 

@@ -21,9 +21,15 @@ from kapelle.cli.command import (
     option,
 )
 from kapelle.cli.format import (
+    ERROR,
+    Run,
+    Task,
     clean,
     colourful,
     delivery_words,
+    doing_words,
+    exit_code_of_all,
+    finished,
     local,
     marks,
     one_line,
@@ -42,18 +48,18 @@ from kapelle.cli.ids import (
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import ERROR, Run, Task, doing_words, exit_code_of_all, finished
+from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Limit, listing, status_option, statuses
-from kapelle.cli.prompt import read_prompt
-from kapelle.cli.transcript import check_passage
 from kapelle.cli.values import (
+    duration_s,
     future_time,
     listed,
-    optional_duration_s,
-    optional_text,
-    optional_usd,
+    not_empty,
+    optional,
+    read_prompt,
     refuse,
+    usd,
 )
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -68,44 +74,38 @@ Everything = Annotated[bool, flag("Those of every repository, archived ones too.
 
 
 def list_tasks(
-    status: Annotated[list[str] | None, status_option("work", _STATUSES)] = None,
-    tag: Annotated[str | None, option("NAME", "Only tasks with this tag.")] = None,
-    project: Annotated[
-        str | None,
-        option("NAME", "Only those of this project.", autocompletion=completing("project")),
-    ] = None,
+    status: list[str] | None = status_option("work", _STATUSES),
+    tag: str | None = option("NAME", "Only tasks with this tag."),
+    project: str | None = option(
+        "NAME", "Only those of this project.", autocompletion=completing("project")
+    ),
     limit: Limit = 20,
-    nested: Annotated[bool, flag("Parts of runs too.", "--nested")] = False,
-    flagged: Annotated[bool, flag("Only those that are flagged.", "--flagged")] = False,
+    nested: bool = flag("Parts of runs too."),
+    flagged: bool = flag("Only those that are flagged."),
     everything: Everything = False,
 ) -> Report:
     """List the tasks and runs of this repository, the newest first.
 
     Outside of a repository it lists those of all.
     """
-    query = {
-        "status": statuses(status, "task or a run", _STATUSES),
-        "tag": optional_text(tag, "--tag"),
-        "project": optional_text(project, "--project"),
-        "nested": "true" if nested else None,
-        "flagged": "true" if flagged else None,
-        "archived": "true" if everything else None,
-    }
-    hint = '`kapelle run "…"` gives an agent a task.'
-    return list_work("/work", query, limit, "tasks or runs", hint)
+    wanted = statuses(status, _STATUSES)
+    query = {"tag": tag, "project": project, "nested": nested, "flagged": flagged}
+    hint = 'tasks or runs. `kapelle run "…"` gives an agent a task.'
+    return list_work("/work", {"status": wanted, **query}, everything, limit, hint)
 
 
-def list_work(path: str, query: dict[str, Any], limit: int, nouns: str, hint: str) -> Report:
-    """List what there is of this repository at a path; of all if archived ones are asked for."""
-    repository = None if query["archived"] else here()
-    nothing = f"No {nouns}. {hint}"
-    if repository is not None:
-        nothing = f"No {nouns} in this repository; --all shows those of others. {hint}"
-    if any(query.values()):
-        nothing = f"No {nouns} match."
-    query = {**query, "repository": repository}
+def list_work(path: str, query: dict[str, Any], everything: bool, limit: int, hint: str) -> Report:
+    """List what there is of this repository at a path, or of all with what is archived."""
+    for name in ("tag", "project", "pattern"):
+        optional(not_empty, query.get(name), f"--{name}")
+    query = {**query, "archived": everything}
+    asked = {name: value for name, value in query.items() if value}
+    repository = None if everything else here()
+    elsewhere = " `--all` shows those of other repositories." if repository else ""
+    nothing = f"{'Here' if repository else 'There'} are no {hint}{elsewhere}"
+    nothing = "Nothing matches." if asked else nothing
     lines = partial(rows, repositories=repository is None)
-    return listing(path, query, limit, lines, nothing)
+    return listing(path, {**asked, "repository": repository}, limit, lines, nothing)
 
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
@@ -168,7 +168,7 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
-    limit_s = optional_duration_s(timeout, "--timeout")
+    limit_s = optional(duration_s, timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Connection()
     paths = [path_of(work_id(client, text)) for text in listed(task_ids, "An id")]
@@ -237,13 +237,12 @@ def change_each(
     action: str,
     body: dict[str, Any] | None = None,
     *,
-    as_json: bool,
     of_runs: dict[str, Any] | None = None,
     path: Callable[..., str] | None = None,
     state: str | None = None,
     wait: bool = False,
     remark: str = "",
-) -> None:
+) -> Report:
     """Do it to every one and show them; one that refuses does not keep the others from it.
 
     of_runs is said of runs alone; state is another word for the status they are shown with;
@@ -267,15 +266,11 @@ def change_each(
         if not all(map(_has_ended, changed.values())):
             say("Stopping; after tasks.grace_s what has not ended is killed. --no-wait leaves it.")
         _until(_has_ended, client, changed)
-    if as_json:
-        document(list(changed.values()))
-    else:
-        for item in changed.values():
-            data(f"{item['id']}  {state or item['status']}")
-        if remark and any(item["status"] == "running" for item in changed.values()):
-            say(remark)
-    if failure:
-        raise failure
+    yield Ended(list(changed.values()), failure)
+    for item in changed.values():
+        data(f"{item['id']}  {state or item['status']}")
+    if remark and any(item["status"] == "running" for item in changed.values()):
+        say(remark)
 
 
 def _has_ended(item: Task | Run) -> bool:
@@ -284,22 +279,18 @@ def _has_ended(item: Task | Run) -> bool:
 
 def cancel(
     task_ids: AnyIds,
-    keep_tasks: Annotated[
-        bool, flag("Of a run: leave the tasks it started to go on.", "--keep-tasks")
-    ] = False,
-    reason: Annotated[str | None, option("TEXT", "Why, for the record.")] = None,
-    no_wait: Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")] = False,
-    as_json: Json = False,
-) -> None:
+    keep_tasks: bool = flag("Of a run: leave the tasks it started to go on."),
+    reason: str | None = option("TEXT", "Why, for the record."),
+    no_wait: bool = flag("Do not wait until they have ended."),
+) -> Report:
     """Stop tasks and runs, with every process they started."""
     of_runs = {"with_tasks": False} if keep_tasks else {}
-    body = {"reason": reason}
-    change_each(task_ids, "cancel", body, of_runs=of_runs, wait=not no_wait, as_json=as_json)
+    return change_each(task_ids, "cancel", {"reason": reason}, of_runs=of_runs, wait=not no_wait)
 
 
-def archive(task_ids: AnyIds, as_json: Json = False) -> None:
+def archive(task_ids: AnyIds) -> Report:
     """Take ended tasks and runs out of the list and keep their work."""
-    change_each(task_ids, "archive", state="archived", as_json=as_json)
+    return change_each(task_ids, "archive", state="archived")
 
 
 def check(task_id: NewestTaskId = None) -> Report:
@@ -313,29 +304,28 @@ def check(task_id: NewestTaskId = None) -> Report:
 Off = Annotated[bool, flag("Take that back.", "--off")]
 
 
-def flag_work(task_ids: AnyIds, off: Off = False, as_json: Json = False) -> None:
+def flag_work(task_ids: AnyIds, off: Off = False) -> Report:
     """Flag tasks and runs for attention, or no more."""
-    _mark(task_ids, {"flagged": not off}, "not flagged" if off else "flagged", as_json)
-    if not off and not as_json:
+    yield from _mark(task_ids, {"flagged": not off}, "not flagged" if off else "flagged")
+    if not off:
         say("`kapelle list --flagged` lists what is.")
 
 
 def snooze(
     task_ids: AnyIds,
-    until: Annotated[str, option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.")] = "1d",
+    until: str = option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.", default="1d"),
     off: Off = False,
-    as_json: Json = False,
-) -> None:
+) -> Report:
     """Put tasks and runs off: until then they do not need you."""
     moment = None if off else future_time(until, "--until", None)
     state = f"snoozed until {local(moment)}" if moment else "not snoozed"
-    _mark(task_ids, {"snoozed_until": moment}, state, as_json)
+    return _mark(task_ids, {"snoozed_until": moment}, state)
 
 
-def _mark(ids: list[str], body: dict[str, Any], state: str, as_json: bool) -> None:
+def _mark(ids: list[str], body: dict[str, Any], state: str) -> Report:
     client = Connection()
-    change_each(ids, "mark", body, as_json=as_json, state=state,
-                path=lambda text, what: f"/work/{work_id(client, text)}/{what}")  # fmt: skip
+    return change_each(ids, "mark", body, state=state,
+                       path=lambda text, what: f"/work/{work_id(client, text)}/{what}")  # fmt: skip
 
 
 def retry(
@@ -352,12 +342,8 @@ def retry(
 
 def resume(
     task_id: NewestId = None,
-    message: Annotated[
-        str | None, argument("[MESSAGE]", "An answer or advice for the agent.")
-    ] = None,
-    merge: Annotated[
-        bool, flag("Merge its base into its branch first; conflicts are its.", "--merge")
-    ] = False,
+    message: str | None = argument("[MESSAGE]", "An answer or advice for the agent."),
+    merge: bool = flag("Merge its base into its branch first; conflicts are its."),
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
@@ -382,7 +368,7 @@ def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | Non
 
 def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
     """The limits of a task from now on, as the API takes them."""
-    return {"budget_usd": optional_usd(budget, "--budget"), "max_turns": max_turns}
+    return {"budget_usd": optional(usd, budget, "--budget"), "max_turns": max_turns}
 
 
 def requeue(task_id: TaskId, follow: FollowToEnd = False, as_json: Json = False) -> None:
@@ -393,9 +379,11 @@ def requeue(task_id: TaskId, follow: FollowToEnd = False, as_json: Json = False)
 def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None:
     """Have a task or a run go on, and follow it from there if asked for."""
     from kapelle.cli.follow import show_new
+    from kapelle.cli.spec_options import options_of, schemas, spelled
 
     client = Connection()
-    item = client.post(path, body)
+    with spelled(options_of(schemas()["task"])):
+        item = client.post(path, body)
     show_new(client, item, to_end, as_json, after=len(item.get("attempts", ())))
 
 
@@ -410,11 +398,9 @@ _KEPT = (
 
 def continue_(
     task_id: NewestTaskId = None,
-    message: Annotated[str | None, argument("MESSAGE", "What next; - reads it from stdin.")] = None,
-    fork: Annotated[bool, flag("As a new task, in a copy of the conversation.", "--fork")] = False,
-    comments: Annotated[
-        bool, flag("Tell it the new comments on its pull request.", "--comments")
-    ] = False,
+    message: str | None = argument("MESSAGE", "What next; - reads it from stdin."),
+    fork: bool = flag("As a new task, in a copy of the conversation."),
+    comments: bool = flag("Tell it the new comments on its pull request."),
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
@@ -437,7 +423,8 @@ def continue_(
     if is_run(task_id):
         alone = "A run is followed up by a new task on its branch, without --fork and limits."
         refuse((fork or any(limits.values()), alone, f'kapelle continue {task_id} "…"'))
-        _again(path_of(task_id, "follow_up"), body, follow, as_json)
+        task = client.create(path_of(task_id, "follow_up"), body)
+        show_new(client, task, follow, as_json)
         return
     if not fork:
         _again(task_path(task_id, "resume"), {**body, **limits}, follow, as_json)
@@ -472,26 +459,18 @@ _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "gre
 
 def diff(
     task_id: NewestId = None,
-    stat: Annotated[bool, flag("Only how much changed in which file.", "--stat")] = False,
-    raw: Annotated[
-        bool, flag("The patch byte for byte, so that `git apply` takes it.", "--raw")
-    ] = False,
-    against: Annotated[
-        str | None, option("ID", "Instead, how it differs from that task's work.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    stat: bool = flag("Only how much changed in which file."),
+    raw: bool = flag("The patch byte for byte, so that `git apply` takes it."),
+    against: str | None = option("ID", "Instead, how it differs from that task's work."),
+) -> Report:
     """Show what a task or a run changed."""
     client = Connection()
     whole = work_id(client, task_id)
     two = "--against compares the work of two tasks."
     refuse((against is not None and is_run(whole), two, "`kapelle runs status` lists them."))
-    if raw and not stat and not as_json:
+    yield (changes := client.get(path_of(whole, "diff"), {"against": against}))
+    if raw and not stat:
         sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
-        return
-    changes = client.get(path_of(whole, "diff"), {"against": against})
-    if as_json:
-        document(changes)
         return
     shown = changes["stat"] if stat else changes["patch"]
     if not shown.strip():

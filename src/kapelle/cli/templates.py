@@ -7,7 +7,7 @@ from kapelle.cli.command import LISTS, Report, argument, command_group, option
 from kapelle.cli.format import cost, field, one_line, short, table
 from kapelle.cli.ids import completing, template_path
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Items, whole_list
+from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -19,18 +19,15 @@ Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("t
 @templates.command("list")
 def list_templates() -> Report:
     """List templates, with how many of their tasks succeeded."""
+
+    def row(one: dict[str, Any]) -> list[str]:
+        done, all_ = (sum(two[key] for two in one["records"]) for key in ("completed", "tasks"))
+        named = [one["name"], one["agent"] or "", one["model"] or ""]
+        return [*named, f"{done} of {all_}", one["guidelines"]]
+
     nothing = 'No templates yet. `kapelle templates create bugfix "Write a failing test first."`'
-    return whole_list(Connection().get("/templates"), _rows, nothing)
-
-
-def _rows(found: Items) -> list[str]:
-    rows = [
-        [one["name"], one["agent"] or "", one["model"] or "",
-         f"{sum(model['completed'] for model in one['records'])} of "
-         f"{sum(model['tasks'] for model in one['records'])}", one_line(one["guidelines"])]
-        for one in found
-    ]  # fmt: skip
-    return table(["NAME", "AGENT", "MODEL", "SUCCEEDED", "GUIDELINES"], rows)
+    shown = columns("NAME,AGENT,MODEL,SUCCEEDED,GUIDELINES", row)
+    return whole_list(Connection().get("/templates"), shown, nothing)
 
 
 @templates.command()

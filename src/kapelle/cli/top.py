@@ -11,7 +11,7 @@ import threading
 import time
 import tty
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,8 +19,11 @@ from kapelle.cli.command import Report
 from kapelle.cli.follow import read_line
 from kapelle.cli.format import (
     STATUS_STYLE,
+    Run,
+    Task,
     between,
     columns_of,
+    doing_words,
     dollars,
     fit,
     moment,
@@ -30,7 +33,6 @@ from kapelle.cli.format import (
     table,
 )
 from kapelle.cli.ids import is_run, path_of
-from kapelle.cli.outcome import Run, Task, doing_words
 from kapelle.cli.output import say
 from kapelle.cli.questions import question_lines
 from kapelle.client.http import Connection, listens
@@ -44,10 +46,7 @@ _ORDER = (*_OPEN, "failed", "cancelled", "completed")
 _MOST = 200
 # So long what has ended is shown.
 _ENDED_S = 600.0
-# Between two requests for all of it, and when it is asked for without an event: why a task is not
-# begun is no part of the history.
-_GAP_S, _LOOK_S = 0.5, 10.0
-_REDRAW_S = 0.3
+_LOOK_S, _REDRAW_S = 1.0, 0.3
 _COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 14, "COST": 8}
 # So much room the title has at least, or a column is left out.
 _LEAST = 24
@@ -79,7 +78,7 @@ class _Known:
         self.items: list[Item] = []
         self.problem: Exception | None = None
         self.is_away = False
-        self._client, self._changed = client, threading.Event()
+        self._client = client
 
     def ask(self) -> list[Item]:
         """All of it as it is now: a request for each list, and for each that has left its list."""
@@ -92,45 +91,39 @@ class _Known:
         for gone in before.keys() - found.keys():
             ended = before[gone]["status"] in FINAL
             found[gone] = before[gone] if ended else self._client.get(path_of(gone))
-
-        def place(item: Item) -> tuple[int, str, str]:
-            """Behind its run, if it has one; else by its status and its age."""
-            whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
-            return _ORDER.index(whole["status"]), whole["id"], "" if whole is item else item["id"]
-
-        self.items = sorted(filter(_is_shown, found.values()), key=place)
+        self.items = in_order({id_: item for id_, item in found.items() if _is_shown(item)})
         return self.items
 
     def follow(self) -> None:
-        """Keep it up to date in the background: one stream of events tells when to ask again."""
-        for work in (self._listen, self._refresh):
-            threading.Thread(target=self._repeat, args=(work,), daemon=True).start()
+        """Keep it up to date in the background, until something goes wrong that has to be told."""
+        threading.Thread(target=self._refresh, daemon=True).start()
 
-    def _repeat(self, work: Callable[[], None]) -> None:
+    def _refresh(self) -> None:
+        address = self._client.address
         while self.problem is None:
+            time.sleep(_LOOK_S)
+            # One that was stopped is started again by whoever stopped it; one that died, by us.
+            died = address.url is None and address.home.socket.exists()
+            self.is_away = not listens(address)
             try:
-                work()
+                if died or not self.is_away:
+                    self.ask()
+                    self.is_away = False
             except KapelleError:
                 self.is_away = True
             except Exception as error:
                 self.problem = error
-            time.sleep(_GAP_S)
 
-    def _listen(self) -> None:
-        address = self._client.address
-        if not listens(address):
-            self.is_away = True
-            if address.url is not None or not address.home.socket.exists():
-                return  # it was stopped, and whoever stopped it starts it again
-        for _ in self._client.stream("/events", {"follow": "true"}, endless=False):
-            self._changed.set()
 
-    def _refresh(self) -> None:
-        self._changed.wait(_GAP_S if self.is_away else _LOOK_S)
-        self._changed.clear()
-        if listens(self._client.address):
-            self.ask()
-            self.is_away = False
+def in_order(found: dict[str, Item]) -> list[Item]:
+    """What is at work first, each behind its run if that is at work too; what has ended last."""
+
+    def place(item: Item) -> tuple[int, str, str]:
+        whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
+        whole = item if FINAL & {item["status"], whole["status"]} else whole
+        return _ORDER.index(whole["status"]), whole["id"], "" if whole is item else item["id"]
+
+    return sorted(found.values(), key=place)
 
 
 def _is_shown(item: Item) -> bool:

@@ -1,4 +1,5 @@
-"""`kapelle trust` and `kapelle untrust`, and the question that a refusal leads to."""
+"""What a repository brings along: `kapelle trust` and `untrust`, the question that a refusal leads
+to, and `kapelle prompts`, its own words for the roles of patterns."""
 
 import os
 import shlex
@@ -9,13 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Report, argument, flag
+from kapelle.cli.config import config_file, current
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import say
-from kapelle.cli.pages import Items, whole_list
+from kapelle.cli.output import data, say
+from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
-from kapelle.domain.errors import NotTrusted
+from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import counted
+from kapelle.home import Home
 
 _WORDS = {
     "trusted": "trusted",
@@ -30,9 +33,7 @@ Place = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
 
 def trust(
     directory: Place = None,
-    show: Annotated[
-        bool, flag("Only show what could be executed, and what changed.", "--show")
-    ] = False,
+    show: bool = flag("Only show what could be executed, and what changed."),
 ) -> Report:
     """Let a repository execute what stands in its .kapelle.
 
@@ -42,7 +43,12 @@ def trust(
     client = Connection()
     if directory == "list":
         nothing = "No repository was trusted yet: kapelle trust DIR"
-        yield from whole_list(client.get("/trust"), _rows, nothing)
+        shown = columns("REPOSITORY,STATUS,SINCE", lambda one: [
+            one["directory"],
+            _WORDS[one["status"]] if Path(one["directory"]).is_dir() else "gone",
+            local(one["trusted_at"]),
+        ])  # fmt: skip
+        yield from whole_list(client.get("/trust"), shown, nothing)
         return
     [found] = client.get("/trust", {"directory": _absolute(directory)})
     if not show and found["items"]:
@@ -113,11 +119,52 @@ def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
         say(f"  and {counted(len(lines) - most, 'line')} more: kapelle trust --show")
 
 
-def _rows(known: Items) -> list[str]:
-    rows = [
-        [one_line(item["directory"]),
-         _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
-         local(item["trusted_at"])]
-        for item in known
-    ]  # fmt: skip
-    return table(["REPOSITORY", "STATUS", "SINCE"], rows)
+def prompts(
+    name: str | None = argument("[PATTERN[/ROLE]]", "Whose; by default all."),
+    copy: bool = flag("Copy it to .kapelle/prompts, where it can be changed."),
+) -> Report:
+    """Show what the roles of patterns are told, and copy it to change it.
+
+    A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository stands instead of the built-in
+    text.
+    """
+    from kapelle.patterns import registry
+    from kapelle.settings.trust import executable, standing
+
+    built_in = {f"{one.name}/{role}": text for one in registry.built_in()
+                for role, text in one.prompts.items()}  # fmt: skip
+    asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
+    found = executable(Home.default(), current())
+    own, trusted = found.prompts, standing(Home.default(), found, os.environ) == "trusted"
+    if not asked:
+        raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
+    if copy:
+        place = config_file(current()).parent / "prompts"
+        for key, text in asked.items():
+            path = place / f"{key}.md"
+            if path.exists():
+                raise Conflict(f"{path} is there already.", hint="Change it, or delete it first.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n", encoding="utf-8")
+            say(f"{path} is yours to change; then: kapelle trust")
+        yield [str(place / f"{key}.md") for key in asked]
+        return
+    told = [
+        {
+            "name": key,
+            "text": own.get(key, text) if trusted else text,
+            "own": trusted and key in own,
+        }
+        for key, text in asked.items()
+    ]
+    unknown = sorted(set(own) - set(built_in)) if name is None else []
+    yield {"prompts": told, "unknown": unknown}
+    if name in built_in:
+        data(str(told[0]["text"]).rstrip())
+    else:
+        rows = [(str(one["name"]), ".kapelle" if one["own"] else "built in") for one in told]
+        yield from table(["PROMPT", "FROM"], rows)
+        if own and not trusted:
+            say(f"Not used, for it is not trusted: {', '.join(sorted(own))}. `kapelle trust`")
+        for key in unknown:
+            say(f".kapelle/prompts/{key}.md is for no role of a pattern that Kapelle has.")

@@ -1,12 +1,12 @@
 """`kapelle usage` and `kapelle report`."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from kapelle.cli.command import Report, option
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.output import say
-from kapelle.cli.values import choice, not_empty, optional_text, since
+from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
@@ -17,23 +17,17 @@ _LONGEST_KEY = 60
 
 
 def usage(
-    by: Annotated[
-        str, option("|".join(PROPERTIES), "What to add up by; a day is UTC's.")
-    ] = "agent",
-    across: Annotated[
-        str | None, option("PROPERTY", "A second one: a row for each pair, such as agent and day.")
-    ] = None,
-    start: Annotated[
-        str | None, option("WHEN", "From 7d or 12h ago, or 2026-11-01, on.", "--since")
-    ] = None,
-    until: Annotated[str | None, option("WHEN", "Up to then; a day is included.")] = None,
-    agent: Annotated[str | None, option("NAME", "Only this agent's.")] = None,
-    model: Annotated[str | None, option("NAME", "Only this model's.")] = None,
-    project: Annotated[str | None, option("NAME", "Only this project's.")] = None,
-    task: Annotated[
-        str | None, option("ID", "Only this task's.", autocompletion=completing("tasks"))
-    ] = None,
-    run: Annotated[str | None, option("ID", "Only this run's and those inside it.")] = None,
+    by: str = option("|".join(PROPERTIES), "What to add up by; a day is UTC's.", default="agent"),
+    across: str | None = option(
+        "PROPERTY", "A second one: a row for each pair, such as agent and day."
+    ),
+    start: str | None = option("WHEN", "From 7d or 12h ago, or 2026-11-01, on.", "--since"),
+    until: str | None = option("WHEN", "Up to then; a day is included."),
+    agent: str | None = option("NAME", "Only this agent's."),
+    model: str | None = option("NAME", "Only this model's."),
+    project: str | None = option("NAME", "Only this project's."),
+    task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
+    run: str | None = option("ID", "Only this run's and those inside it."),
 ) -> Report:
     """Show what was used: tokens, turns and money.
 
@@ -49,20 +43,18 @@ def usage(
     yield (report := Connection().get("/usage", query))
     if report["rows"]:
         yield from lines(report)
-    elif filters or start or until:
-        say("No attempts match.")
     else:
-        say("Nothing was used: there are no attempts yet.")
+        say("Nothing was used: there are no such attempts.")
     if silent := report["total"]["unreported"]:
         say(f"{counted(silent, 'attempt')} told nothing about usage.")
 
 
 def report(
-    start: Annotated[
-        str, option("WHEN", "From 12h or 7d ago, or 2026-11-01T18:00, on.", "--since")
-    ] = "24h",
-    until: Annotated[str | None, option("WHEN", "Up to then; a day is included.")] = None,
-    project: Annotated[str | None, option("NAME", "Only this project's.")] = None,
+    start: str = option(
+        "WHEN", "From 12h or 7d ago, or 2026-11-01T18:00, on.", "--since", default="24h"
+    ),
+    until: str | None = option("WHEN", "Up to then; a day is included."),
+    project: str | None = option("NAME", "Only this project's."),
 ) -> Report:
     """Tell what was asked for, done, proven and spent, and what needs you.
 
@@ -70,7 +62,7 @@ def report(
     and whatever failed has its reason and what to type next.
     """
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
-    query = {**times, "project": optional_text(project, "--project")}
+    query = {**times, "project": optional(not_empty, project, "--project")}
     yield (found := Connection().get("/report", query))
     yield from found["markdown"].splitlines()
 

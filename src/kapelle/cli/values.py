@@ -1,24 +1,28 @@
-"""What people type as option values, turned into what the API takes."""
+"""What people type, turned into what the API takes: values of options, and texts for agents, which
+are an argument, a file or stdin, and exactly one of them."""
 
 import json
 import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kapelle.cli.format import now
 from kapelle.domain.errors import InvalidInput
+
+Value = TypeVar("Value")
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d)")
 _DURATION = re.compile(f"(?:{_PART.pattern})+")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # What the agents set in the environment of the commands that they execute.
 _CALLERS = {
     "claude": {"CLAUDECODE", "CLAUDE_CODE", "CLAUDE_SESSION_ID"},
@@ -27,7 +31,6 @@ _CALLERS = {
     "opencode": {"OPENCODE", "OPENCODE_RUN_ID"},
     "qwen": {"QWEN_CODE"},
 }
-_MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
 
@@ -47,13 +50,12 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
     except ValueError:
         parts = _PART.findall(typed) if _DURATION.fullmatch(typed) else [("nan", "s")]
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    some = "a second" if least == 1 else f"{least or 0:g} seconds"
-    too_short = f"{option} must be at least {some}, not {text!r}."
-    outside = f"{option} must be more than 0 and at most a year, not {text!r}."
+    some = f"at least {typed_duration(least)}" if least else "more than 0"
+    outside = f"{option} must be {some} and at most a year, not {text!r}."
     refuse(
         (not math.isfinite(seconds), f"{option} is not a duration: {text!r}.", hint),
-        (least and 0 <= seconds < least, too_short, f"Write {option} 10m."),
-        (not 0 <= seconds <= LONGEST_S or (seconds == 0 and least is None), outside, hint),
+        (not (least or 0) <= seconds <= LONGEST_S, outside, hint),
+        (seconds == 0 and least is None, outside, hint),
     )
     return seconds
 
@@ -65,10 +67,6 @@ def typed_duration(seconds: float) -> str:
         count, left = divmod(left, _UNITS[unit])
         parts += f"{count:.0f}{unit}" if count else ""
     return parts + (f"{left:g}s" if left or not parts else "")
-
-
-def optional_duration_s(text: str | None, option: str) -> float | None:
-    return None if text is None else duration_s(text, option)
 
 
 def since(text: str | None, option: str) -> str | None:
@@ -148,20 +146,9 @@ def number(text: str, option: str) -> float:
     return found
 
 
-def optional_usd(text: str | None, option: str) -> float | None:
-    """US dollars from 5, 0.25 or $5."""
-    if text is None:
-        return None
-    try:
-        amount = float(text.strip().removeprefix("$"))
-    except ValueError:
-        amount = math.nan
-    if not 0 < amount <= _MOST_USD:
-        raise InvalidInput(
-            f"{option} is not an amount of US dollars above zero: {text!r}.",
-            hint=f"Write {option} 5 or {option} 0.25.",
-        )
-    return amount
+def usd(text: str, option: str) -> float:
+    """US dollars from 5, 0.25 or $5; how many they may be, the daemon says."""
+    return number(text.strip().removeprefix("$"), option)
 
 
 def choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
@@ -183,73 +170,60 @@ def agent(text: str, option: str) -> str | None:
 
 def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:
     """NAME=COMMAND, split as a shell would, or NAME=URL, as the API takes them."""
+    example = f'Write {option} docs="npx -y some-server" or {option} docs=https://…'
     servers: dict[str, Any] = {}
-    for entry in entries:
-        name, given, value = entry.partition("=")
-        # What comes after the sign may hold a secret, so only the name is shown.
-        named = given and value.strip() and _SERVER_NAME.fullmatch(name)
-        needs = f"{option} {name!r} needs a name of letters, digits, - and _, and a server."
-        example = f'Write {option} docs="npx -y some-server" or {option} docs=https://…'
-        refuse(
-            (not named, needs, example),
-            (name in servers, f"{option} {name} was given twice.", "Name each server once."),
-        )
-        servers[name] = _server(f"{option} {name}", value.strip())
+    for name, value in _named(entries, option, example):
+        told = (value or "").strip()
+        refuse((not told, f"{option} {name!r} needs a server.", example))
+        is_url = re.match(r"https?://", told)
+        try:
+            servers[name] = {"url": told} if is_url else {"command": shlex.split(told)}
+        except ValueError as error:
+            words = f"{option} {name}: the command cannot be read: {str(error).lower()}."
+            raise InvalidInput(words, hint="Close every quotation mark.") from None
     return servers
-
-
-def _server(option: str, value: str) -> dict[str, Any]:
-    if re.match(r"https?://", value):
-        return {"url": value}
-    try:
-        return {"command": shlex.split(value)}
-    except ValueError as error:
-        raise InvalidInput(
-            f"{option}: the command cannot be read: {str(error).lower()}.",
-            hint="Close every quotation mark.",
-        ) from None
 
 
 def environment(entries: Iterable[str], option: str = "--env") -> dict[str, str]:
     """NAME=VALUE as given, NAME alone with its value in our own environment."""
     chosen = {}
-    for entry in entries:
-        name, given, value = entry.partition("=")
-        # The entry may hold a secret, so only the part before the sign is shown.
-        no_name, unset = f"{option} {name!r} is not a variable name.", name not in os.environ
-        not_set = f"{option} {name}: this variable is not set here."
-        refuse(
-            (
-                not _ENV_NAME.fullmatch(name),
-                no_name,
-                f"Write {option} NAME=VALUE or {option} NAME.",
-            ),
-            (not given and unset, not_set, f"Write {option} {name}=VALUE, or export it first."),
-        )
-        chosen[name] = value if given else os.environ[name]
+    for name, value in _named(entries, option, f"Write {option} NAME=VALUE or {option} NAME."):
+        hint = f"Write {option} {name}=VALUE, or export it first."
+        unset = value is None and name not in os.environ
+        refuse((unset, f"{option} {name}: this variable is not set here.", hint))
+        chosen[name] = os.environ[name] if value is None else value
     return chosen
 
 
 def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
     """KEY=VALUE pairs, in whose values further equal signs may stand, or objects of texts."""
-    found: dict[str, str] = {}
-    for entry in entries:
-        if entry.lstrip().startswith("{"):
-            value = json_or_text(entry, option)
-            if not all(isinstance(item, str) for item in value.values()):
-                raise InvalidInput(
-                    f"{option} holds texts only.", hint=f"Write {option} NAME=VALUE."
-                )
-            found |= value
-            continue
-        key, given, text = entry.partition("=")
-        key, no_pair = key.strip(), f"{option} {entry!r} is not a pair."
-        refuse(
-            (not given or not key, no_pair, f"Write {option} KEY=VALUE."),
-            (key in found, f"{option} {key} is there twice.", f"Write each NAME of {option} once."),
-        )
-        found[key] = text
+    objects = [json_or_text(entry, option) for entry in entries if entry.lstrip().startswith("{")]
+    hint = f"Write {option} NAME=VALUE."
+    texts = all(isinstance(value, str) for one in objects for value in one.values())
+    refuse((not texts, f"{option} holds texts only.", hint))
+    found: dict[str, str] = {name: value for one in objects for name, value in one.items()}
+    plain = (entry for entry in entries if not entry.lstrip().startswith("{"))
+    for name, value in _named(plain, option, hint):
+        refuse((value is None, f"{option} {name!r} is not a pair.", hint))
+        found[name] = value or ""
     return found
+
+
+def _named(entries: Iterable[str], option: str, hint: str) -> Iterator[tuple[str, str | None]]:
+    """Names with what stands behind an equal sign, each of them once.
+
+    That may hold a secret, so only the name is ever shown.
+    """
+    seen = set()
+    for entry in entries:
+        name, given, value = entry.partition("=")
+        name = name.strip()
+        refuse(
+            (not name, f"{option} needs a name.", hint),
+            (name in seen, f"{option} {name} is there twice.", "Write each name once."),
+        )
+        seen.add(name)
+        yield name, value if given else None
 
 
 def json_or_text(text: str, option: str) -> Any:
@@ -312,6 +286,88 @@ def not_empty(text: str, what: str) -> str:
     return text
 
 
-def optional_text(text: str | None, what: str) -> str | None:
-    """The text itself, which must hold something if it is given."""
-    return None if text is None else not_empty(text, what)
+def optional(read: Callable[[str, str], Value], text: str | None, option: str) -> Value | None:
+    """What was typed as one of these reads it; None where nothing was."""
+    return None if text is None else read(text, option)
+
+
+MAX_PROMPT_BYTES = 1_000_000
+
+
+def read_prompt(
+    argument: str | None, file: Path | None, hint: str = "", noun: str = "prompt"
+) -> str:
+    """The prompt as text; refuses none, two at once, and more than 1 MB.
+
+    The hint tells how to give one, and noun what it is called in what is said of it.
+    """
+    if argument is not None and file is not None:
+        raise InvalidInput(f"The {noun} was given twice, as an argument and as a file.", hint=hint)
+    if file is not None:
+        raw = read_bytes(file, f"The {noun} file {file}", MAX_PROMPT_BYTES)
+    elif argument is not None and argument != "-":
+        raw = os.fsencode(argument)
+    elif argument == "-" or _something_on_stdin():
+        raw = read_bytes(None, "Standard input", MAX_PROMPT_BYTES)
+        if not raw.strip():
+            raise InvalidInput(f"There is no {noun} on stdin.", hint=hint)
+    else:
+        raise InvalidInput(f"There is no {noun}.", hint=hint)
+    text = _decoded(raw, noun)
+    if not text.strip():
+        raise InvalidInput(f"The {noun} is empty.", hint=hint)
+    return text
+
+
+def read_prompts(prompts: Sequence[Any], hint: str, first: int) -> list[Any]:
+    """The prompts of steps, numbered from the first; one of them may come from stdin.
+
+    A step that is more than a prompt, an object, is left as it is.
+    """
+    if [*prompts].count("-") > 1:
+        raise InvalidInput(
+            "Only one step can come from stdin.", hint="Write the prompt of each other step."
+        )
+    return [
+        read_prompt(prompt, None, hint, f"prompt of step {number}")
+        if isinstance(prompt, str)
+        else prompt
+        for number, prompt in enumerate(prompts, first)
+    ]
+
+
+def read_bytes(file: Path | None, what: str, most: int) -> bytes:
+    """What a file holds, or standard input; a byte more than the most tells that it is too long."""
+    try:
+        with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as stream:
+            return stream.read(most + 1)
+    except OSError as error:
+        hint = "Check its name." if file else None
+        raise InvalidInput(f"{what} cannot be read: {error.strerror}.", hint=hint) from None
+
+
+def _something_on_stdin() -> bool:
+    """Whether stdin is a pipe or a file; a terminal and /dev/null hold no prompt."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return False
+    return not stat.S_ISCHR(mode)
+
+
+def _decoded(raw: bytes, noun: str) -> str:
+    if len(raw) > MAX_PROMPT_BYTES:
+        raise InvalidInput(
+            f"The {noun} is larger than 1 MB.",
+            hint=f"Put the material into a file in the directory and name that in the {noun}.",
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"The {noun} is not UTF-8 text (byte {error.start}).",
+            hint="Convert it first, for example with `iconv -t utf-8`.",
+        ) from None
+    if "\0" in text:
+        raise InvalidInput(f"The {noun} holds a NUL byte, so it is not text.")
+    return text

@@ -10,6 +10,8 @@ from kapelle.cli.events import MARKS, state_words, value_words, verdict_words
 from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
+    Run,
+    Task,
     agent_words,
     between,
     clean,
@@ -34,10 +36,10 @@ from kapelle.cli.format import (
     terminal_width,
     usage_line,
     usd_limit,
+    waiting_words,
     workspace_fields,
 )
 from kapelle.cli.ids import is_run, path_of
-from kapelle.cli.outcome import Run, Task, waiting_words
 from kapelle.cli.questions import asked_lines
 from kapelle.client.http import Connection
 from kapelle.domain.report import next_commands

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.prompt import MAX_PROMPT_BYTES, read_prompt
+from kapelle.cli.values import MAX_PROMPT_BYTES, read_prompt
 from kapelle.domain.errors import InvalidInput
 
 

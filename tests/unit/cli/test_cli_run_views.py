@@ -6,8 +6,7 @@ import pytest
 
 from kapelle.cli.events import event_line, line, passage, progress_words, state_words
 from kapelle.cli.follow import verdict
-from kapelle.cli.format import short_title
-from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
+from kapelle.cli.format import exit_code, exit_code_of_all, settled, short_title
 from kapelle.cli.tasks import rows as lines
 from kapelle.cli.work_view import describe_run as describe
 from kapelle.domain.report import next_commands

@@ -116,7 +116,7 @@ def refused(*words: str) -> None:
         (["--polite=maybe"], "does not take a value", "--polite alone, or --no-polite."),
         (["--mood", "odd"], "cannot be 'odd'", "good or bad"),
         (["--extra", "{"], "is not JSON", ""),
-        (["--labels", "a"], "not a pair", "KEY=VALUE"),
+        (["--labels", "a"], "not a pair", "NAME=VALUE"),
         (["--labels", '{"a": 1}'], "texts only", "NAME=VALUE"),
         (["--times"], "needs a value", "--times NUMBER"),
         (["stray"], "No further argument is expected: stray", "quotation marks"),

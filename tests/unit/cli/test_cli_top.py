@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kapelle.cli.format import clean, columns_of
-from kapelle.cli.top import page
+from kapelle.cli.top import in_order, page
 
 
 def task(number: int, **changes: Any) -> dict[str, Any]:
@@ -59,3 +59,21 @@ def test_what_was_not_verified_is_called_so(width: int) -> None:
 
     assert "not verified" in shown(False)
     assert "verified" not in shown(True)
+
+
+def test_what_has_ended_comes_last_whatever_it_is() -> None:
+    def run(number: int, status: str, parent: int | None = None) -> dict[str, Any]:
+        return task(number, id=f"run_{number}", status=status, parent_id=parent and f"run_{parent}")
+
+    items = [
+        run(1, "cancelled"),
+        task(2, run_id="run_1"),
+        run(3, "running"),
+        run(4, "completed", parent=3),
+        task(5, status="queued", run_id="run_3"),
+        task(6, status="waiting"),
+        task(7, status="failed"),
+        task(8),
+    ]
+    shown = in_order({item["id"]: item for item in items})
+    assert [int(item["id"].rpartition("_")[2]) for item in shown] == [3, 5, 2, 8, 6, 7, 1, 4]

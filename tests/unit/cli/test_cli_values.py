@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.cli.values import duration_s, environment, listed, optional_duration_s, pairs
+from kapelle.cli.values import duration_s, environment, listed, optional, pairs
 from kapelle.domain.errors import InvalidInput
 
 
@@ -42,7 +42,7 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
 
 
 def test_no_duration_is_no_limit() -> None:
-    assert optional_duration_s(None, "--timeout") is None
+    assert optional(duration_s, None, "--timeout") is None
 
 
 def test_environment_given_and_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +58,8 @@ def test_environment_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "ABSENT=VALUE" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("entry", ["1A=x", "=x", "a-b=secret", "", "A B=1"])
-def test_environment_names_are_checked(entry: str) -> None:
+@pytest.mark.parametrize("entry", ["=secret", " =secret", ""])
+def test_a_variable_needs_a_name(entry: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         environment([entry])
     assert "secret" not in caught.value.message

@@ -5,12 +5,23 @@ from typing import Any
 import pytest
 
 from kapelle.cli.events import event_line
-from kapelle.cli.format import columns_of, cost, delivery_words, dollars, fit, short, size, table
+from kapelle.cli.format import (
+    columns_of,
+    cost,
+    delivery_words,
+    dollars,
+    exit_code,
+    exit_code_of_all,
+    fit,
+    settled,
+    short,
+    size,
+    table,
+)
 from kapelle.cli.format import usd_limit as limit
-from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
-from kapelle.cli.outcome import waiting_words as what_it_waits_for
+from kapelle.cli.format import waiting_words as what_it_waits_for
+from kapelle.cli.logs import Whole, passage
 from kapelle.cli.tasks import rows
-from kapelle.cli.transcript import Whole, passage
 from kapelle.cli.usage import lines as usage_lines
 from kapelle.cli.work_view import describe_task as describe
 from kapelle.client.http import ServerEvent
@@ -274,10 +285,10 @@ def test_the_list_names_whoever_took_over() -> None:
         (
             "account.paused",
             {"account": "a:1", "agent": "a", "until": "2026-01-01T00:00:00Z", "reason": "limited"},
-            "limited; it pauses until 202",
+            "until=2026-01-01T00:00:00Z reason=limited",
         ),
-        ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "task_1 4 of 5 turns"),
-        ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "by judge: a b"),
+        ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "text=4 of 5 turns"),
+        ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "agent=judge text=a b"),
         ("attempt.failed", {"code": 1, "signal": None}, "task_1 code=1"),
     ],
 )
