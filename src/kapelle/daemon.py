@@ -15,20 +15,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kapelle import __version__
 from kapelle.api.app import build
-from kapelle.api.security import PrivateSocket
+from kapelle.api.security import private
 from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.delivery import Deliveries
 from kapelle.engine.merge import Merges
 from kapelle.engine.parts import Parts
-from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
-from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, file_identity, write_private
@@ -210,7 +209,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     await parts.runner.start()
     await _finish_merges(parts)
     await _take_over(parts)
-    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
+    queue = TaskQueue(parts)
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
     parts.projects = await db.read(projects.current)
@@ -221,7 +220,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     app = build(service, token, lambda: hosts)
     most = raise_file_limit()
     doors: list[Door | PrivateDoor] = [Door(app, listener, most)]
-    doors.append(PrivateDoor(PrivateSocket(app), home, most))
+    doors.append(PrivateDoor(partial(private, app), home, most))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     record = _Record(home, token, parts.url, port)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -60,23 +59,16 @@ class Vault:
         """Remove a key from wherever it is; False when there was none."""
         self._known.pop(agent, None)
         kept = self._file()
-        had = self._forget_in_keyring(agent, is_there=kept.get(agent, "") is None)
+        if kept.get(agent, "") is None:
+            try:
+                if self._keyring.get_password(_SERVICE, self._name(agent)):
+                    self._keyring.delete_password(_SERVICE, self._name(agent))
+            except Exception as error:  # there is none, or one of its own errors, of any class
+                text = f"The key of {agent} is in the system's keyring, which cannot be used now."
+                raise KapelleError(text, hint="Unlock the keyring and try again.") from error
         if agent in kept:
             self._write({name: key for name, key in kept.items() if name != agent})
-        return had or agent in kept
-
-    def _forget_in_keyring(self, agent: str, *, is_there: bool) -> bool:
-        try:
-            if self._keyring and self._keyring.get_password(_SERVICE, self._name(agent)):
-                self._keyring.delete_password(_SERVICE, self._name(agent))
-                return True
-            if not is_there or self._keyring:
-                return False
-        except Exception:  # a keyring's own errors are of any class
-            if not is_there:
-                return False
-        text = f"The key of {agent} is in the system's keyring, which cannot be used now."
-        raise KapelleError(text, hint="Unlock the keyring and try again.")
+        return agent in kept
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""
@@ -217,22 +209,20 @@ class SpecSecrets:
 
     def old_shells(self) -> list[str]:
         """The digests of environments in which nothing was asked for of late."""
-        limit = time.time() - _SHELL_AGE_S
-        found = self._directory.glob("shell_*.json")
-        return [path.stem[6:] for path in found if path.stat().st_mtime < limit]
+        return [name.removeprefix("shell_") for name in self._older("shell", _SHELL_AGE_S)]
 
     def forget(self, owner: str) -> None:
         self._path(owner).unlink(missing_ok=True)
 
     def owners(self, *kinds: str) -> list[str]:
         """Those of these kinds that have values here, except such as are just being stored."""
-        limit = time.time() - REQUEST_AGE_S
-        found = []
-        for path in chain.from_iterable(self._directory.glob(f"{kind}_*.json") for kind in kinds):
+        return [name for kind in kinds for name in self._older(kind, REQUEST_AGE_S)]
+
+    def _older(self, kind: str, age_s: float) -> Iterator[str]:
+        for path in self._directory.glob(f"{kind}_*.json"):
             with contextlib.suppress(FileNotFoundError):  # its owner was faster
-                if path.stat().st_mtime < limit:
-                    found.append(path.stem)
-        return found
+                if path.stat().st_mtime < time.time() - age_s:
+                    yield path.stem
 
     def _path(self, owner: str) -> Path:
         return self._directory / f"{owner}.json"

@@ -29,8 +29,8 @@ Comparison = Literal["same", "newer", "older"]
 LONGEST_ARGUMENT = 100_000
 # Where the daemon is, for a hook, and the hook.
 _DAEMON = "daemon.json"
-_HOOK = Path(__file__).parent / "bridges" / "hook.py"
-_MESSAGE = _HOOK.with_name("message.py")
+_SCRIPT = Path(__file__).parent / "bridges" / "hook.py"
+_HOOK = shlex.join([sys.executable, "-I", "-S", str(_SCRIPT)])
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -119,9 +119,8 @@ class AgentRequest:
         is. It refuses by its exit code where it cannot even begin."""
         if self.daemon is None:
             return None
-        script = shlex.join([sys.executable, "-I", "-S", str(_HOOK)])
         # The same text for every attempt: codex trusts a hook by its digest.
-        return f'{script} "$KAPELLE_RUN_DIR/{_DAEMON}" {form} || exit 2'
+        return f'{_HOOK} "$KAPELLE_RUN_DIR/{_DAEMON}" {form} || exit 2'
 
     def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
         """The guard as a hook before tools that write, as agents are configured with."""
@@ -134,8 +133,7 @@ class AgentRequest:
         if self.said is None or self.interactive:
             return {}
         folder = shlex.quote(str(self.said))
-        script = f"{shlex.join([sys.executable, '-I', '-S', str(_MESSAGE)])} {folder}"
-        command = {"type": "command", "command": f"test ! -d {folder} || {script}"}
+        command = {"type": "command", "command": f"test ! -d {folder} || {_HOOK} {folder}"}
         return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property
@@ -191,6 +189,7 @@ class Summary:
     of_session: frozenset[str] = frozenset()  # fields of usage that count the whole session
     error: AgentEvent | None = None
     question: str | None = None
+    answered: bool = False  # whether it said something after its last tool
     tail: str = ""
 
     @property
@@ -221,7 +220,8 @@ class Agent(ABC):
     """
 
     program: ClassVar[str]  # on PATH, unless settings.program is another
-    package: ClassVar[str]  # what to install, as a command
+    package: ClassVar[str] = ""  # what to install, as a command
+    example: ClassVar[str] = '["mytool", "--ask", "{prompt}"]'  # of a command in the settings
     tested: str | None = None  # the version of its program that the adapter was tried with
     capabilities = Capabilities()
     access = Access()  # how it proves to its provider who it is; {home} in a file's path is home
@@ -235,6 +235,8 @@ class Agent(ABC):
     home: tuple[str, ...] = ("",)
     # What it says, outside its output, when it could not begin: patterns and what they mean.
     last_words: tuple[tuple[str, FailureClass], ...] = ()
+    # What its exit codes mean where its output ends without a word about it.
+    exits: ClassVar[Mapping[int, FailureClass]] = {}
     # Its options to do everything, and those that let it change files only, as the library may ask
     # for; None if it does no more anyway, a sentence if it cannot be held back.
     restraint: tuple[list[str], list[str]] | str | None = "nothing is known of its permissions"
@@ -243,6 +245,8 @@ class Agent(ABC):
     # What over_acp() gives it in the protocol's place: fields of the bridge's job.
     beside_acp: tuple[str, ...] = ()
     reads_whole_output = True  # otherwise the last lines are enough for its summary
+    # With what the first line begins of something that it prints over several, if it does that.
+    begins_with = b""
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         self.name = name
@@ -295,11 +299,17 @@ class Agent(ABC):
                 return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
         if exit.code == 0:
             return Verdict(False, "The agent exited with code 0 without reporting a result.")
-        return Verdict(False, self.exit_sentence(exit, tail))
+        sentence, meant = self.exit_sentence(exit, tail), self.exits.get(exit.code or 0)
+        return Verdict(False, sentence, failure=Failure(meant, sentence) if meant else None)
+
+    @property
+    def asked_for(self) -> str:
+        """The program as the adapter or the settings name it; empty where neither does."""
+        return self.settings.program or self.program
 
     def installed(self) -> str | None:
         """Where its program is, or None when it cannot be run here."""
-        return self.on_path(self.settings.program or self.program, self.settings.env)
+        return self.on_path(self.asked_for, self.settings.env) if self.asked_for else None
 
     @staticmethod
     def exit_sentence(exit: Exit, tail: str) -> str:
@@ -326,15 +336,18 @@ class Agent(ABC):
         """The path of the program; raises AgentMisconfigured when there is none."""
         if found := self.installed():
             return found
-        hint = f"{self.package}, or: kapelle agents config set {self.name} program PATH"
-        raise self.not_found(self.settings.program or self.program, hint)
+        raise self.not_found(self.asked_for)
 
-    def not_found(self, program: str, hint: str = "") -> AgentMisconfigured:
-        """The error that a program is missing; hint is what to do instead of giving its path."""
-        key = f"agents.{self.name}.command"
-        by_path = f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'"""
+    def not_found(self, program: str) -> AgentMisconfigured:
+        """The error that a program is missing, or a command that would name one."""
+        by_command = f"kapelle config set agents.{self.name}.command"
+        if not program:
+            text = f"The agent {self.name} has no command."
+            return AgentMisconfigured(text, hint=f"{by_command} '{self.example}'")
         text = f"The agent {self.name} needs {program!r}, which is not an executable on PATH."
-        return AgentMisconfigured(text, hint=hint or by_path)
+        by_path = f"""Install it, or: {by_command} '["/full/path/to/it", …]'"""
+        own = f"{self.package}, or: kapelle agents config set {self.name} program PATH"
+        return AgentMisconfigured(text, hint=own if self.package else by_path)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         """The variables of every call: an address, a stored key, then what the settings say."""
@@ -390,9 +403,9 @@ class Agent(ABC):
 
     def require_argument(self, text: str, what: str, hint: str) -> str:
         """The text, if it fits into one argument; raises AgentMisconfigured otherwise."""
-        size = len(text.encode("utf-8", "replace"))
         if self.fits(text):
             return text
+        size = len(text.encode("utf-8", "replace"))
         text = f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
         text = f"{text} more than {LONGEST_ARGUMENT:,} do not fit on a command line."
         raise AgentMisconfigured(text, hint=hint)

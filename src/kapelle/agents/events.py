@@ -4,6 +4,7 @@ The standard library alone: bridges load this too.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
@@ -116,7 +117,7 @@ def json_object(line: str) -> Json:
     if not line.lstrip().startswith("{"):
         return Json()
     try:
-        value = json.loads(line, parse_constant=_no_constant)
+        value = json.loads(line, parse_float=_number, parse_constant=_number)
         if "\\u" in line:
             # JSON may escape half a surrogate pair, which no UTF-8 file or database accepts.
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
@@ -159,5 +160,7 @@ def plan(steps: list[Json], text: str = "content") -> AgentEvent:
     return AgentEvent("plan", "\n".join(lines))
 
 
-def _no_constant(constant: str) -> None:
-    """NaN and its like are no JSON, and no reason to throw away all the rest."""
+def _number(text: str) -> float | None:
+    """None for NaN, 1e999 and their like: no JSON, and no reason to throw away all the rest."""
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -20,7 +20,7 @@ _KNOWN = {
     ).items()
 }
 _STATUSES = {code: kind for kind, known in _KNOWN.items() for code in known.get("statuses", ())}
-_TYPES = {name: kind for kind, known in _KNOWN.items() for name in known.get("types", ())}
+_TYPES = {name.lower(): kind for kind, known in _KNOWN.items() for name in known.get("types", ())}
 _BY_MESSAGE = [("|".join(known["said"]), kind) for kind, known in _KNOWN.items() if "said" in known]
 _BY_TAIL = [
     ("|".join(known["printed"]), kind) for kind, known in _KNOWN.items() if "printed" in known
@@ -52,6 +52,12 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
         or _by_claim(summary, exit)
     )
     return _scoped(found, (error.text if error else summary.result) or "")
+
+
+def known_type(*names: str) -> str:
+    """Of the names that an agent and its provider have for an error the first that says what it
+    is, else the last."""
+    return next((name for name in names if name.lower() in _TYPES), names[-1])
 
 
 def failure_of(error: AgentEvent) -> Failure | None:

@@ -29,10 +29,11 @@ _SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>am|pm)?"
 _ZONE = r"(?:\s*\((?P<zone>[A-Za-z_]+(?:/[\w+-]+)*)\))?"
-_CLOCK = re.compile(rf"reset\w*\s+(?:at\s+)?{_TIME}{_ZONE}", re.IGNORECASE)
+_AT = r"(?:reset\w*|try again)\s+(?:(?:at|on)\s+)?"
+_CLOCK = re.compile(rf"{_AT}{_TIME}{_ZONE}", re.IGNORECASE)
 _DATE = re.compile(
-    rf"reset\w*\s+(?:on\s+)?(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})\b"
-    rf"(?:,\s*(?P<year>\d{{4}})\b)?(?:(?:,|\s+at)\s+{_TIME})?{_ZONE}",
+    rf"{_AT}(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
+    rf"(?:,\s*(?P<year>\d{{4}})\b)?(?:(?:,|\s+at)?\s+{_TIME})?{_ZONE}",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"limit reached\|(\d{10})\b")

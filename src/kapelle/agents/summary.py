@@ -17,6 +17,7 @@ _LONGEST_RESULT = 100_000
 _LONGEST_MESSAGE = 10_000
 _TAIL = 10_000
 _LONGEST_NAME = 200
+_ANSWERS = {"text": True, "tool_call": False, "tool_result": False}
 _FIELDS: dict[str, type[int] | type[float]] = {
     "input_tokens": int,
     "output_tokens": int,
@@ -55,12 +56,8 @@ def completed_by(output: Summary, side: Summary) -> Summary:
 
 def price_of(model: str, overrides: Mapping[str, Price]) -> Price | None:
     """The price of exactly this model, whichever way it is spelled; never that of another."""
-    names = list(dict.fromkeys(_names(model)))
-    for table in (overrides, built_in()):
-        for name in names:
-            if name in table:
-                return table[name]
-    return None
+    names, tables = list(_names(model)), (overrides, built_in())
+    return next((table[name] for table in tables for name in names if name in table), None)
 
 
 def cost_usd(usage: Usage, price: Price) -> float:
@@ -76,10 +73,11 @@ class Fold:
 
     def __init__(self) -> None:
         self._summary = Summary()
-        self._last_text = ""
+        self.last_text = ""  # what was said last, its pieces together
         self._in_pieces = False
         self._is_taken_back = False
-        self._tail = _Tail()
+        self._is_answered = False
+        self._tail: str | None = None
         self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
@@ -87,11 +85,12 @@ class Fold:
         is_last = event.kind not in {"error", "text", "result"} and self._is_taken_back
         late = event.kind == "error" and self._summary.result is not None
         self._is_taken_back = is_last or late
+        self._is_answered = _ANSWERS.get(event.kind, self._is_answered)
         match event.kind:
             case "text":
                 self._add_text(event.text, event.data.get("delta") is True)
             case "stderr":
-                self._tail.add(event.text)
+                self._add_tail(event.text)
             case "usage":
                 self.count.add(event.data)
             case "session":
@@ -100,7 +99,7 @@ class Fold:
                 self._set(model=event.text[:_LONGEST_NAME] or self._summary.model)
             case "result":
                 # An agent may only say that it is done: its answer is its last text.
-                result = event.text[:_LONGEST_RESULT] or self._last_text
+                result = event.text[:_LONGEST_RESULT] or self.last_text
                 is_error = event.data.get("is_error") is True
                 self._set(result=result, is_error=is_error, question=None)
             case "error":
@@ -117,15 +116,14 @@ class Fold:
     def _add_text(self, text: str, is_piece: bool) -> None:
         """Take a text, or one more piece of the last one."""
         goes_on = is_piece and self._in_pieces
-        whole = self._last_text + text if goes_on else text
-        self._last_text = whole[:_LONGEST_RESULT] or self._last_text
-        self._tail.add(text, goes_on)
+        whole = self.last_text + text if goes_on else text
+        self.last_text = whole[:_LONGEST_RESULT] or self.last_text
+        self._add_tail(text, goes_on)
         self._in_pieces = is_piece
 
-    @property
-    def last_text(self) -> str:
-        """What was said last, its pieces together."""
-        return self._last_text
+    def _add_tail(self, text: str, goes_on: bool = False) -> None:
+        newline = "" if goes_on or self._tail is None else "\n"
+        self._tail = f"{self._tail or ''}{newline}{text[-_TAIL:]}"[-_TAIL:]
 
     @property
     def session_id(self) -> str | None:
@@ -135,9 +133,10 @@ class Fold:
         return replace(
             self._summary,
             is_error=self._summary.is_error or self._is_taken_back,
+            answered=self._is_answered,
             usage=self.count.usage(),
             of_session=self.count.of_session,
-            tail=self._tail.text(),
+            tail=self._tail or "",
         )
 
 
@@ -177,25 +176,6 @@ class Count:
         return Usage(**sums) if sums else None
 
 
-class _Tail:
-    """The last texts of an output, joined by newlines."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._size = 0
-
-    def add(self, text: str, goes_on: bool = False) -> None:
-        newline = "\n" if self._parts and not goes_on else ""
-        self._parts.append(newline + text[-_TAIL:])
-        self._size += len(self._parts[-1])
-        if self._size > 10 * _TAIL or len(self._parts) > _TAIL:
-            self._parts = [self.text()]
-            self._size = len(self._parts[0])
-
-    def text(self) -> str:
-        return "".join(self._parts)[-_TAIL:]
-
-
 def _number(value: object, kind: type[int] | type[float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53:
         return kind(value)
@@ -210,11 +190,8 @@ def built_in() -> Mapping[str, Price]:
 
 def _names(model: str) -> Iterator[str]:
     """Its name, then without the provider before it, then without the date or marks after it."""
+    bare, shorter = "", model.rpartition("/")[2]
     yield model
-    bare = model.rpartition("/")[2]
-    yield bare
-    while shorter := _SUFFIX.sub("", bare):
-        if shorter == bare:
-            return
+    while shorter and shorter != bare:
         yield shorter
-        bare = shorter
+        bare, shorter = shorter, _SUFFIX.sub("", shorter)

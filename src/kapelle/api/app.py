@@ -9,9 +9,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle.api.page import is_page, page
 from kapelle.api.router import Router, Row
-from kapelle.api.routes import ROUTES, daemon
+from kapelle.api.routes import ROUTES
 from kapelle.api.security import Guard, anybody, owner_only
 from kapelle.service import Service
+from kapelle.service.daemon import Daemon
 
 _PREFIX = "/api/v1"
 
@@ -23,7 +24,7 @@ def routes() -> Router:
         return router.openapi()
 
     hidden = (
-        Row("GET", "/healthz", anybody, daemon.healthz),
+        Row("GET", "/healthz", anybody, Daemon.healthz),
         Row("GET", f"{_PREFIX}/openapi.json", owner_only, openapi),
     )
     rows = {

@@ -8,7 +8,6 @@ import asyncio
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
@@ -21,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from kapelle import __version__
 from kapelle.api.errors import response_to
-from kapelle.api.router import MAX_BODY, Router, Row
+from kapelle.api.router import MAX_BODY, Router, Row, filled
 from kapelle.api.security import owner_only
 from kapelle.api.sse import EventStream
 from kapelle.patterns.registry import built_in
@@ -44,6 +43,23 @@ _SELDOM = {
     "project", "fallback_agents", "priority", "system_prompt", "env", "workspace", "prove",
     "task_timeout_s", "max_seconds", "max_agent_calls", "template", "deliver",
 }  # fmt: skip
+# What a tool says of itself besides its use case, and what is sent whatever was asked for.
+_BESIDES = {
+    "task_create": "Say in checks how to see that it is done.",
+    "task_logs": "Go on with last_event_id = cursor.",
+    "run_start": "For patterns without a tool of their own: see pattern_list.",
+    "run_tail": "Go on with after = cursor.",
+    "question_ask": "While its status is open, call question_wait.",
+    "wait": "Call it again while something is pending.",
+}
+_SENT = {
+    "task_logs": {"follow": "false"},
+    "run_tail": {"follow": "false"},
+    "learning_search": {"status": "kept"},
+}
+_DESTRUCTIVE = {"task_cancel", "task_retry", "run_cancel", "schedule_cancel", "note_delete"}
+_INTEGRATIONS = f"{_PREFIX}/integrations/"
+_EMPTY: tuple[Any, ...] = (None, [], {})
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -62,124 +78,22 @@ shortened. What an agent under Kapelle asks for belongs to its own task: it star
 committed on that task's branch, and task_merge brings it there."""
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A route as a tool; about says what its own description does not."""
-
-    name: str
-    method: str
-    path: str
-    about: str = ""
-    read_only: bool = False
-    destructive: bool = False
-    # What is sent whatever was asked for.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    pattern: str = ""
-
-    @property
-    def takes_directory(self) -> bool:
-        return bool(self.pattern) or self.name in _IN_DIRECTORY
-
-
-def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
-    return Tool(name, "GET", path, about, read_only=True, fixed=fixed)
-
-
-def _write(name: str, path: str, about: str = "", *, destructive: bool = False) -> Tool:
-    return Tool(name, "POST", path, about, destructive=destructive)
-
-
-TOOLS = (
-    _write("task_create", "/tasks", "Say in checks how to see that it is done."),
-    _read("task_get", "/tasks/{task_id}"),
-    _read("task_list", "/tasks"),
-    _read(
-        "task_logs",
-        "/tasks/{task_id}/transcript",
-        "Go on with last_event_id = cursor.",
-        follow="false",
-    ),
-    _read("task_diff", "/tasks/{task_id}/diff"),
-    _write("task_cancel", "/tasks/{task_id}/cancel", destructive=True),
-    _write("task_retry", "/tasks/{task_id}/retry", destructive=True),
-    _write("task_resume", "/tasks/{task_id}/resume"),
-    _write("task_say", "/tasks/{task_id}/say"),
-    _write("task_report", "/attempt/report"),
-    _write("task_finish", "/attempt/finish"),
-    _write("task_merge", "/tasks/{task_id}/merge"),
-    _write("task_pr", "/tasks/{task_id}/pr"),
-    _read("task_pr_get", "/tasks/{task_id}/pr"),
-    _write("run_start", "/runs", "For patterns without a tool of their own: see pattern_list."),
-    _read("run_get", "/runs/{run_id}"),
-    _read("run_list", "/runs"),
-    _read("run_steps", "/runs/{run_id}/steps"),
-    _read("run_tail", "/events", "Go on with after = cursor.", follow="false"),
-    _read("run_diff", "/runs/{run_id}/diff"),
-    _write("run_pause", "/runs/{run_id}/pause"),
-    _write("run_resume", "/runs/{run_id}/resume"),
-    _write("run_cancel", "/runs/{run_id}/cancel", destructive=True),
-    _write("run_merge", "/runs/{run_id}/merge"),
-    _write("run_pr", "/runs/{run_id}/pr"),
-    _read("run_pr_get", "/runs/{run_id}/pr"),
-    _write("question_ask", "/questions", "While its status is open, call question_wait."),
-    _read("question_wait", "/questions/{token}"),
-    _read("question_list", "/questions"),
-    _write("question_answer", "/questions/{token}/answer"),
-    _read("wait", "/wait", "Call it again while something is pending."),
-    _write("schedule_create", "/schedules"),
-    _read("schedule_list", "/schedules"),
-    _read("schedule_get", "/schedules/{schedule_id}"),
-    _write("schedule_pause", "/schedules/{schedule_id}/pause"),
-    _write("schedule_resume", "/schedules/{schedule_id}/resume"),
-    _write("schedule_run", "/schedules/{schedule_id}/run"),
-    _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
-    _read("template_list", "/templates"),
-    _read("search", "/search"),
-    _read("learning_search", "/learnings", status="kept"),
-    _write("learning_report", "/learnings"),
-    _write("note_set", "/notes"),
-    _read("note_get", "/notes/entry"),
-    _read("note_list", "/notes"),
-    _read("note_watch", "/notes/watch"),
-    Tool("note_delete", "DELETE", "/notes", destructive=True),
-    _write("lock_take", "/locks"),
-    _write("lock_release", "/locks/release"),
-    _read("lock_list", "/locks"),
-    _read("pattern_list", "/patterns"),
-    _read("agent_list", "/agents"),
-    _write("agent_check", "/agents/{name}/check"),
-    _read("usage_get", "/usage"),
-    _read("daemon_get", "/daemon"),
-    Tool("linear_query", "POST", "/integrations/linear", read_only=True),
-    Tool("logs_query", "POST", "/integrations/logs", read_only=True),
-    Tool("database_query", "POST", "/integrations/database", read_only=True),
-    Tool("ci_logs", "POST", "/integrations/ci", read_only=True),
-)
-
-
 class Mcp:
     """The server, which costs 60 MB: it is made when the first request comes."""
 
     def __init__(self, app: Router) -> None:
         self._app = app
-        patterns = {item.name: item for item in built_in()}
-        self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
-        rows = {(row.method, row.path): row for row in app.every()}
-        self.listed: list[types.Tool] = []
-        # What an attempt is shown: the tools whose routes it may call.
-        self.for_attempts: list[types.Tool] = []
-        self._rows: dict[str, Row] = {}
-        for tool in self._tools.values():
-            row = self._rows[tool.name] = rows[tool.method, f"{_PREFIX}{tool.path}"]
-            if tool.pattern:
-                item = patterns[tool.pattern]
-                about, schema = item.summary, item.spec_schema
-            else:
-                about, schema = inspect.getdoc(row.use_case) or "", _arguments(row)
-            known = self.listed[0].input_schema["properties"] if tool.pattern else {}
-            self.listed.append(_listed(tool, about, schema, known))
-            if row.who is not owner_only:
-                self.for_attempts.append(self.listed[-1])
+        self._rows = {row.tool: row for row in app.every() if row.tool}
+        self.listed = [
+            _listed(row, name, inspect.getdoc(row.use_case) or "", _arguments(row), {})
+            for name, row in self._rows.items()
+        ]
+        known = self.listed[0].input_schema["properties"]
+        # A tool for each pattern, which starts a run of it.
+        self._patterns = {f"{item.name.replace('-', '_')}_start": item for item in built_in()}
+        for name, item in self._patterns.items():
+            row = self._rows[name] = self._rows["run_start"]
+            self.listed.append(_listed(row, name, item.summary, item.spec_schema, known))
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
             on_list_tools=self._list, on_call_tool=self._call,
@@ -207,69 +121,72 @@ class Mcp:
         self, context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         request: Request = context.request  # type: ignore[assignment]
+        known = {_INTEGRATIONS + name for name in self._app.service.integrations.configured()}
         owner = request.scope["kapelle.caller"].kind == "owner"
-        known = {f"/integrations/{name}" for name in self._app.service.integrations.configured()}
-        listed = [
-            tool
-            for tool in (self.listed if owner else self.for_attempts)
-            if (path := self._tools[tool.name].path) in known
-            or not path.startswith("/integrations/")
-        ]
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(
+            tools=[
+                tool
+                for tool in (self.listed if owner else self.for_attempts())
+                if (path := self._rows[tool.name].path) in known
+                or not path.startswith(_INTEGRATIONS)
+            ]
+        )
+
+    def for_attempts(self) -> list[types.Tool]:
+        """What an attempt is shown: the tools whose routes it may call."""
+        return [tool for tool in self.listed if self._rows[tool.name].who is not owner_only]
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        tool = self._tools.get(params.name)
-        if tool is None:
-            return _answer(f"There is no tool {params.name}; tools/list names them.", failed=True)
+        name, row = params.name, self._rows.get(params.name)
+        if row is None:
+            return _answer(f"There is no tool {name}; tools/list names them.", failed=True)
         request: Request = context.request  # type: ignore[assignment]
-        arguments = {**(params.arguments or {}), **tool.fixed}
-        if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
+        arguments: dict[str, Any] = {**(params.arguments or {}), **_SENT.get(name, {})}
+        pattern = self._patterns.get(name)
+        here = request.headers.get(DIRECTORY_HEADER)
+        if here and (pattern or name in _IN_DIRECTORY):
             arguments.setdefault("directory", here)
-        row = self._rows[tool.name]
-        if tool.pattern:
+        if pattern:
             # What is a header of a request is no part of the pattern's spec.
             names = {named.replace("-", "_") for _, named in row.binding.places.values()}
             own = {name: arguments.pop(name) for name in names & arguments.keys()}
-            arguments = {**own, "pattern": tool.pattern, "spec": arguments}
+            arguments = {**own, "pattern": pattern.name, "spec": arguments}
         calling = asyncio.create_task(_call(self._app.service, row, arguments, request.scope))
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
-                await context.session.report_progress(0, message=f"{tool.name} goes on")
+                await context.session.report_progress(0, message=f"{name} goes on")
             return calling.result()
         finally:
             calling.cancel()
 
 
-def _start(pattern: str) -> Tool:
-    return Tool(f"{pattern.replace('-', '_')}_start", "POST", "/runs", pattern=pattern)
-
-
-def _listed(tool: Tool, about: str, schema: dict[str, Any], known: dict[str, Any]) -> types.Tool:
+def _listed(
+    row: Row, name: str, about: str, schema: dict[str, Any], known: Mapping[str, Any]
+) -> types.Tool:
     """A tool for a list; of fields that are known from the first one it has no further words."""
-    properties = {
-        name: field
-        for name, field in schema.get("properties", {}).items()
-        if name not in {"shell", *tool.fixed, *(_SELDOM if tool.pattern else ())}
-    }
+    hidden = {"shell", *_SENT.get(name, ()), *(_SELDOM if known else ())}
+    given = schema.get("properties", {}).items()
+    properties = {field: one for field, one in given if field not in hidden}
     # A client that says where it is need not say it with every call.
-    required = [name for name in schema.get("required", []) if name != "directory"]
+    required = [field for field in schema.get("required", []) if field != "directory"]
     short = {"type": "object", "properties": properties, "required": required}
     compact = _compact(short, schema.get("$defs", {}))
-    for name, one in compact["properties"].items() if known else ():
-        if one == known.get(name):
+    for field, one in compact["properties"].items() if known else ():
+        if one == known.get(field):
             del one["description"]
         if one.get("items") == known["checks"]["items"]:
             one["items"] = {"type": "string"}
+    read_only = row.method == "GET" or row.path.startswith(_INTEGRATIONS)
     return types.Tool(
-        name=tool.name,
-        description=f"{' '.join(about.split())} {tool.about}".strip(),
+        name=name,
+        description=f"{' '.join(about.split())} {_BESIDES.get(name, '')}".strip(),
         input_schema=compact,
         annotations=types.ToolAnnotations(
             # What a tool that only reads cannot do needs no words, nor does what holds by default.
-            read_only_hint=tool.read_only or None,
-            destructive_hint=None if tool.read_only else tool.destructive,
+            read_only_hint=read_only or None,
+            destructive_hint=None if read_only else name in _DESTRUCTIVE,
             open_world_hint=False,
         ),
     )
@@ -333,7 +250,7 @@ async def _call(
     answer = json.loads(row.binding.answer.dump_json(answer))
     shown = answer if isinstance(answer, dict) else {"items": answer}
     # That a whole list is empty is an answer, that a field of something is not worth its words.
-    return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
+    return _answer({name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None})
 
 
 def _events(data: bytes) -> dict[str, Any]:
@@ -344,18 +261,11 @@ def _events(data: bytes) -> dict[str, Any]:
         lines = (line.partition(": ") for line in block.splitlines())
         fields = {name: value for name, _, value in lines}
         if "data" in fields:
-            found.append({"kind": fields.get("event"), **_filled(json.loads(fields["data"]))})
+            found.append(
+                {"kind": fields.get("event"), **filled(json.loads(fields["data"]), *_EMPTY)}
+            )
             cursor = fields.get("id", cursor)
     return {"events": found, "cursor": cursor}
-
-
-def _filled(found: Any) -> Any:
-    """An answer without its empty fields."""
-    if isinstance(found, list):
-        return [_filled(one) for one in found]
-    if not isinstance(found, dict):
-        return found
-    return {name: _filled(one) for name, one in found.items() if one not in (None, [], {})}
 
 
 def _answer(found: Any, *, failed: bool = False) -> types.CallToolResult:

@@ -26,6 +26,7 @@ from kapelle.api.errors import ErrorView, error_response, response_to
 from kapelle.api.security import anybody, owner_only
 from kapelle.domain.errors import InvalidInput, KapelleError, problem
 from kapelle.service import Service
+from kapelle.service.output import Bytes
 
 _HEADERS = {
     "idempotency_key": Annotated[str | None, Field(min_length=1, max_length=200)],
@@ -70,6 +71,7 @@ class Row:
     status: int = 200
     told: Mapping[str, Any] | None = None  # of what is no JSON: how the OpenAPI document tells it
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what the use case is always given
+    tool: str = ""  # its name as a tool, if it is one
 
     @cached_property
     def binding(self) -> "Binding":
@@ -98,6 +100,8 @@ class Row:
             return None
         if isinstance(answer, Response):
             return answer
+        if isinstance(answer, Bytes):
+            return Response(answer.data, self.status, answer.headers, answer.media_type)
         if self.told is not None:
             return Response(answer, self.status, media_type=next(iter(self.told["content"])))
         return Response(self.binding.answer.dump_json(answer), self.status, media_type=_JSON)
@@ -251,7 +255,7 @@ class Router:
         named = {name: one for name, one in sorted(shared.items()) if f'"{_REF}{name}"' in words}
         tokens = {token: {"type": "http", "scheme": "bearer"} for token in _TOKENS}
         components = {"schemas": named, "securitySchemes": tokens}
-        return _filled({**_ABOUT, "paths": paths, "components": components})
+        return filled({**_ABOUT, "paths": paths, "components": components}, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = scope["type"] == "websocket"
@@ -323,10 +327,10 @@ def _operation(tag: str, row: Row, takes: Any, shared: Any) -> dict[str, Any]:
     return operation
 
 
-def _filled(found: Any) -> Any:
-    """Without what is null: a default that says nothing."""
+def filled(found: Any, *empty: Any) -> Any:
+    """Without the fields, at any depth, that say nothing."""
     if isinstance(found, list):
-        return [_filled(one) for one in found]
+        return [filled(one, *empty) for one in found]
     if not isinstance(found, dict):
         return found
-    return {name: _filled(one) for name, one in found.items() if one is not None}
+    return {name: filled(one, *empty) for name, one in found.items() if one not in empty}

@@ -43,32 +43,21 @@ class Caller:
     session: str | None = None  # of a browser
 
 
-class PrivateSocket:
-    """Marks what comes through the unix socket: its file mode keeps other users out, and whoever
+async def private(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Mark what comes through the unix socket: its file mode keeps other users out, and whoever
     finds it needs no Host, but a token like anybody else, for agents have the owner's uid."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["kapelle.private"] = True
-        await self._app(scope, receive, send)
+    scope["kapelle.private"] = True
+    await app(scope, receive, send)
 
 
+@dataclass(frozen=True)
 class Guard:
     """Refuses requests before any route sees them, and adds the security headers."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        token: str,
-        allowed_hosts: Callable[[], frozenset[str]],
-        knows_session: Callable[[str], bool],
-    ) -> None:
-        self._app = app
-        self._token = token
-        self._allowed_hosts = allowed_hosts
-        self._knows_session = knows_session
+    _app: ASGIApp
+    _token: str
+    _allowed_hosts: Callable[[], frozenset[str]]
+    _knows_session: Callable[[str], bool]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._refusal(HTTPConnection(scope)) or self._app

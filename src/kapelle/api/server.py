@@ -126,29 +126,43 @@ def _websocket(**settings: Any) -> asyncio.Protocol:
     return WebSocketsSansIOProtocol(**settings)
 
 
-class Door:
+class Door(uvicorn.Server):
     """Serves an application on a socket until it is closed."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
-        self._listener = listener
-        config = uvicorn.Config(
-            app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
-            server_header=False, proxy_headers=False, log_config=None, access_log=False,
-            lifespan="off", timeout_graceful_shutdown=2, ws=_websocket,  # type: ignore[arg-type]
-            ws_max_size=_LONGEST_MESSAGE, date_header=False,
+        super().__init__(
+            uvicorn.Config(
+                app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
+                server_header=False, proxy_headers=False, log_config=None, access_log=False,
+                lifespan="off", timeout_graceful_shutdown=2, ws=_websocket,  # type: ignore[arg-type]
+                ws_max_size=_LONGEST_MESSAGE, date_header=False, interface="asgi3",
+            )
         )  # fmt: skip
-        self._server = _Server(config)
+        self._listener, self._closing = listener, asyncio.Event()
 
-    async def serve(self) -> None:
-        await self._server.serve(sockets=[self._listener])
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve([self._listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listener.listen(_WAITING)
+
+    async def main_loop(self) -> None:
+        # Its own wakes up ten times a second, for the Date header, which we add, and for a stop.
+        await self._closing.wait()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Signals end the daemon, which then closes its doors.
+        yield
 
     def stop_listening(self) -> None:
-        for server in getattr(self._server, "servers", ()):
+        for server in getattr(self, "servers", ()):
             server.close()
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._server.woken.set()
+        self.should_exit = True
+        self._closing.set()
 
 
 class PrivateDoor:
@@ -191,26 +205,6 @@ class PrivateDoor:
 
     def close(self) -> None:
         self._closing.set()
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.woken = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(_WAITING)
-
-    async def main_loop(self) -> None:
-        # Its own wakes up ten times a second, for the Date header, which we add, and for a stop.
-        await self.woken.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # Signals end the daemon, which then closes its doors.
-        yield
 
 
 def raise_file_limit() -> int:

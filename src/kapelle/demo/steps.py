@@ -1,23 +1,27 @@
-"""The steps of the demo, from failing tests to a merged result."""
+"""The steps of the demo, from failing tests to a merged result, shown as lines, in a terminal above
+what its tasks are at, or not at all."""
 
 import json
 import os
 import shutil
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 from kapelle.cli.events import passage
-from kapelle.cli.format import one_line
+from kapelle.cli.follow import live
+from kapelle.cli.format import STATUS_STYLE, colourful, one_line, wrapped
 from kapelle.cli.ids import path_of, task_path
+from kapelle.cli.logs import Passage, show
 from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
-from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report
+from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report, Tasks, series, task_spec
 from kapelle.demo.sandbox import Sandbox, kapelle
-from kapelle.demo.view import Tasks, View, series
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.report import FINAL
 
@@ -40,6 +44,57 @@ grace_s = 2
 """
 
 
+class View:
+    """Lines for a person; quiet it shows nothing, for a program reads the document at the end."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._began_at = quiet, time.monotonic()
+        self._show: Callable[[Passage | None], None] = show
+
+    def say(self, text: str = "", style: str | None = None) -> None:
+        if not self._quiet:
+            indent = len(text) - len(text.lstrip())
+            lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
+            self._show(Passage(lines, style))
+
+    @contextmanager
+    def watching(self, tasks: Tasks) -> Iterator[None]:
+        """Show how the tasks get on meanwhile."""
+        self.say()
+        self._began_at = time.monotonic()
+        if self._quiet or not colourful():
+            yield
+            return
+        with live(tasks.values()) as self._show:
+            yield
+        self._show = show
+
+    def changed(self, key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> None:
+        """Show an event of a task, if it is a change of its status."""
+        word, about = _change(key, kind, data, tasks)
+        if word:
+            passed_s = time.monotonic() - self._began_at
+            text = f"   {passed_s:5.1f}s  {key:10} {word:12} {about}".rstrip()
+            self.say(text, STATUS_STYLE.get(word))
+
+
+def _change(key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> tuple[str, str]:
+    """A word for an event of a task and what else to say; no word for what shows no change."""
+    match kind:
+        case "task.created" if tasks[key]["depends_on"]:
+            names = {task["id"]: name for name, task in tasks.items()}
+            return "blocked", f"waits for {series(names[one] for one in tasks[key]['depends_on'])}"
+        case "attempt.started":
+            return "running", f"attempt {data['number']}" if data["number"] > 1 else ""
+        case "check.failed":
+            return "check failed", one_line(str(data["name"]))
+        case "task.completed":
+            return "completed", one_line(tasks[key]["result"] or "")
+        case "task.queued" | "task.failed" | "task.cancelled" | "task.waiting":
+            return kind.removeprefix("task."), one_line(str(data["reason"] or ""))
+    return "", ""
+
+
 def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> Report:
     """Take every step; what went wrong stands in the report."""
     began_at = time.monotonic()
@@ -50,8 +105,15 @@ def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> Report:
     report.tasks = _submit(sandbox, client, view)
     report.kill = _watch(client, report.tasks, view)
     _merge_tasks(report, view)
-    report.team = _team(client, str(sandbox.repository), view)
-    report.loop = _loop(client, str(sandbox.repository), view)
+    place = {"directory": str(sandbox.repository)}
+    view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
+    view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
+    view.say('     --verify "python3 -m unittest"', "dim")
+    report.team = _run(client, view, "team", {**TEAM, **place}, kill_at="work")
+    view.say("6  A number to make smaller: every try is a commit, the best is kept", "bold")
+    view.say(f'   kapelle loop "{LOOP["prompt"]}"', "dim")
+    view.say('     --eval "… && wc -c < music/score.py" --minimize --max-iterations 4', "dim")
+    report.loop = _run(client, view, "loop", {**LOOP, **place})
     _test(sandbox, report, view)
     report.tasks = {key: client.get(task_path(task["id"])) for key, task in report.tasks.items()}
     report.seconds = time.monotonic() - began_at
@@ -89,12 +151,11 @@ def _daemon_pid(client: Connection) -> int:
 
 def _submit(sandbox: Sandbox, client: Connection, view: View) -> Tasks:
     view.say(f"3  {len(TASKS)} tasks, each in a git worktree, each with checks", "bold")
-    for each in TASKS:
-        view.say(f'   kapelle run "{each.prompt}" …', "dim")
+    for task in TASKS.values():
+        view.say(f'   kapelle run "{task["prompt"]}" …', "dim")
     tasks: Tasks = {}
-    for each in TASKS:
-        ids = {key: task["id"] for key, task in tasks.items()}
-        tasks[each.key] = client.create("/tasks", each.spec(str(sandbox.repository), ids))
+    for key in TASKS:
+        tasks[key] = client.create("/tasks", task_spec(key, str(sandbox.repository), tasks))
     return tasks
 
 
@@ -176,20 +237,6 @@ def _merge(some_id: str) -> tuple[str | None, str]:
         return None, one_line(json.loads(done.stderr)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return None, one_line(done.stderr)
-
-
-def _team(client: Connection, repository: str, view: View) -> DemoRun:
-    view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
-    view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
-    view.say('     --verify "python3 -m unittest"', "dim")
-    return _run(client, view, "team", {**TEAM, "directory": repository}, kill_at="work")
-
-
-def _loop(client: Connection, repository: str, view: View) -> DemoRun:
-    view.say("6  A number to make smaller: every try is a commit, the best is kept", "bold")
-    view.say(f'   kapelle loop "{LOOP["prompt"]}"', "dim")
-    view.say('     --eval "… && wc -c < music/score.py" --minimize --max-iterations 4', "dim")
-    return _run(client, view, "loop", {**LOOP, "directory": repository})
 
 
 def _run(

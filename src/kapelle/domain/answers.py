@@ -1,17 +1,17 @@
 """JSON in an agent's answer: how it is asked for, found, and held against a model."""
 
 import json
+import math
 import re
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from kapelle.domain.errors import problem
-from kapelle.domain.json_schema import matches_schema, without_titles, written_out
+from kapelle.domain.json_schema import matches_schema, written_out
 from kapelle.domain.text import printable, shown
 
-M = TypeVar("M", bound=BaseModel)
 _MOST_PROBLEMS = 8
 # Each costs a look back over the text; one with more of them is no answer.
 _MOST_STRAYS = 2_000
@@ -31,7 +31,7 @@ def instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
     with suppress(ValueError):
         schema = written_out(schema)
     kind = {"object": "object", "array": "array"}.get(str(schema.get("type")), "value")
-    text = json.dumps(without_titles(schema), ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return (
         f"Answer with exactly one JSON {kind} and nothing else: no words before or after it, no "
         f"comments in it. Escape line breaks and quotation marks inside texts. It must fit this "
@@ -44,8 +44,9 @@ def find_json(text: str) -> list[Any]:
     return [found.value for found in _candidates(text)]
 
 
-def read_answer(text: str, shape: type[M]) -> M:
-    """The answer as a model of this shape; of several that fit the last in the text.
+def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
+    """The answer as a model of this shape, or as an object of this JSON schema; of several that fit
+    the last in the text.
 
     Raises Unreadable, whose message says what was wrong: also where something broken or cut off
     comes after the last that fits.
@@ -55,34 +56,30 @@ def read_answer(text: str, shape: type[M]) -> M:
         if broken and broken[-1].start > found.start:
             break
         try:
-            answer = shape.model_validate(found.value)
+            return _fit(found.value, shape)
         except _ILL_FITTING as error:
             refusal = _misfit(error) if refusal is _NOTHING else refusal
-            continue
-        if answer.model_fields_set or not found.value or not shape.model_fields:
-            return answer
-        refusal = f"The JSON has none of the keys asked for: {', '.join(shape.model_fields)}."
     raise Unreadable(broken[-1].value if broken else refusal)
 
 
-def read_object(text: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The last JSON object of a text that fits a schema; raises Unreadable."""
-    found = [value for value in find_json(text) if isinstance(value, dict)]
-    for value in found:
-        if not matches_schema(value, schema):
-            return value
-    problems = matches_schema(found[0], schema) if found else ["there is no JSON object"]
-    raise Unreadable(f"The answer does not fit its schema: {'; '.join(problems)}.")
+def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
+    if isinstance(shape, dict):
+        problems = matches_schema(value, shape) if isinstance(value, dict) else ["it is no object"]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return value
+    answer = shape.model_validate(value)
+    if value and shape.model_fields and not answer.model_fields_set:
+        raise ValueError(f"it has none of the keys asked for: {', '.join(shape.model_fields)}")
+    return answer
 
 
 def _misfit(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return f"The JSON does not fit what was asked for: {shown(str(error))}."
-    found = error.errors(include_url=False)
-    problems = [printable(problem(item)) for item in found[:_MOST_PROBLEMS]]
+    found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+    problems = [*map(problem, found[:_MOST_PROBLEMS])] or [str(error)]
     if len(found) > _MOST_PROBLEMS:
         problems.append(f"and {len(found) - _MOST_PROBLEMS} more")
-    return f"The JSON does not fit what was asked for: {'; '.join(problems)}."
+    return f"The JSON does not fit what was asked for: {'; '.join(map(printable, problems))}."
 
 
 class _Found(NamedTuple):
@@ -92,12 +89,15 @@ class _Found(NamedTuple):
     value: Any
 
 
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _number(text: str) -> float:
+    """NaN and Infinity are no JSON, and 1e999 is no number that could be compared or stored."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no finite number")
+    return value
 
 
 # Line breaks inside texts mean only one thing, so they are taken as they are.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_constant=_number)
 _START = re.compile(r"\{(?=\s*[\"'}]|\s*\w+\s*:)|\[(?=\s*[\"'{\[\]\dtfn-])")
 _MEANT = re.compile(r"\{\s*[\"']|\[\s*[\"'{\[]")
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|[{}\[\]]', re.DOTALL)

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
+
+from kapelle.domain.text import writable
 
 # Of the person and the machine, of the network, and what build tools go by.
 ALLOWED = """
@@ -42,16 +43,10 @@ def looks_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-@lru_cache(maxsize=64)
-def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
-    exact = frozenset(name for name in wanted if not name.endswith("*"))
-    return exact, tuple(name[:-1] for name in wanted if name.endswith("*"))
-
-
 def fitting(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
     """Those of the names that are wanted, by themselves or by a PREFIX*."""
-    exact, prefixes = _split(tuple(wanted))
-    return {name for name in names if name in exact or (prefixes and name.startswith(prefixes))}
+    exact, prefixes = {*wanted}, tuple(name[:-1] for name in wanted if name.endswith("*"))
+    return {name for name in names if name in exact or name.startswith(prefixes)}
 
 
 def allowed(names: Iterable[str], wanted: Sequence[str] = ()) -> set[str]:
@@ -67,11 +62,7 @@ def shell_of(environ: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str
     kept = allowed(named, wanted)
     rest = set(named) - kept - fitting(named, _OF_SHELLS)
     return {
-        "variables": {name: _text(environ[name]) for name in sorted(kept)},
+        # What is not UTF-8 cannot be sent as JSON.
+        "variables": {name: writable(environ[name]) for name in sorted(kept)},
         "dropped": sorted(rest)[:_MOST_NAMES],
     }
-
-
-def _text(value: str) -> str:
-    # What is not UTF-8 cannot be sent as JSON.
-    return value.encode("utf-8", "replace").decode("utf-8")

@@ -66,7 +66,7 @@ def _below(path: str, name: str) -> str:
 
 
 def written_out(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its local references replaced by what they mean.
+    """The schema with its local references replaced by what they mean, and without titles.
 
     Raises ValueError for one that leads nowhere or to itself, and for a schema out of proportion.
     """
@@ -90,7 +90,7 @@ def written_out(schema: dict[str, Any]) -> dict[str, Any]:
             if key in _AS_WRITTEN
             else copy(value, _below(path, key), depth + 1, following)
             for key, value in part.items()
-            if key != "patternProperties"
+            if key != "patternProperties" and not (key == "title" and isinstance(value, str))
         }
 
     whole: dict[str, Any] = copy(schema, "", 0, ())
@@ -105,16 +105,3 @@ def _target(schema: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     if not name.startswith("#/") or not isinstance(target, dict):
         raise ValueError(f"{path} {name!r} leads nowhere in this schema")
     return target
-
-
-def without_titles(schema: Any) -> Any:
-    """A schema without the titles that only repeat names; a property of that name stays."""
-    if isinstance(schema, list):
-        return [without_titles(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: value if key in {"enum", "const", "default"} else without_titles(value)
-        for key, value in schema.items()
-        if key != "title" or not isinstance(value, str)
-    }

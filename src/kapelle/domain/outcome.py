@@ -105,10 +105,13 @@ def _respond(
         # What was begun is handed on; an agent that never worked has begun nothing.
         mode: Mode = "fresh" if failure.kind is FailureClass.CAPABILITY else "resume"
         return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
+    refused_for = now - (history.refused_since or now)
+    hopeless = history.refusals >= _MOST_REFUSALS and refused_for >= _LONGEST_REFUSED
+    overloaded_for = now - (history.overloaded_since or now)
     match failure.policy.response:
-        case Response.WAIT_FOR_RESET if not _is_hopeless(history, now):
+        case Response.WAIT_FOR_RESET if not hopeless:
             return _wait(failure, status, reason, history, now)
-        case Response.OUTLAST if _still_patient(history, now):
+        case Response.OUTLAST if overloaded_for < _OUTLAST:
             pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
             at = max(failure.retry_at or now, now + timedelta(seconds=pause))
             return Outcome(status, again, reason, None, at, spends_a_try=False, next_mode="resume")
@@ -140,15 +143,6 @@ def _wait(
     return Outcome(
         status, TaskStatus.WAITING, reason, "rate_limit", at, spends_a_try=False, next_mode="resume"
     )
-
-
-def _is_hopeless(history: History, now: datetime) -> bool:
-    since = history.refused_since or now
-    return history.refusals >= _MOST_REFUSALS and now - since >= _LONGEST_REFUSED
-
-
-def _still_patient(history: History, now: datetime) -> bool:
-    return now - (history.overloaded_since or now) < _OUTLAST
 
 
 def backoff_s(retry: RetrySpec, tries: int, jitter: float) -> float:

@@ -6,7 +6,6 @@ Cron expressions and time zones are taken as people type them; a mistake says wh
 import difflib
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
@@ -62,24 +61,15 @@ def require_cron(text: str) -> str:
 
 def require_zone(text: str) -> str:
     """The name of a time zone as the database of zones spells it; ValueError suggests some."""
-    if text in _zones().values():
-        return text
-    close = _zones().get(text.casefold())
-    if close is not None:
-        return close
-    city = "/" + text.casefold().replace(" ", "_")
-    meant = [name for folded, name in _zones().items() if folded.endswith(city)]
-    if not meant:
-        near = difflib.get_close_matches(text.casefold(), _zones(), n=2, cutoff=0.6)
-        meant = [_zones()[folded] for folded in near]
+    zones = {name.casefold(): name for name in sorted(available_timezones())}
+    if text.casefold() in zones:
+        return zones[text.casefold()]
+    cities = {folded.rpartition("/")[2]: folded for folded in zones}
+    typed = text.casefold().replace(" ", "_")
+    near = difflib.get_close_matches(typed, [*zones, *cities], n=2, cutoff=0.6)
+    meant = [zones[cities.get(one, one)] for one in near]
     advice = f"perhaps {' or '.join(meant)}" if meant else "write one such as Europe/Berlin or UTC"
     raise ValueError(f"{text!r} is not a time zone; {advice}")
-
-
-@cache
-def _zones() -> dict[str, str]:
-    """Every zone by its name in small letters."""
-    return {name.casefold(): name for name in sorted(available_timezones())}
 
 
 _YEAR_S = 31_536_000

@@ -10,7 +10,9 @@ _SHOWN_FILES = 3
 
 
 def writable(text: str) -> str:
-    """The text without what no prompt may hold: NUL and halves of surrogate pairs."""
+    """The text without what neither prompt nor database may hold: NUL, half a surrogate pair."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

@@ -24,15 +24,20 @@ class ReportFilter(Record):
     project: Name | None = None
 
 
-class ReportPart(Record):
-    """A task or run inside a run; next is what to type about it."""
+class WorkView(Record):
+    """What is told of a task or run wherever it is named."""
 
     id: str
     title: str
     status: str
     reason: str | None
-    cost_usd: float | None
     verified: bool | None
+
+
+class ReportPart(WorkView):
+    """A task or run inside a run; next is what to type about it."""
+
+    cost_usd: float | None
     next: str
 
 
@@ -41,15 +46,11 @@ class NextCommand(Record):
     does: str
 
 
-class ReportEntry(Record):
+class ReportEntry(WorkView):
     """What became of one task or run, and what to type next."""
 
-    id: str
-    title: str
     asked: str
     group: Literal["needs", "failed", "done", "open"]
-    status: str
-    reason: str | None
     question: str | None
     pattern: str | None
     project: str | None
@@ -59,7 +60,6 @@ class ReportEntry(Record):
     ended_at: datetime | None
     attempts: int
     cost_usd: float | None
-    verified: bool | None
     evidence: list[CheckResult]
     branch: str | None
     base: str | None
@@ -239,16 +239,13 @@ class UsageSum(Record):
     unreported: int = 0
 
 
-class UsageFilter(Record):
+class UsageFilter(ReportFilter):
     """Which attempts are added up, and by which of their properties; times are of their start."""
 
     by: By = "agent"
     across: By | None = None  # a second one: a row for each pair
-    since: Moment = None
-    until: Moment = None
     agent: Name | None = None
     model: Name | None = None
-    project: Name | None = None
     task: IdPrefix = None
     run: IdPrefix = None
 
@@ -340,14 +337,9 @@ class PatternView(Record):
     trusted: bool = True
 
 
-class RestingView(Record):
+class RestingView(WorkView):
     """A task or run that has ended, or that waits for a person."""
 
-    id: str
-    title: str
-    status: str
-    verified: bool | None
-    reason: str | None
     question: str | None
     result: Any
 

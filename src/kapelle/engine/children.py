@@ -29,6 +29,10 @@ _DEEPEST = 10
 _NOT_BY_PEOPLE = ("cancelled by task_", "paused by task_", "its dependency task_")
 
 
+class NoRoom(LimitReached):
+    """As much is open below a task as may be."""
+
+
 async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
     """The specification of a task or run, a valid one, with what it takes over from the task that
     asks for it; raises what an attempt may not ask for."""
@@ -153,21 +157,16 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
     return require
 
 
-def has_room(connection: Connection, run_id: str, limits: Children) -> bool:
-    """Whether what a run has just stored fits into the tree, if attempts led to it."""
-    if not children.in_tree(connection, run_id):
-        return True
-    try:
+def require_room(connection: Connection, run_id: str, limits: Children) -> None:
+    """Raise NoRoom unless what a run has just stored fits into the tree, if attempts led to it."""
+    if children.in_tree(connection, run_id):
         _require_width(connection, children.line(connection, run_id)[-1], limits)
-    except LimitReached:
-        return False
-    return True
 
 
 def _require_width(connection: Connection, root: Row, limits: Children) -> None:
     most = _of_run(root).get("max_workers") or limits.max_live
     if (going := children.live(connection, root["id"])) > most:
-        raise LimitReached(
+        raise NoRoom(
             f"{going - 1} tasks below {root['id']} are open, and {most} may be "
             "(children.max_live): those that wait count too.",
             hint="Wait until one has ended, or cancel one.",

@@ -55,12 +55,15 @@ rm -f "$marks/$mark"
 exit $code
 """
 _END = """\
-# Ends what runs in the container by a mark.
+# Ends what runs in the container by a mark; where no container runs, nothing does.
 inside= mark=
 {enter}
 enter /bin/sh -c 'for one in /proc/[0-9]*; do
   grep -q "KAPELLE_INSIDE=$0" "$one/environ" && kill -9 "${{one#/proc/}}"
-done; :' "$1" >/dev/null 2>&1 && rm -f "$marks/$1"
+done; :' "$1" >/dev/null 2>&1 || {{
+  running=$("$engine" ps -q --filter {by}"$name" {only}) && [ -z "$running" ] || exit 1
+}}
+rm -f "$marks/$1"
 """
 _IN_IMAGE = """\
 enter() {{
@@ -121,17 +124,11 @@ def left_marks(containers: Path) -> list[Path]:
     """The marks of commands whose scripts are gone."""
     marks = [*containers.glob("*/marks/*")]
     every = [*psutil.process_iter(["cmdline"])] if marks else []
-    going = {one.pid: "\0".join(one.info["cmdline"] or ()) for one in every}
+    going = {f"{one.pid}": "\0".join(one.info["cmdline"] or ()) for one in every}
     here = "\0".join(going.values())
-    # A script that has its mark may not have come to its command yet.
-    begun = {mark for mark in marks if SCRIPT in going.get(_pid_of(mark), "")}
+    # A script that has its mark, which begins with its pid, may not have come to its command yet.
+    begun = {mark for mark in marks if SCRIPT in going.get(mark.name.partition(".")[0], "")}
     return [mark for mark in marks if mark not in begun and mark.name not in here]
-
-
-def _pid_of(mark: Path) -> int:
-    """The process of the script that made a mark."""
-    number = mark.name.partition(".")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 async def _run(
@@ -191,6 +188,7 @@ def _image(docker: Docker) -> dict[str, str]:
         "options": shlex.join(docker.options),
         "image": shlex.quote(docker.image or ""),
         "by": "name=",
+        "only": "",
     }
 
 
@@ -200,6 +198,7 @@ def _service(docker: Docker) -> dict[str, str]:
         "where": f'-w {shlex.quote(docker.workdir)}"$inside" ' if docker.workdir else "",
         "service": shlex.quote(docker.service or ""),
         "by": "label=com.docker.compose.project=",
+        "only": f"--filter label=com.docker.compose.service={shlex.quote(docker.service or '')}",
     }
 
 

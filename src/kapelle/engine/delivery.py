@@ -28,6 +28,7 @@ from kapelle.engine.merge import (
 from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced
+from kapelle.engine.retry import repeat
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, processes, steps, tasks
@@ -60,26 +61,20 @@ class Deliveries:
 
     async def run(self) -> None:
         """Look for what is due until cancelled."""
-        with self._parts.db.watch("task.completed", "run.completed", deliveries.ASKED) as changed:
-            while True:
-                pause_s = _LOOK_S
-                try:
-                    await self._sweep()
-                    pause_s = min(_LOOK_S, self._parts.settings().forge.refresh_s)
-                except (KapelleError, OSError) as error:
-                    _log.warning("deliveries are looked for again: %s", error)
-                await changed.wait(pause_s)
+        watch = self._parts.db.watch("task.completed", "run.completed", deliveries.ASKED)
+        await repeat(_log, self._sweep, watch, _LOOK_S)
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> float:
         self._going = {owner: task for owner, task in self._going.items() if not task.done()}
         now, db = datetime.now(UTC), self._parts.db
         if await db.glance(deliveries.ANY.first) is None:
-            return
+            return _LOOK_S
         due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
         old = dict.fromkeys(await db.read(deliveries.stale, now), self._refresh)
         for owner, duty in (old | due).items():
             if owner not in self._going:
                 self._going[owner] = asyncio.create_task(duty(owner))
+        return min(_LOOK_S, self._parts.settings().forge.refresh_s)
 
     async def _deliver(self, owner: str) -> None:
         """Deliver it, and write down what came of it or when it is tried again."""

@@ -29,6 +29,7 @@ from kapelle.domain.lock import (
     written,
 )
 from kapelle.domain.states import AttemptStatus
+from kapelle.engine.retry import repeat
 from kapelle.store import locks
 from kapelle.store.database import Database
 from kapelle.workspaces import checkouts_around
@@ -116,7 +117,8 @@ class Locks:
                 text = f"Deadlock: {'; '.join(circle)}."
                 raise Conflict(text, hint="Release what you hold, then take all of it at once.")
             if not claim.granted.is_set() and timeout_s:
-                await _until(claim.granted, timeout_s)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(claim.granted.wait(), timeout_s)
         finally:
             claim.asks -= 1
             claim.until = max(claim.until, self._clock() + (PATIENCE_S if timeout_s else 0.0))
@@ -178,13 +180,7 @@ class Locks:
 
     async def run(self) -> None:
         """Sweep whenever an attempt ends and now and then, until cancelled."""
-        with self._db.watch(*_ENDS) as changed:
-            while True:
-                try:
-                    await self.sweep()
-                except KapelleError as error:
-                    _log.error("locks cannot be swept now: %s", error.message)
-                await changed.wait(_SWEEP_S)
+        await repeat(_log, self.sweep, self._db.watch(*_ENDS), _SWEEP_S)
 
     async def sweep(self) -> None:
         """Release what nobody can hold any more: of ended attempts, and what was not renewed."""
@@ -272,11 +268,3 @@ def real_path(path: str, directory: str, checkout: str) -> str:
     if ".." in rest.split("/"):
         raise InvalidInput(f"{path} has .. behind a wildcard.", hint="Write it without the ..")
     return normalised(os.path.join(head, rest), directory, checkout)
-
-
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    waiting = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait([waiting], timeout=seconds)
-    finally:
-        waiting.cancel()

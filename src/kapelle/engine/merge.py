@@ -4,8 +4,7 @@ checks once more on what it committed."""
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -279,19 +278,15 @@ class Verification:
 
     async def verify(self, found: Candidate) -> None:
         """Raise ChecksFailed, with the evidence, if one of the checks fails there."""
-        self.made.clear()
         where = f"on what {found.base} would be ({found.new[:12]})"
-        async with aclosing(self._make_all(found.new, where)) as results:
-            async for result in results:
-                if not result.passed:
-                    raise await self._refusal(found, result)
+        await self._make_all(found.new, where, all_of_them=False)
+        for result in self.made:
+            if not result.passed:
+                raise await self._refusal(found, result)
 
     async def again(self, commit: str) -> None:
         """Make them all on what it committed, and have the history tell what they said."""
-        self.made.clear()
-        async with aclosing(self._make_all(commit, f"on {commit[:12]}")) as results:
-            async for _ in results:
-                pass
+        await self._make_all(commit, f"on {commit[:12]}")
         if not self.made:
             raise Conflict(f"{self.work.id} has no check that is a command.")
         passed = all(result.passed for result in self.made)
@@ -306,7 +301,9 @@ class Verification:
 
         await self.parts.db.write(note)
 
-    async def _make_all(self, commit: str, where: str) -> AsyncGenerator[CheckResult, None]:
+    async def _make_all(self, commit: str, where: str, *, all_of_them: bool = True) -> None:
+        """Make them in a worktree of a commit; unless all are wanted, to the first that fails."""
+        self.made.clear()
         if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
@@ -323,9 +320,9 @@ class Verification:
                 for number, check in enumerate(checks):
                     self.tell(f"{number + 1} of {len(checks)}: {check.label} {where}")
                     failpoint("merge_before_check")
-                    result = await self._make(owner, f"{number}", check, place)
-                    self.made.append(result)
-                    yield result
+                    self.made.append(await self._make(owner, f"{number}", check, place))
+                    if not self.made[-1].passed and not all_of_them:
+                        break
             finally:
                 try:
                     await clear_aside(parts, owner)

@@ -2,11 +2,11 @@
 (the side log), what was used and what that costs, and what a command says that is a check."""
 
 import glob
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from kapelle.agents.base import Agent, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
@@ -82,49 +82,44 @@ def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
     return Usage(**{name: None if None in some else sum(some) for name, some in columns.items()})
 
 
+class SideLog(BaseModel):
+    """Where an agent's side log is, and the offset from which on it is about this attempt."""
+
+    pattern: str
+    session_id: str | None  # the one that is gone on with, unless it is forked
+    begin: int = 0
+
+    def find(self, session_id: str | None = None) -> Path | None:
+        """The newest file that fits; None while there is none, or the session is not known."""
+        session = session_id or self.session_id
+        if session is None and "{session}" in self.pattern:
+            return None
+        pattern = self.pattern.replace("{session}", glob.escape(session or ""))
+        found = glob.glob(pattern, recursive=True)
+        return Path(max(found)) if found else None
+
+
 def remember_side_log(process_dir: Path, pattern: str | None, session_id: str | None) -> None:
     """Keep where an agent's side log will be, and what it holds already, for a later daemon."""
     if pattern is not None:
-        known = find_side_log(pattern, session_id) if session_id else None
-        begin = known.stat().st_size if known else 0
-        note = {"pattern": pattern, "from": begin, "session": session_id}
-        (process_dir / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class SideLog:
-    """Where it is, and the offset from which on it is about this attempt."""
-
-    pattern: str
-    begin: int
-    session_id: str | None  # the one that is gone on with, unless it is forked
+        log = SideLog(pattern=pattern, session_id=session_id)
+        if session_id and (known := log.find()):
+            log.begin = known.stat().st_size
+        (process_dir / _NOTE).write_text(log.model_dump_json(), encoding="utf-8")
 
 
 def side_log_of(process_dir: Path) -> SideLog | None:
     """The side log of the agent that was started in this directory, if it keeps one."""
     try:
-        note = json.loads((process_dir / _NOTE).read_bytes())
-        session = note["session"]
-        return SideLog(str(note["pattern"]), int(note["from"]), session and str(session))
-    except (OSError, ValueError, KeyError, TypeError):
+        return SideLog.model_validate_json((process_dir / _NOTE).read_bytes())
+    except (OSError, ValueError):
         return None
-
-
-def find_side_log(pattern: str, session_id: str | None) -> Path | None:
-    """The newest file that fits; None while there is none, or the session is not known."""
-    if "{session}" in pattern:
-        if session_id is None:
-            return None
-        pattern = pattern.replace("{session}", glob.escape(session_id))
-    found = glob.glob(pattern, recursive=True)
-    return Path(max(found)) if found else None
 
 
 def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
     """The lines of the side log that are about this attempt, which may be none."""
     log = side_log_of(process_dir)
-    path = find_side_log(log.pattern, session_id or log.session_id) if log else None
-    if log is not None and path is not None:
+    if log is not None and (path := log.find(session_id)):
         yield from lines_of(path, max(0, path.stat().st_size - log.begin))
 
 

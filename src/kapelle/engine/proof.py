@@ -20,7 +20,7 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
-from kapelle.runner.process_dir import Ended
+from kapelle.runner.process_dir import Ended, Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
 
@@ -55,7 +55,8 @@ class Subject:
     owner: str
     workspace: Workspace
     repository: str
-    execute: Callable[[str, Place, float], Awaitable[Ended]]
+    # Runs a command, given the name of its process, itself, its limit in seconds and its place.
+    execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]]
 
     @property
     def parts(self) -> Parts:
@@ -125,16 +126,16 @@ class Subject:
     async def _judge(
         self, name: str, check: CheckSpec, files: list[str], took_s: float
     ) -> tuple[bool | None, str, bool] | None:
-        told = counted_files(files)
+        told, command = counted_files(files), check.command or ""
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
         there, base = [path for path in files if self._is_there(path)], self.workspace.base_commit
         try:
             state, ended = "holds nonsense", None
             if there:
-                ended = await self._again(f"{name}/garbled", there, None, limit_s)
+                ended = await self._again(f"{name}/garbled", command, there, None, limit_s)
             if ended is None or ended.succeeded:
                 state = "is as it was before"
-                ended = await self._again(f"{name}/reverted", files, base, limit_s)
+                ended = await self._again(f"{name}/reverted", command, files, base, limit_s)
             if ended.ended_by == "stop":
                 return None
             if ended.succeeded and not there:
@@ -142,7 +143,7 @@ class Subject:
             if ended.succeeded:
                 proof = f"It passes even where {told} holds nonsense: it does not look at the work."
                 return False, proof, False
-            intact = await self._again(f"{name}/intact", [], None, check.timeout_s)
+            intact = await self._again(f"{name}/intact", command, [], None, check.timeout_s)
         except (WorkspaceError, Conflict, OSError) as error:
             return None, f"Not proved: {error}", False
         if intact.ended_by == "stop":
@@ -174,14 +175,14 @@ class Subject:
         return (self._worktree / path).is_file()
 
     async def _again(
-        self, name: str, changed: list[str], base: str | None, timeout_s: float
+        self, name: str, command: str, changed: list[str], base: str | None, timeout_s: float
     ) -> Ended:
         """Make it in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(self.owner, changed, base)
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
-        return await self.execute(name, place, timeout_s)
+        return (await self.execute(name, command, timeout_s, place))[1]
 
 
 def decisive(files: list[str], command: str) -> list[str]:

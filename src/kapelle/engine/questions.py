@@ -137,12 +137,4 @@ def _named(connection: Connection, whose: str) -> Question:
             f"{work_id} has several questions.",
             hint=f"Name one by its token, such as {found[0].token}.",
         )
-    raise Conflict(f"{work_id} asks nothing.", hint=_who_asks(connection, work_id))
-
-
-def _who_asks(connection: Connection, work_id: str) -> str | None:
-    inside = runs.open_tasks(connection, runs.family(connection, work_id))
-    for question in questions.unanswered(connection, [task["id"] for task in inside]):
-        return f'Its task does: kapelle answer {question.work_id} "…"'
-    work = next(iter(runs.still_open(connection, [work_id])), None)
-    return f"It is {work['status']}." if work else "`kapelle questions` shows what is asked."
+    raise Conflict(f"{work_id} asks nothing.", hint="`kapelle questions` shows what is asked.")

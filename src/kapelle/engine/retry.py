@@ -1,13 +1,16 @@
-"""Repeats what fails because disk, memory or database are not to be had for a while."""
+"""Repeats what fails because disk, memory or database are not to be had for a while, and what is
+never done."""
 
 import asyncio
 import errno
 import functools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from kapelle.domain.errors import Unavailable
+from kapelle.store.database import Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,8 +22,30 @@ PASSING = {
 }  # fmt: skip
 
 
-def retried(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The function, repeated as long as the disk, memory or database are not to be had."""
+async def repeat(
+    log: logging.Logger,
+    duty: Callable[[], Awaitable[float | None]],
+    watch: AbstractContextManager[Watch],
+    every_s: float,
+) -> NoReturn:
+    """Do a duty until cancelled: at every change that is watched, and after the time that it names
+    or every_s; one that fails is logged and done again."""
+    with watch as changed:
+        while True:
+            try:
+                pause_s = await duty()
+            except Exception:
+                log.exception("a pass failed and will be made again")
+                pause_s = _PAUSE_S
+            await changed.wait(every_s if pause_s is None else pause_s)
+
+
+def retried(
+    function: Callable[P, Coroutine[Any, Any, T]],
+    again: Callable[[], Awaitable[None]] | None = None,
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The function, repeated as long as the disk, memory or database are not to be had; before it
+    is called again, that is."""
 
     @functools.wraps(function)
     async def repeated(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,5 +59,7 @@ def retried(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corout
                     raise
                 _log.warning("%s waits: %s", function.__name__, error)
             await asyncio.sleep(_PAUSE_S)
+            if again is not None:
+                await again()
 
     return repeated

@@ -9,32 +9,21 @@ from pathlib import Path
 from kapelle.domain.task import Usage
 
 
-class Stop:
+class Stop(threading.Event):
     """A request, from any thread, that a piece of work ends; the first reason counts.
 
     Code that takes long looks at `wanted` now and then, or uses `wait` to sleep.
     """
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._reasons: list[str] = []
+    reason = ""
 
     @property
     def wanted(self) -> bool:
-        return self._event.is_set()
-
-    @property
-    def reason(self) -> str:
-        """Why, once it is wanted."""
-        return self._reasons[0] if self._reasons else ""
+        return self.is_set()
 
     def request(self, reason: str) -> None:
-        self._reasons.append(reason)
-        self._event.set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until it is wanted or the time has passed; whether it is wanted."""
-        return self._event.wait(timeout_s)
+        self.reason = self.reason or reason
+        self.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,15 @@ class Budget(Limits):
     max_task_retries: int = 1
 
     def __post_init__(self) -> None:
-        _require_whole("max_iterations", self.max_iterations, 1)
-        _require_whole("max_task_retries", self.max_task_retries, 0)
-        _require_whole("max_agent_calls", self.max_agent_calls, 1)
-        for name, value in (("max_seconds", self.max_seconds), ("max_usd", self.max_usd)):
+        for name, least in (("max_iterations", 1), ("max_task_retries", 0), ("max_agent_calls", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                what = f"a whole number from {least} on"
+                raise InvalidInput(f"{name} must be {what}; it is {value!r}.")
+        for name in ("max_seconds", "max_usd"):
+            value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise InvalidInput(f"{name} must be more than 0, or None; it is {value!r}.")
-
-
-def _require_whole(name: str, value: int | None, least: int) -> None:
-    if value is not None and (not isinstance(value, int) or value < least):
-        raise InvalidInput(f"{name} must be a whole number from {least} on; it is {value!r}.")
 
 
 class Account:

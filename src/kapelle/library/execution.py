@@ -5,7 +5,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,13 +37,7 @@ async def respond(agent: Agent, request: Request, account: Account) -> Response:
     with account.call(stop):
         left_usd = account.left.usd
         given = replace(request, timeout_s=limit_s, budget_usd=left_usd, spent=report)
-        try:
-            response = await _in_thread(
-                lambda: _response(agent, given), stop, limit_s, agent.ends_within_s
-            )
-        except _NotEnded as error:
-            reason = f"It did not end when it had to, as {error}; it is left behind."
-            response = Response(ok=False, reason=reason)
+        response = await _in_thread(agent, given)
         cost_usd = cost_of(response)
         if cost_usd is not None:
             report(cost_usd)
@@ -78,22 +72,17 @@ def _response(agent: Agent, request: Request) -> Response:
     return response
 
 
-class _NotEnded(Exception):
-    """A call did not end in time; its thread goes on, and what comes of it is not used."""
-
-
-async def _in_thread(
-    function: Callable[[], T], stop: Stop, limit_s: float | None, ends_within_s: float
-) -> T:
-    """What a function that blocks returns or raises; after the limit, and when this is cancelled,
-    it is told to stop. Raises _NotEnded when it does not end then."""
-    future: Future[T] = Future()
+async def _in_thread(agent: Agent, request: Request) -> Response:
+    """What an agent answers, or raises; after its limit, and when this is cancelled, it is told to
+    stop. If it does not end then, its thread goes on, and what comes of it is not used."""
+    stop, limit_s = request.stop, request.timeout_s
+    future: Future[Response] = Future()
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
     def work() -> None:
         try:
-            future.set_result(context.run(function))
+            future.set_result(context.run(_response, agent, request))
         except BaseException as error:
             # This is the edge of a thread, which SystemExit must not cross.
             future.set_exception(
@@ -112,11 +101,12 @@ async def _in_thread(
         raise
     finally:
         if stop.wanted:
-            await asyncio.wait({done}, timeout=ends_within_s)
+            await asyncio.wait({done}, timeout=agent.ends_within_s)
         if not done.done():
             done.cancel()
     if done.cancelled():
-        raise _NotEnded(stop.reason)
+        reason = f"It did not end when it had to, as {stop.reason}; it is left behind."
+        return Response(ok=False, reason=reason)
     return done.result()
 
 

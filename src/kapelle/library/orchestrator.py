@@ -1,6 +1,7 @@
 """A team without a daemon: the very pattern that the daemon runs, in the calling process."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,36 +96,26 @@ class Orchestrator:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
         spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
-        with TemporaryDirectory(prefix="kapelle-") as unused:
+        run_id, workspace = new_id("run"), None
+        with ExitStack() as until_it_ends:
             # In place nothing is kept anywhere.
-            workspaces = Workspaces(self._home if self._isolated else Path(unused), *AUTHOR)
-            parts = Parts(
-                agents=self._agents,
-                account=Account(self._budget, state.spent),
-                caller=caller or Caller(self._interaction, self._observer),
-                workspaces=workspaces,
-                env=self._env,
-            )
+            home = self._home
+            if not self._isolated:
+                home = Path(until_it_ends.enter_context(TemporaryDirectory(prefix="kapelle-")))
+            workspaces = until_it_ends.enter_context(closing(Workspaces(home, *AUTHOR)))
+            if self._isolated:
+                workspace = await create_or_dismiss(workspaces, run_id, self._directory, spec.base)
+            account = Account(self._budget, state.spent)
+            caller = caller or Caller(self._interaction, self._observer)
+            parts = Parts(self._agents, account, caller, workspaces, self._env)
+            context = LocalContext(run_id, spec, parts, state, workspace)
+            branch = workspace.branch if workspace else None
+            context.report("run.started", goal=spec.goal, branch=branch)
             try:
-                return await self._run(spec, state, parts)
+                outcome = await _outcome(context, spec)
             finally:
-                workspaces.close()
-
-    async def _run(self, spec: TeamSpec, state: RunState, parts: Parts) -> TeamOutcome:
-        run_id = new_id("run")
-        workspace = None
-        if self._isolated:
-            workspace = await create_or_dismiss(
-                parts.workspaces, run_id, self._directory, spec.base
-            )
-        context = LocalContext(run_id, spec, parts, state, workspace)
-        branch = workspace.branch if workspace else None
-        context.report("run.started", goal=spec.goal, branch=branch)
-        try:
-            outcome = await _outcome(context, spec)
-        finally:
-            commit = await context.finish()
-        outcome = replace(outcome, run_id=run_id, spent=parts.account.spent)
+                commit = await context.finish()
+        outcome = replace(outcome, run_id=run_id, spent=account.spent)
         if workspace is not None and commit is not None:
             path = Path(workspace.path)
             outcome = replace(outcome, branch=branch, commit=commit, worktree=path, home=self._home)

@@ -3,6 +3,7 @@
 import base64
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -85,11 +86,8 @@ class TeamOutcome:
 
 def _in_workspaces(home: Path, work: Callable[[Workspaces], Awaitable[T]]) -> T:
     async def perform() -> T:
-        workspaces = Workspaces(home, *AUTHOR)
-        try:
+        with closing(Workspaces(home, *AUTHOR)) as workspaces:
             return await work(workspaces)
-        finally:
-            workspaces.close()
 
     return block_on(perform())
 

@@ -94,11 +94,6 @@ whose work is best: correct first, then simple, then complete.
 {candidates}"""
 
 
-class Choice(BaseModel):
-    winner: int = Field(description="the number of the best candidate")
-    reasoning: str = field("", "why, in a few sentences")
-
-
 class Candidate(BaseModel):
     number: int
     agent: str
@@ -190,14 +185,13 @@ async def _judge(
             f"Its changes:\n~~~\n{work}\n~~~"
         )
     prompt = ctx.prompt("judge", _JUDGE, task=spec.prompt, candidates="\n\n".join(described))
-    numbers = ", ".join(str(candidate.number) for candidate in eligible)
-    for _ in range(2):
-        choice = await ctx.query(
-            prompt, Choice, title="Judge", agent=spec.judge, model=spec.judge_model
-        )
-        for candidate in eligible:
-            if candidate.number == choice.winner:
-                why = f": {choice.reasoning}" if choice.reasoning else ""
-                return candidate, f"the judge chose candidate {candidate.number}{why}"
-        prompt += f"\n\nYou chose {choice.winner} before, and there are only {numbers}."
-    raise Failed(f"the judge chose candidate {choice.winner}, and there are only {numbers}")
+    winner = {"enum": [one.number for one in eligible], "description": "the best one's number"}
+    why = {"type": "string", "description": "why, in a few sentences"}
+    shape = {"type": "object", "properties": {"winner": winner, "reasoning": why}}
+    choice = await ctx.query(
+        prompt, {**shape, "required": ["winner"]}, title="Judge", agent=spec.judge,
+        model=spec.judge_model,
+    )  # fmt: skip
+    chosen = next(one for one in eligible if one.number == choice["winner"])
+    said = f": {choice['reasoning']}" if choice.get("reasoning") else ""
+    return chosen, f"the judge chose candidate {chosen.number}{said}"

@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
-from kapelle.domain.answers import Unreadable, instructions, read_answer, read_object
+from kapelle.domain.answers import Unreadable, instructions, read_answer
 from kapelle.domain.budget import Left
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import (
@@ -70,28 +70,20 @@ K = TypeVar("K", bound="State | BaseModel")
 _SHOWN = 8_000
 
 
-class State(Protocol):
-    """What a pattern has come to so far, where that is more than a model with a reason."""
+class State:
+    """What a pattern has come to so far; one that is more than a model with a reason extends it."""
 
-    def result(self, reason: str, stopped_by: StoppedBy) -> BaseModel:
-        """What the run leaves; the reason of the model is the run's."""
-        ...
-
-    def restore(self, stopped_by: StoppedBy) -> str | None:
-        """The commit that the run's branch goes back to; None leaves it as it is."""
-        ...
-
-
-class _ModelState:
     def __init__(self, model: BaseModel) -> None:
         self._model = model
 
     def result(self, reason: str, stopped_by: StoppedBy) -> BaseModel:
+        """What the run leaves; the reason of the model is the run's."""
         untold = getattr(self._model, "stopped_by", reason) is None
         more = {"stopped_by": stopped_by} if untold else {}
         return self._model.model_copy(update={"reason": reason, **more})
 
-    def restore(self, _stopped_by: StoppedBy) -> None:
+    def restore(self, _stopped_by: StoppedBy) -> str | None:
+        """The commit that the run's branch goes back to; None leaves it as it is."""
         return None
 
 
@@ -115,7 +107,7 @@ class Context(ABC):
     def keep(self, state: K) -> K:
         """Have this be what the run leaves if a limit, a person or a failure ends it before the
         pattern returns: a model whose reason is then filled in, or a State."""
-        self.kept = _ModelState(state) if isinstance(state, BaseModel) else state
+        self.kept = State(state) if isinstance(state, BaseModel) else state
         return state
 
     def prompt(self, role: str, built_in: str, **parts: str | list[str]) -> str:
@@ -279,8 +271,6 @@ class Context(ABC):
             if not answer.ok:
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
-                if isinstance(shape, dict):
-                    return read_object(answer.text, shape)
                 return read_answer(answer.text, shape)
             except Unreadable as error:
                 problem = (

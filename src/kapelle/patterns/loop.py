@@ -124,14 +124,10 @@ class LoopSpec(PatternSpec):
         return value
 
     @model_validator(mode="after")
-    def _schema_asks_for_what_decides(self) -> "LoopSpec":
-        if self.eval_schema is not None:
-            Judgement.require(self.eval_schema, scored=self.optimises)
-        return self
-
-    @model_validator(mode="after")
     def _is_complete(self) -> "LoopSpec":
         judged, scored, better = self.eval_mode == "agent", self.eval is not None, self.optimises
+        if self.eval_schema is not None:
+            Judgement.require(self.eval_schema, scored=better)
         refuse({
             "a loop has either a prompt or steps": (self.prompt is None) == (not self.steps),
             "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
 from kapelle.domain.text import counted
-from kapelle.patterns.context import StoppedBy
+from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed, Judgement
 
 if TYPE_CHECKING:
@@ -42,13 +42,7 @@ class LoopResult(BaseModel):
     commit: str | None = None
 
 
-class _End(NamedTuple):
-    stopped_by: LoopEnd
-    reason: str
-    good: bool
-
-
-class LoopLog:
+class LoopLog(State):
     """The state of one loop, made of the results of steps; it does no I/O itself."""
 
     def __init__(self, spec: "LoopSpec", kept: str | None, *, is_git: bool) -> None:
@@ -60,7 +54,7 @@ class LoopLog:
         self._is_git = is_git
         self._sign = -1 if spec.direction == "minimize" else 1
         self._judged: Judgement | None = None
-        self._end: _End | None = None
+        self._end: tuple[LoopEnd, str, bool] | None = None  # by what, why, whether that is good
 
     @property
     def before(self) -> list[Iteration]:
@@ -78,13 +72,8 @@ class LoopLog:
 
     def start(self, found: Judgement) -> str | None:
         """Note the number before the first iteration; the commit that the branch goes back to."""
-        item = Iteration(number=0, verdict="start", score=found.score, commit=self._kept)
-        item.problem = found.problem
-        self._judged = found
-        self.iterations.append(item)
-        self.best = item if found.score is not None else None
-        self._end = self._stop(item)
-        return self._kept
+        self.iterations.append(Iteration(number=0, verdict="start"))
+        return self.settle(self.iterations[0], self._kept, found, None)
 
     def rounds(self) -> Iterator[Iteration]:
         """One iteration after another, each to be settled before the next, until the loop ends."""
@@ -103,8 +92,8 @@ class LoopLog:
         if found is not None:
             self._judged = found
             item.score, item.problem = found.score, found.problem
-            item.verdict = self._verdict(found)
-        if item.verdict == "keep":
+            item.verdict = self._verdict(found) if item.number else "start"
+        if item.verdict == "keep" or (item.verdict == "start" and item.score is not None):
             self.best = item
         if item.verdict == "keep" or not self.spec.optimises:
             self._kept = commit
@@ -121,24 +110,24 @@ class LoopLog:
         is_better = best is None or self._sign * found.score > self._sign * best
         return "keep" if is_better else "discard"
 
-    def _stop(self, item: Iteration) -> _End | None:
+    def _stop(self, item: Iteration) -> tuple[LoopEnd, str, bool] | None:
         """Why the loop ends after this iteration, if it does."""
         spec, is_good = self.spec, self._has_improved and self.spec.target is None
         if item.verdict == "pass":
-            return _End("condition", f"the condition holds after iteration {item.number}", True)
+            return ("condition", f"the condition holds after iteration {item.number}", True)
         if self.best is not None and self._reaches_target(self.best.score):
             reached = f"{_shown(self.best)} reaches the target {spec.target:.12g}"
-            return _End("target", reached, True)
+            return ("target", reached, True)
         if spec.max_failures and self.failures >= spec.max_failures:
             many = counted(self.failures, "iteration")
             why = f"{many} in a row failed; the last: {item.problem}"
-            return _End("max_failures", why, is_good)
+            return ("max_failures", why, is_good)
         if converged := self._converged():
-            return _End("converged", converged, is_good)
+            return ("converged", converged, is_good)
         if spec.max_iterations and item.number == spec.max_iterations:
             many = counted(item.number, "iteration")
             why = f"{many} made" if spec.optimises else f"the condition did not hold after {many}"
-            return _End("max_iterations", why, is_good)
+            return ("max_iterations", why, is_good)
         return None
 
     def _reaches_target(self, score: float | None) -> bool:
@@ -167,8 +156,9 @@ class LoopLog:
     def ended(self) -> LoopResult:
         """The result; raises Failed unless the loop came to what it was for."""
         assert self._end is not None
-        result = self._result(self._end.stopped_by, self._end.reason)
-        if not self._end.good:
+        stopped_by, reason, is_good = self._end
+        result = self._result(stopped_by, reason)
+        if not is_good:
             raise Failed(result.reason, result)
         return result
 

@@ -80,35 +80,25 @@ def pattern(
     return mark
 
 
+@cache
 def built_in() -> list[Pattern]:
     """Every pattern of this package: each stands in a file of its name, and needs nothing else."""
-    return [item for name in _modules() for item in _in_package(name)]
+    names = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+    return [item for module in modules for item in _defined(module, "Kapelle")]
 
 
 def shipped(name: str) -> Pattern | None:
     """The built-in or installed pattern of this name, which depends on no files of a person's."""
-    module, others = name.replace("-", "_"), installed()
-    for item in _in_package(module) if module in _modules() else ():
-        if item.name == name:
-            return item
-    return loaded(others[name]) if name in others else None
-
-
-@cache
-def _modules() -> list[str]:
-    """The modules beside this one; most are patterns, and those that are not define none."""
-    return [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
-
-
-def _in_package(module: str) -> list[Pattern]:
-    return _defined(importlib.import_module(f"{__package__}.{module}"), "Kapelle")
+    found = next((item for item in built_in() if item.name == name), None)
+    entry = None if found else installed().get(name)
+    return loaded(entry) if entry else found
 
 
 @cache
 def installed() -> dict[str, EntryPoint]:
-    """The patterns of other packages; an older installation of this one may still name its own."""
-    entries = entry_points(group=GROUP)
-    return {entry.name: entry for entry in entries if not entry.module.startswith(f"{GROUP}.")}
+    """The patterns of other packages."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def loaded(entry: EntryPoint) -> Pattern:

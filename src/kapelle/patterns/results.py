@@ -3,9 +3,9 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.json_schema import written_out
@@ -161,6 +161,9 @@ class Rating(BaseModel):
     reasoning: str = Field(default="", description="why, and what would make it better")
 
 
+_FINITE = TypeAdapter(Annotated[float, Field(strict=True, allow_inf_nan=False)])
+
+
 @dataclass(frozen=True)
 class Judgement:
     """passed is for conditions, score for numbers; output is what the next iteration is told."""
@@ -174,32 +177,23 @@ class Judgement:
     def require(schema: dict[str, Any], *, scored: bool) -> None:
         """Raise ValueError unless a schema for a judge's answer asks for what decides."""
         asked = written_out(schema).get("properties", {})
-        wanted = ("score",) if scored else ("done", "continue")
+        name, kind = ("score", "a number") if scored else ("done", "true or false")
         kinds = {"number", "integer"} if scored else {"boolean"}
-        found = [asked[name] for name in wanted if name in asked]
-        types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
-        if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
-            kind = "a number" if scored else "true or false"
-            raise ValueError(
-                f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
-            )
+        part = asked.get(name, False)
+        told = part.get("type", kinds) if isinstance(part, dict) else kinds
+        if part is False or not kinds & {*([told] if isinstance(told, str) else told)}:
+            raise ValueError(f"eval_schema must have the property {name}, {kind}, which decides")
 
     @classmethod
     def read(cls, found: dict[str, Any], text: str, *, scored: bool) -> "Judgement":
         """What a judge's answer decides; raises Failed if it does not."""
         if scored:
-            score = found.get("score")
-            if isinstance(score, bool) or not _is_finite(score):
-                raise Failed(f"the judge's answer has no number named score: {text[:300]}")
-            return cls(True, float(found["score"]), text)
-        done = found.get("done", None if "continue" not in found else not found["continue"])
+            try:
+                return cls(True, _FINITE.validate_python(found.get("score")), text)
+            except ValidationError:
+                why = f"the judge's answer has no number named score: {text[:300]}"
+                raise Failed(why) from None
+        done = found.get("done")
         if not isinstance(done, bool):
             raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
         return cls(done, None, text, None if done else text)
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond all others
-        return False

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted
-from kapelle.patterns.subgoals import WORKERS, Outcome, Plan, Subgoal, fenced
+from kapelle.patterns.subgoals import WORKERS, Outcome, Subgoal, fenced, in_order
 
 Questions = Annotated[
     list[str], Field(description="what only a person can decide; better none", max_length=20)
@@ -175,8 +175,10 @@ class Turn(BaseModel):
             left[part.id] = PlannedPart(**part.model_dump(), **told)
         if len(left) > most:
             return plan, f"a plan has at most {most} parts, and this would have {len(left)}"
-        if left and (problem := Plan(subgoals=[*left.values()]).in_order()[1]):
-            return plan, problem
+        try:
+            in_order([*left.values()])
+        except ValueError as error:
+            return plan, str(error)
         for one in left.values():
             one.status = "open" if one.status == "blocked" else one.status
         return [*left.values()], ""

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from kapelle.domain.text import first_line
 from kapelle.patterns.context import Context
@@ -51,29 +52,30 @@ class Subgoal(BaseModel):
         return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
 
 
-class Plan(BaseModel):
-    subgoals: list[Subgoal] = Field(min_length=1, max_length=100)
+S = TypeVar("S", bound=Subgoal)
 
-    def in_order(self) -> tuple[list[Subgoal], str | None]:
-        """The subgoals with their dependencies before them, or what is wrong with the plan."""
-        known = {subgoal.id for subgoal in self.subgoals}
-        if len(known) < len(self.subgoals):
-            return [], "two subgoals have the same id"
-        for subgoal in self.subgoals:
-            for other in subgoal.depends_on:
-                if other not in known:
-                    return [], f"{subgoal.id} depends on {other}, which is not in the plan"
-        ordered: list[Subgoal] = []
-        left = self.subgoals
-        while left:
-            done = {subgoal.id for subgoal in ordered}
-            ready = [subgoal for subgoal in left if done.issuperset(subgoal.depends_on)]
-            if not ready:
-                names = ", ".join(subgoal.id for subgoal in left)
-                return [], f"these subgoals depend on each other in a circle: {names}"
-            ordered += ready
-            left = [subgoal for subgoal in left if subgoal not in ready]
-        return ordered, None
+
+def in_order(subgoals: Sequence[S]) -> list[S]:
+    """The subgoals with their dependencies before them; raises ValueError if they have no order."""
+    known = {subgoal.id for subgoal in subgoals}
+    if len(known) < len(subgoals):
+        raise ValueError("two subgoals have the same id")
+    for subgoal in subgoals:
+        for other in subgoal.depends_on:
+            if other not in known:
+                raise ValueError(f"{subgoal.id} depends on {other}, which is not in the plan")
+    try:
+        order = [*TopologicalSorter({one.id: one.depends_on for one in subgoals}).static_order()]
+    except CycleError as error:
+        names = ", ".join(dict.fromkeys(error.args[1]))
+        raise ValueError(f"these subgoals depend on each other in a circle: {names}") from None
+    return sorted(subgoals, key=lambda one: order.index(one.id))
+
+
+class Plan(BaseModel):
+    subgoals: Annotated[list[Subgoal], AfterValidator(in_order)] = Field(
+        min_length=1, max_length=100
+    )
 
 
 class Outcome(BaseModel):
@@ -105,9 +107,6 @@ class Outcome(BaseModel):
 
 def fenced(output: str) -> str:
     return f"~~~\n{output[-_TAIL:]}\n~~~"
-
-
-S = TypeVar("S", bound=Subgoal)
 
 
 async def pursue(

@@ -194,22 +194,15 @@ class _Team(Workers):
         """The subgoals of the iteration; raises Failed if there is no usable plan."""
         now, most = self.now, self.spec.max_subgoals
         await self.ctx.progress(iteration=now.number, phase="plan", lack=None)
-        asked = prompt = self.told(
+        prompt = self.told(
             "plan",
             max_subgoals=str(most),
             it_is_reached_when=self.result.success_criteria,
             what_was_asked_and_answered=[f"{q} {a}" for q, a in self.answers.items()],
             what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
-        for title in ("Plan", "Plan (again)"):
-            plan = await self.ctx.query(asked, Plan, title=title, **self.planner)
-            ordered, problem = plan.in_order()
-            if problem is None:
-                break
-            asked = f"{prompt}\n\n## Your plan before this one could not be used\n{problem}"
-        else:
-            raise Failed(f"the plan is unusable: {problem}")
-        now.take_up(ordered, most)
+        plan = await self.ctx.query(prompt, Plan, title="Plan", **self.planner)
+        now.take_up(plan.subgoals, most)
 
     async def work(self) -> None:
         """Do the subgoals at the same time, each merged when it is done."""

@@ -186,7 +186,7 @@ def read_plan(text: str) -> list[Milestone]:
 
 def read_review(text: str) -> Review:
     """A review; raises ValueError also where the plan in it has no milestone."""
-    review = read_answer(text, Review)
+    review: Review = read_answer(text, Review)
     if review.plan:
         read_plan(review.plan)
     return review

@@ -42,22 +42,23 @@ def find(path: Path, text: str, offset: int, limit: int) -> tuple[list[int], int
     return found, None
 
 
-def tail_offset(path: Path, lines: int, until: int | None = None) -> int:
+def tail_offset(path: Path, lines: int, until: int | None = None, first: bytes = b"") -> int:
     """Where the last lines of a log, or of what is before an offset, begin; an unterminated last
-    line counts as one."""
+    line counts as one. With first, only lines that begin with one of these bytes count."""
     with open_file(path) or io.BytesIO() as file:
         begin = end = min(file.seek(0, os.SEEK_END), FARTHEST if until is None else until)
         if lines <= 0:
             return end
         file.seek(max(0, end - 1))
         wanted = lines + (file.read(1) == b"\n")
+        block = b""
         while begin > 0:
             at = min(begin, _BLOCK)
             begin -= at
             file.seek(begin)
-            block = file.read(at)
+            block = file.read(at) + block[:1]
             while (at := block.rfind(b"\n", 0, at)) != -1:
-                wanted -= 1
+                wanted -= not first or block[at + 1 : at + 2] in first
                 if wanted == 0:
                     return begin + at + 1
     return 0
@@ -65,13 +66,10 @@ def tail_offset(path: Path, lines: int, until: int | None = None) -> int:
 
 def tail_text(path: Path, max_bytes: int) -> str:
     """The end of a log as text, from the beginning of a line if there is one in reach."""
-    with open_file(path) or io.BytesIO() as file:
-        end = file.seek(0, os.SEEK_END)
-        begin = max(0, end - max_bytes)
-        # One byte more shows whether the tail happens to begin with a line.
-        file.seek(max(0, begin - 1))
-        data = file.read(min(end, max_bytes + 1))
-    if begin > 0:
+    end = tail_offset(path, 0)
+    # One byte more shows whether the tail happens to begin with a line.
+    data = read(path, max(0, end - max_bytes - 1), min(end, max_bytes + 1))
+    if end > max_bytes:
         _, newline, rest = data.partition(b"\n")
         data = rest if newline and rest else data[1:]
     return data.decode("utf-8", "replace")
@@ -109,7 +107,7 @@ class LogReader:
     def lines(self, *, ended: bool = False) -> list[LogLine]:
         """The next lines, or nothing yet; once the log has ended, an unterminated one as well."""
         found: list[LogLine] = []
-        while not found and (block := read(self._path, self._position, self._most())):
+        while not found and (block := self._block()):
             *whole, rest = block.split(b"\n")
             for piece in whole:
                 self._add(piece)
@@ -120,8 +118,8 @@ class LogReader:
             found.append(self._take())
         return found
 
-    def _most(self) -> int:
-        return max(0, min(_BLOCK, self._until - self._position))
+    def _block(self) -> bytes:
+        return read(self._path, self._position, max(0, min(_BLOCK, self._until - self._position)))
 
     def _add(self, piece: bytes) -> None:
         self._position += len(piece)

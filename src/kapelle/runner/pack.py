@@ -162,39 +162,28 @@ def _open_packed(descriptor: int, name: str) -> BinaryIO | None:
         header = file.read(_LOCAL_HEADER)
         lengths = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
         begin = entry.header_offset + _LOCAL_HEADER + sum(lengths)
-        stored = _Stored(os.dup(file.fileno()), begin, entry.file_size)
-        return io.BufferedReader(stored, 1 << 16)
+        return io.BufferedReader(_Stored(os.dup(descriptor), begin, entry.file_size), 1 << 16)
     except (KeyError, zipfile.BadZipFile):
         return None
     finally:
         file.close()
 
 
-class _Stored(io.RawIOBase):
+class _Stored(io.FileIO):
     """A file that lies uncompressed inside another one."""
 
     def __init__(self, descriptor: int, begin: int, size: int) -> None:
-        self._descriptor, self._begin, self._size, self._position = descriptor, begin, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        super().__init__(descriptor, "rb")
+        self._begin, self._size = begin, size
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, origin + offset)
-        return self._position
+        if whence != os.SEEK_SET:
+            offset += self.tell() if whence == os.SEEK_CUR else self._size
+        return super().seek(self._begin + max(0, offset)) - self._begin
+
+    def tell(self) -> int:
+        return super().tell() - self._begin
 
     def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
-        wanted = max(0, min(len(buffer), self._size - self._position))
-        data = os.pread(self._descriptor, wanted, self._begin + self._position)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
+        return super().readinto(buffer[: max(0, self._size - self.tell())])

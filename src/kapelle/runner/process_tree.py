@@ -99,37 +99,31 @@ def _lines_of(path: str) -> list[str]:
         return []
 
 
-def kill_tree(process_dir: Path, leaf: Path | None) -> list[int]:
-    """Kill every process by cgroup and by environment; returns the pids that survived 10 s."""
+def kill_tree(process_dir: Path, leaf: Path | None) -> int:
+    """Kill every process by cgroup and by environment; returns how many survived 10 s."""
     limit = time.monotonic() + tree.KILL_LIMIT_S
     while True:
         if leaf is not None:
             kill_leaf(str(leaf))
-        survivors = [pid for pid in marked(process_dir) if _kill(pid, process_dir)]
+        survivors = marked(process_dir)
+        for pid, start in survivors:
+            tree.send(pid, start, signal.SIGKILL)
         if not survivors and not (leaf is not None and is_populated(leaf)):
             break
         if time.monotonic() > limit:
-            return survivors
+            return len(survivors)
         time.sleep(_PAUSE_S)
     if leaf is not None:
         remove_leaf(str(leaf))
-    return []
+    return 0
 
 
-def marked(process_dir: Path) -> list[int]:
-    """The pids of all processes whose environment names the process directory."""
+def marked(process_dir: Path) -> list[tuple[int, int]]:
+    """Pid and start time of all living processes whose environment names the process directory."""
     pids = tree.all_pids() if tree.LINUX else psutil.pids()
-    return [pid for pid in pids if pid != os.getpid() and _is_marked(pid, process_dir)]
-
-
-def _kill(pid: int, process_dir: Path) -> bool:
-    """Kill a process if it carries the mark; whether it did."""
-    start = tree.start_time(pid)
-    # The start time is older than this look, and is compared again once the pid is pinned.
-    if start is None or not _is_marked(pid, process_dir):
-        return False
-    tree.send(pid, start, signal.SIGKILL)
-    return True
+    # The start time is older than the look, and is compared again before anything is signalled.
+    found = [(pid, tree.start_time(pid)) for pid in pids if pid != os.getpid()]
+    return [(pid, at) for pid, at in found if at is not None and _is_marked(pid, process_dir)]
 
 
 def _is_marked(pid: int, process_dir: Path) -> bool:

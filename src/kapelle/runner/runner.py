@@ -47,7 +47,9 @@ class Runner:
 
     async def start(self) -> None:
         """Make ready to execute; what runs already is not touched."""
-        self._spawner = Spawner(self._python, install(self._home))
+        # What has no cgroup is a program's, which executes one command by it.
+        script = install(self._home)
+        self._spawner = Spawner(self._python, script, for_many=self._use_cgroup)
         if self._use_cgroup:
             self._root = process_tree.find_root(self._home)
         if self._root is not None:
@@ -169,8 +171,8 @@ class Runner:
             leaf = expected if expected.is_dir() else None
         survivors = await asyncio.to_thread(process_tree.kill_tree, process_dir, leaf)
         if survivors:
-            detail += f"; kill_incomplete: {len(survivors)} processes survived"
-        return await _declare(launch, kind, detail, len(survivors))
+            detail += f"; kill_incomplete: {survivors} processes survived"
+        return await _declare(launch, kind, detail, survivors)
 
     async def _start(self, launch: Launch) -> None:
         """Have a shim forked, and wait until it has begun, or died first."""

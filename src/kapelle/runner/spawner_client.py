@@ -13,6 +13,8 @@ from kapelle.runner.shim import failpoints, files
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
 _END_LIMIT_S = 2.0
+# So often must code have run before the interpreter leaves it as it is.
+_WARM_UPS = 8
 # What an interpreter may need to start; nothing else of ours belongs near an agent.
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABLE)
 
@@ -20,8 +22,9 @@ _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABL
 class Spawner:
     """One disposable process that forks shims; losing it loses no process."""
 
-    def __init__(self, python: str, script: Path) -> None:
+    def __init__(self, python: str, script: Path, *, for_many: bool) -> None:
         self._command = [python, "-I", "-S", "-X", "utf8", str(script)]
+        self._warm_ups = _WARM_UPS if for_many else 0
         self._log = script.parent.parent / "spawner.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -41,7 +44,7 @@ class Spawner:
         log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
+                [*self._command, str(theirs.fileno()), str(self._warm_ups)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -86,18 +89,15 @@ class Spawner:
     def _connect(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        try:
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
             try:
                 self._hand_over(theirs)
             except OSError:
                 # It is dying, or too stuck to take a byte.
                 self._discard()
                 self._hand_over(theirs)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+            stack.pop_all()
         return ours
 
     def _hand_over(self, connection: socket.socket) -> None:

@@ -24,7 +24,6 @@ from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.terminals import Terminals
 from kapelle.service.trust import Trust
-from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 
 
@@ -36,15 +35,14 @@ class Service:
         self.work = Work(parts, merges, self.tasks, self.runs)
         self.questions = Questions(parts)
         scheduled = ScheduledWork(parts, self.tasks, self.runs)
-        self.scheduler = Scheduler(parts.db, scheduled, parts.secrets)
+        self.scheduler = Scheduler(parts.db, scheduled.start, parts.secrets)
         self.schedules = Schedules(parts.db, self.scheduler, scheduled, parts.secrets)
         self.output, self.terminals = Output(parts), Terminals(parts)
         self.events = Events(parts.db, parts.activities)
         self.daemon = Daemon(parts, queue, stopping)
         self.sessions = Sessions(file=parts.home.sessions)
         self.agents, self.trust = Agents(parts), Trust(parts)
-        self.usage = Usages(parts)
-        self.reports = Reports(parts, self.tasks, self.runs, self.usage)
+        self.reports = Reports(parts, self.work)
         self.knowledge, self.templates = Knowledge(parts), Templates(parts)
         self.search, self.notify = Search(parts), Notify(parts)
         self.projects = Projects(parts, self.search)

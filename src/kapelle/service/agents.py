@@ -139,31 +139,27 @@ _ANSWER = 200
 
 
 async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) -> dict[str, Any]:
-    """The fields of a CheckView but for the agent itself, found in a directory that is removed."""
+    """The fields of a CheckView but for the agent itself."""
     agent, problem = info.agent, info.problem
     found: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
     if agent is None or info.installed is None or problem:
         problem = problem or f"The agent {info.name} is not installed."
         return {**found, "usable": False, "problem": problem, "hint": info.hint}
-    place = await asyncio.to_thread(make_place, parts.home.checks)
-    try:
-        if agent.tested:
-            env = agent_environment(parts.environ, settings, agent)
-            found["version"], problem = await _version(info.installed, env, place)
-        if found["version"] and agent.tested:
-            found["comparison"] = compared(found["version"], agent.tested)
-        if live and problem is None:
-            found["live"], found["hint"] = await _call(parts, agent, settings, place / "call")
-            problem = found["live"].reason
-    finally:
-        await asyncio.to_thread(shutil.rmtree, place, True)
+    if agent.tested:
+        env = agent_environment(parts.environ, settings, agent)
+        found["version"], problem = await _version(info.installed, env)
+    if found["version"] and agent.tested:
+        found["comparison"] = compared(found["version"], agent.tested)
+    if live and problem is None:
+        found["live"], found["hint"] = await _call(parts, agent, settings)
+        problem = found["live"].reason
     return {**found, "usable": problem is None, "problem": problem}
 
 
-async def _version(program: str, env: dict[str, str], place: Path) -> tuple[str | None, str | None]:
+async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str | None]:
     """The version of the program, and what is wrong with it."""
     try:
-        said = await asyncio.to_thread(printed, [program, "--version"], env, place, _VERSION_S)
+        said = await asyncio.to_thread(printed, [program, "--version"], env, Path("/"), _VERSION_S)
     except OSError as error:
         return None, f"{program} cannot be run: {error.strerror or error}."
     if said is None:
@@ -171,22 +167,15 @@ async def _version(program: str, env: dict[str, str], place: Path) -> tuple[str 
     return version_in(said), None
 
 
-async def _call(
-    parts: Parts, agent: Agent, settings: Settings, process_dir: Path
-) -> tuple[LiveView, str | None]:
+async def _call(parts: Parts, agent: Agent, settings: Settings) -> tuple[LiveView, str | None]:
     """What one call came to, and what to do about it."""
     began = time.monotonic()
-    try:
-        answer, failure, reason = await ask(parts, agent, settings, PROMPT, process_dir)
-        answer = answer and answer[:_ANSWER]
-    except KapelleError as error:
-        failure = Failure(FailureClass.ENVIRONMENT, error.message)
-        answer, reason = None, error.message
+    answer, failure, reason = await ask(parts, agent, settings, PROMPT)
     account = account_of(parts, agent, settings, {})
     await parts.db.write(_note, agent.name, account, failure)
     view = LiveView(
         ok=failure is None,
-        answer=answer,
+        answer=answer and answer[:_ANSWER],
         failure=failure.kind if failure else None,
         reason=reason,
         duration_s=round(time.monotonic() - began, 3),
@@ -194,19 +183,22 @@ async def _call(
     return view, _fix(failure, agent.name)
 
 
-async def ask(
-    parts: Parts, agent: Agent, settings: Settings, prompt: str, process_dir: Path
-) -> Answer:
-    """The answer of an agent, or why there is none."""
-    process, owner = Process(process_dir), process_dir.parent.name
-    place = Place(parts, settings, owner, process_dir, {}, Origin())
-    launch = replace(question(place, agent, prompt, process), timeout_s=_LIVE_S)
+async def ask(parts: Parts, agent: Agent, settings: Settings, prompt: str) -> Answer:
+    """The answer of an agent, asked in a directory that is removed, or why there is none."""
+    directory = await asyncio.to_thread(_make_directory, parts.home.checks)
+    process_dir = directory / "call"
+    place = Place(parts, settings, directory.name, process_dir, {}, Origin())
     try:
-        ended = await parts.runner.execute(launch)
+        launch = question(place, agent, prompt, Process(process_dir))
+        ended = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
+        return await answer_of(agent, settings, process_dir, ended, _LIVE_S)
+    except KapelleError as error:
+        return None, Failure(FailureClass.ENVIRONMENT, error.message), error.message
     except asyncio.CancelledError:
         parts.runner.stop(process_dir, "nobody waits for the answer any more")
         raise
-    return await answer_of(agent, settings, process_dir, ended, _LIVE_S)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, True)
 
 
 def _note(connection: Connection, name: str, account: str, failure: Failure | None) -> None:
@@ -231,7 +223,7 @@ def _fix(failure: Failure | None, name: str) -> str | None:
     return None if "{task}" in about_agent else about_agent.format(agent=name)
 
 
-def make_place(checks: Path) -> Path:
+def _make_directory(checks: Path) -> Path:
     """A private directory; those that a dead daemon left behind are removed."""
     checks.mkdir(mode=0o700, exist_ok=True)
     for path in checks.iterdir():

@@ -12,6 +12,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import Spec
 from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.attempt import AGENT
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.store import runs, tasks
 from kapelle.store.search import HAS_FTS5
@@ -28,6 +29,10 @@ class Health(BaseModel):
 
 class StopBody(Spec):
     agents: bool = False
+
+
+class Stopped(Health):
+    agents: int  # that are at work at this moment
 
 
 @dataclass
@@ -65,10 +70,11 @@ class Daemon:
             held=self._queue.held,
         )
 
-    async def require_health(self) -> None:
-        """Raise what keeps the daemon from its work, if anything does."""
+    async def healthz(self) -> Health:
+        """Whether the daemon answers and has its files; the only reading that needs no token."""
         if (problem := await self._parts.db.find_problem()) is not None:
             raise problem
+        return Health()
 
     async def back_up(self) -> BackupView:
         """Copy the databases now."""
@@ -80,8 +86,9 @@ class Daemon:
         made = await self._parts.db.back_up(self._parts.settings().backup.grades)
         return BackupView(path=str(made))
 
-    async def stop(self, body: StopBody | None = None) -> Health:
+    async def stop(self, body: StopBody | None = None) -> Stopped:
         """End the daemon; running agents go on unless agents is true."""
+        agents = sum(AGENT in processes.values() for processes in self._parts.live.values())
         self._stopping.agents = body.agents if body else False
         self._stopping.event.set()
-        return Health(status="stopping")
+        return Stopped(status="stopping", agents=agents)

@@ -13,40 +13,35 @@ from kapelle.store.database import Database
 _log = logging.getLogger("kapelle.events")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 1.0
-# So many are told at once, which takes the event loop a millisecond or two; then it is left to
-# others for a while. What is written meanwhile is told together: of many, each is told seldom.
-_AT_ONCE, _PAUSE_S = 200, 0.003
-# A subscriber for whom more is waiting reads on in the database when it has the time.
-_MOST_PENDING = 1000
+# So many are told at once, which takes the event loop a millisecond or two.
+_AT_ONCE = 200
+# What is written within so long, for each of the subscribers, is told together: a few are told at
+# once, and a thousand seldom, for to write to each of them takes a hundredth of a second or two.
+_TOGETHER_S, _LONGEST_S = 0.0001, 0.3
 
 Told = Callable[[tuple[Event, ...]], bool]
 
 
 class _Subscriber:
-    """One who follows the history, or what is in it about one task or run."""
+    """One who follows the history, or what is in it about one task or run. What it cannot be told
+    at once it reads in the database when it has the time."""
 
     def __init__(self, task_id: str | None, run_id: str | None, after: int, told: Told) -> None:
         self._task_id, self._run_id = task_id, run_id
-        self._pending: tuple[Event, ...] = ()
         self._activity: dict[str, Activity] = {}
         self._woken = asyncio.Event()
         self._waits, self._told = False, told
         self.after = after  # the number of the last event that it was told
-        self.behind = True  # whether the database has events that it was not handed
+        self.behind = True  # whether the database has events that it was not told
 
     def hand(self, found: tuple[Event, ...]) -> None:
         # Whoever wants everything gets the same tuple, which is rendered once for all of them.
         if found[0].seq <= self.after or self._task_id or self._run_id:
             found = tuple(event for event in found if self._wants(event) and event.seq > self.after)
-        if self.behind or not found:
-            return
-        if self._waits and not self._pending and self._told(found):
+        if found and self._waits and not self.behind and self._told(found):
             self.after = found[-1].seq
-        elif len(self._pending) + len(found) > _MOST_PENDING:
+        elif found:
             self.fall_behind()
-        else:
-            self._pending += found
-            self._woken.set()
 
     def tell(self, activity: Activity) -> None:
         """What an agent does now; of one that is not told in time only the last counts."""
@@ -55,19 +50,17 @@ class _Subscriber:
             self._woken.set()
 
     def fall_behind(self) -> None:
-        self.behind, self._pending = True, ()
+        self.behind = True
         self._woken.set()
 
-    async def take(self) -> tuple[tuple[Event, ...], tuple[Activity, ...]]:
-        """What it was handed since the last time, once there is something or it is behind."""
+    async def wait(self) -> tuple[Activity, ...]:
+        """What agents did since the last time, once there is something or it is behind."""
         self._waits = True
         await self._woken.wait()
         self._waits = False
         self._woken.clear()
-        taken = tuple(event for event in self._pending if event.seq > self.after)
-        self._pending = ()
         activity, self._activity = self._activity, {}
-        return taken, tuple(activity.values())
+        return tuple(activity.values())
 
     def _wants(self, event: Event | Activity) -> bool:
         return self._task_id in {None, event.task_id} and self._run_id in {None, event.run_id}
@@ -108,11 +101,7 @@ class Events:
                     async for found in self._stored(subscriber.after, task_id, run_id):
                         subscriber.after = found[-1].seq
                         yield found
-                found, doing = await subscriber.take()
-                if found:
-                    subscriber.after = found[-1].seq
-                    yield found
-                if doing:
+                elif doing := await subscriber.wait():
                     yield doing
 
     async def run(self) -> None:
@@ -138,6 +127,7 @@ class Events:
                     await self._hand(tuple(found))
                 else:
                     await changed.wait(_LOOK_S)
+                await asyncio.sleep(min(len(self._subscribers) * _TOGETHER_S, _LONGEST_S))
         self._somebody.clear()
 
     async def _hand(self, found: tuple[Event, ...]) -> None:
@@ -145,8 +135,7 @@ class Events:
         for start in range(0, len(told), _AT_ONCE):
             for subscriber in self._subscribers.intersection(told[start : start + _AT_ONCE]):
                 subscriber.hand(found)
-            if len(told) > _AT_ONCE:
-                await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(0)
 
     async def _stored(
         self, after: int, task_id: str | None, run_id: str | None

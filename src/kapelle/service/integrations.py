@@ -84,8 +84,8 @@ class Integrations:
             "size": body.limit,
             "sort": [{"@timestamp": {"order": "desc", "unmapped_type": "date"}}],
         }
-        headers = {"Authorization": key_of(known, "logs")} if _has_key(known) else {}
-        url = f"{_url(known, 'logs')}/{index}/_search"
+        headers = _authorization(known, "logs", "")
+        url = f"{_named(known, 'logs', 'url', 'https://…').rstrip('/')}/{index}/_search"
         answer = await asyncio.to_thread(request, url, headers, asked)
         hits = json.loads(answer).get("hits", {}).get("hits", [])
         return IntegrationAnswer(answer=[hit.get("_source") for hit in hits])
@@ -103,11 +103,7 @@ class Integrations:
     async def ci(self, body: CiQuery) -> IntegrationAnswer:
         """What failed in a run of GitHub Actions: its jobs, with the ends of their logs."""
         known = self._require("ci")
-        if known.name is None:
-            raise InvalidInput(
-                "integrations.ci does not say which repository.",
-                hint="Type `kapelle config set integrations.ci.name OWNER/REPOSITORY`.",
-            )
+        _named(known, "ci", "name", "OWNER/REPOSITORY")
         failed = await asyncio.to_thread(_failed, known, body.run, body.branch)
         return IntegrationAnswer(answer=failed)
 
@@ -132,9 +128,7 @@ def _changes_something(query: str) -> bool:
 
 
 def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str, Any]:
-    headers = {"Accept": "application/vnd.github+json"}
-    if _has_key(known):
-        headers["Authorization"] = f"Bearer {key_of(known, 'ci')}"
+    headers = {"Accept": "application/vnd.github+json", **_authorization(known, "ci", "Bearer ")}
     base = f"{known.url or _GITHUB}/repos/{known.name}/actions"
 
     def get(path: str) -> Any:
@@ -198,17 +192,20 @@ def request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
     return found.decode(errors="replace")
 
 
-def _url(known: Integration, name: str) -> str:
-    if known.url is None:
-        raise InvalidInput(
-            f"integrations.{name} has no address.",
-            hint=f"Type `kapelle config set integrations.{name}.url https://…`.",
-        )
-    return known.url.rstrip("/")
+def _named(known: Integration, name: str, field: str, example: str) -> str:
+    """What only the settings can say: where it is, or of which repository."""
+    if found := getattr(known, field):
+        return str(found)
+    setting = f"integrations.{name}.{field}"
+    raise InvalidInput(
+        f"{setting} is not set.", hint=f"Type `kapelle config set {setting} {example}`."
+    )
 
 
-def _has_key(known: Integration) -> bool:
-    return bool(known.key_variable or known.key_file)
+def _authorization(known: Integration, name: str, scheme: str) -> dict[str, str]:
+    """The header of one that may do without a key."""
+    has_key = known.key_variable or known.key_file
+    return {"Authorization": f"{scheme}{key_of(known, name)}"} if has_key else {}
 
 
 def key_of(known: Keyed, name: str) -> str:

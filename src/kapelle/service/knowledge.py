@@ -4,7 +4,6 @@ what is kept, for whom, and what is known already; and use cases of templates.""
 import asyncio
 import logging
 import re
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
 from kapelle.engine.tasks.brief import project_of
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.agents import ask, make_place
+from kapelle.service.agents import ask
 from kapelle.store import attempts, events, learnings, tasks, templates
 from kapelle.store.database import Connection, about
 from kapelle.store.query import unused_id
@@ -88,18 +87,12 @@ class Knowledge:
             spec = spec.model_copy(update=told)
         now = datetime.now(UTC)
         made = Learning(
-            id=new_id("learning"),
-            title=spec.title,
-            content=spec.content,
-            tags=[*dict.fromkeys(spec.tags)],
-            scope=spec.scope,
-            project=project,
+            **spec.model_dump(include={"title", "content", "scope"}),
+            id=new_id("learning"), tags=[*dict.fromkeys(spec.tags)], project=project,
             status="reported" if attempt else "kept",
             author=attempt["agent"] if attempt else _PERSON,
-            task_id=parent,
-            created_at=now,
-            changed_at=now,
-        )
+            task_id=parent, created_at=now, changed_at=now,
+        )  # fmt: skip
         stored = await self._parts.db.write(_add, made)
         self._parts.learned = True
         return stored
@@ -155,13 +148,12 @@ class Knowledge:
 
     async def export(self, directory: Directory | None = None) -> str:
         """All that is kept, or what a directory's project is told, as a page to edit or share."""
-        found, cursor = list[Learning](), None
-        while cursor or not found:
-            wanted = LearningFilter(directory=directory, limit=1000, cursor=cursor)
+        page = await self.page(wanted := LearningFilter(directory=directory, limit=1000), None)
+        found = page.learnings
+        while page.next_cursor:
+            wanted = wanted.model_copy(update={"cursor": page.next_cursor})
             page = await self.page(wanted, None)
-            found, cursor = found + page.learnings, page.next_cursor
-            if not page.learnings:
-                break
+            found += page.learnings
         return await asyncio.to_thread(as_markdown, reversed(found))
 
     async def import_(self, body: ImportBody) -> ImportView:
@@ -212,17 +204,14 @@ class Knowledge:
 
     async def _judged(self, learning: Learning, near: Sequence[Learning]) -> "Verdict":
         plain, name = by_rule(learning, near), self._parts.settings().knowledge.agent
-        if plain.duplicate_of or name is None:
+        if plain.scope is None or name is None:
             return plain
         settings = self._parts.settings()
-        place = await asyncio.to_thread(make_place, self._parts.home.checks)
         try:
             agent, text = registry.get(name, settings), _question(learning, near)
-            answer, _, problem = await ask(self._parts, agent, settings, text, place / "call")
+            answer, _, problem = await ask(self._parts, agent, settings, text)
         except KapelleError as error:
             answer, problem = None, error.message
-        finally:
-            await asyncio.to_thread(shutil.rmtree, place, True)
         verdict = by_answer(answer or "", near)
         if verdict is None:
             _log.warning("%s was judged by rule: %s", learning.id, problem or f"{name} was unclear")
@@ -245,7 +234,6 @@ class Verdict:
 
     scope: Scope | None
     reason: str | None = None
-    duplicate_of: str | None = None
 
 
 def by_rule(learning: Learning, near: Sequence[Learning]) -> Verdict:
@@ -254,7 +242,7 @@ def by_rule(learning: Learning, near: Sequence[Learning]) -> Verdict:
     for other in near:
         others = _words(other)
         if len(words & others) >= _ALIKE * len(words | others):
-            return Verdict(None, f"duplicate of {other.id}", other.id)
+            return Verdict(None, f"duplicate of {other.id}")
     return Verdict("project")
 
 
@@ -293,8 +281,8 @@ def by_answer(answer: str, near: Sequence[Learning]) -> Verdict | None:
         return Verdict(word)
     if word == "discard":
         return Verdict(None, "it would help nobody")
-    known = [one.id for one in near if one.id == other]
-    return Verdict(None, f"duplicate of {known[0]}", known[0]) if known else None
+    known = any(one.id == other for one in near)
+    return Verdict(None, f"duplicate of {other}") if known else None
 
 
 def _add(connection: Connection, made: Learning) -> Learning:

@@ -7,8 +7,6 @@ from kapelle.domain.lock import Lock, LockRelease, LockSpec, LocksView, Permissi
 from kapelle.engine.locks import PERSON, Claim, checkout_of, real_path
 from kapelle.engine.parts import Parts
 from kapelle.store import children, notes, tasks
-from kapelle.store.database import Connection
-from kapelle.store.query import Row
 
 
 class LockService:
@@ -62,22 +60,14 @@ class LockService:
         self, directory: str | None, attempt_id: str | None
     ) -> tuple[str, str | None, str, str]:
         """Owner, task, where relative paths begin, and the checkout."""
-        if attempt_id is not None:
-            author, task = await self._db.read(_author, attempt_id)
+        real, task_id = directory and os.path.realpath(directory), None
+        if author := await self._db.glance(notes.author_of, attempt_id):
+            task_id = author["task_id"]
+            task = await self._db.glance(tasks.row, task_id)
             own = os.path.realpath(task["workspace_path"])
-            if directory is not None and os.path.realpath(directory) != own:
+            if real not in {None, own}:
                 raise InvalidInput("An attempt holds files of its own checkout alone.")
-            owner, task_id = attempt_id, author["task_id"]
-            directory = task["workspace_path"]
-        else:
-            owner, task_id = PERSON, None
-        if directory is None:
+            real = own
+        if real is None:
             raise InvalidInput("directory is missing: the checkout whose files are meant.")
-        directory = os.path.realpath(directory)
-        return owner, task_id, directory, checkout_of(directory)
-
-
-def _author(connection: Connection, attempt_id: str) -> tuple[Row, Row]:
-    author = notes.author_of(connection, attempt_id)
-    assert author is not None
-    return author, tasks.row(connection, author["task_id"])
+        return attempt_id or PERSON, task_id, real, checkout_of(real)

@@ -1,6 +1,5 @@
 """Use cases of notes: write, read and delete them, and wait for what somebody else writes."""
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,11 +15,10 @@ from kapelle.domain.note import (
     NoteWatch,
     Scope,
 )
+from kapelle.service.work import until
 from kapelle.store import attempts, notes
-from kapelle.store.database import Database
+from kapelle.store.database import Connection, Database
 
-# Other daemons on the same database wake nobody here.
-_LOOK_S = 5.0
 Mask = Callable[[str, str, Any], Awaitable[Any]]
 
 
@@ -66,23 +64,19 @@ class Notes:
     async def watch(self, wanted: NoteWatch, attempt_id: str | None) -> NotesChanged:
         """Wait until all of the keys, or something under the prefix, are there, have a version
         after the one you know, or equal a value; call it again if met is false."""
-        deadline = time.monotonic() + wanted.timeout_s
         scope = await self._db.glance(
             lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, attempt_id))
         )
         keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
-        with self._db.watch(*keys) as changed:
-            while True:
-                found = await self._db.glance(
-                    notes.some, scope, wanted.keys, wanted.prefix, wanted.after
-                )
-                # That one is gone is a change to whoever has seen it, and nothing to others.
-                found = [note for note in found if _is_wanted(note, wanted)]
-                met = len(found) == len(set(wanted.keys)) if wanted.keys else bool(found)
-                left = deadline - time.monotonic()
-                if met or left <= 0:
-                    return NotesChanged(met=met, notes=found)
-                await changed.wait(min(left, _LOOK_S))
+        seen: list[Note] = []
+
+        def met(connection: Connection) -> bool:
+            found = notes.some(connection, scope, wanted.keys, wanted.prefix, wanted.after)
+            # That one is gone is a change to whoever has seen it, and nothing to others.
+            seen[:] = [note for note in found if _is_wanted(note, wanted)]
+            return len(seen) == len(set(wanted.keys)) if wanted.keys else bool(seen)
+
+        return NotesChanged(met=await until(self._db, keys, wanted.timeout_s, met), notes=seen)
 
 
 def _is_wanted(note: Note, wanted: NoteWatch) -> bool:

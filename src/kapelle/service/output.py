@@ -1,17 +1,21 @@
 """Use cases of output: the bytes of an attempt by offset, and the transcript as people read it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
-from kapelle.domain.task import Attempt, RunningCheck, Task
+from kapelle.domain.task import Attempt, Record, RunningCheck, Task
 from kapelle.domain.text import cut
 from kapelle.domain.views import AttemptFile, OutputHits
 from kapelle.engine.parts import Parts
@@ -22,47 +26,32 @@ from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
 
+_PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,2}"
 Stream = Literal["out", "err"]
-Parse = Callable[[str], list[AgentEvent]]
+Which = Annotated[
+    str | None,
+    Field(
+        pattern=r"^([1-9][0-9]{0,5}|(attempt_)?[0-9a-z]{5,26})$", description="A number or an id"
+    ),
+]
+Offset = Annotated[int, Field(ge=0, le=FARTHEST)]
 
 _LOOK_S = 0.1
 # An outline leaves out what is used and what tools answer, and cuts the rest to so much.
-_OUTLINE = frozenset(
-    {
-        "attempt",
-        "text",
-        "tool_call",
-        "plan",
-        "result",
-        "error",
-        "notice",
-        "question",
-        "check",
-        "end",
-    }
-)
+_OUTLINE = {
+    "attempt", "text", "tool_call", "plan", "result", "error", "notice", "question", "check", "end",
+}  # fmt: skip
 _SHORT = 200
 _DELETED = "output was deleted, for it ended long ago."
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some bytes of a stream, where the next ones begin, and whether these were the last."""
+class Bytes:
+    """What is answered as it is, and no JSON."""
 
     data: bytes
-    next_offset: int
-    complete: bool
-
-
-def _files_of(parts: Parts, task: Task) -> list[AttemptFile]:
-    found = []
-    for attempt in task.attempts:
-        place = parts.home.files / attempt.id
-        for path in sorted(place.iterdir()) if place.is_dir() else []:
-            if picture(path):
-                size = path.stat().st_size
-                found.append(AttemptFile(attempt=attempt.number, name=path.name, bytes=size))
-    return found
+    media_type: str
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -74,29 +63,56 @@ class Line:
     position: str
 
 
+class TranscriptQuery(Record):
+    """Which part of a transcript is told, and how much of it."""
+
+    attempt: Which = None
+    follow: bool = False
+    tail: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+    before: Annotated[
+        str | None, Field(pattern=f"^{_PLACE}$", description="An id of this stream")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=5000, description="Lines of output before it")] = 200
+    outline: bool = False
+
+
 class Output:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def chunk(
-        self, text: str, which: str | None, stream: Stream, offset: int, limit: int
-    ) -> Chunk:
+    async def output(
+        self,
+        text: str,
+        attempt: Which = None,
+        stream: Stream = "out",
+        offset: Offset = 0,
+        limit: Annotated[int, Field(ge=1, le=16_000_000)] = 1_000_000,
+    ) -> Bytes:
+        """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
         task = await self._parts.db.read(tasks.get, text)
-        if not task.attempts and which is None:
-            return Chunk(b"", 0, task.status in FINAL)
-        attempt = attempt_of(task, which)
-        data = await asyncio.to_thread(read, self._log(attempt, stream), offset, limit)
-        ended = attempt.ended_at is not None
-        return Chunk(data, offset + len(data), ended and len(data) < limit)
+        if not task.attempts and attempt is None:
+            data, offset, complete = b"", 0, task.status in FINAL
+        else:
+            found = attempt_of(task, attempt)
+            data = await asyncio.to_thread(read, self._log(found, stream), offset, limit)
+            complete = found.ended_at is not None and len(data) < limit
+        headers = {"X-Next-Offset": str(offset + len(data)), "X-Complete": str(complete).lower()}
+        return Bytes(data, "application/octet-stream", headers)
 
     async def find(
-        self, text: str, which: str | None, stream: Stream, query: str, offset: int, limit: int
+        self,
+        text: str,
+        query: Annotated[str, Field(min_length=1, max_length=200)],
+        attempt: Which = None,
+        stream: Stream = "out",
+        offset: Offset = 0,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 100,
     ) -> OutputHits:
-        """Where a text stands in the output of one attempt."""
-        attempt = attempt_of(await self._parts.db.read(tasks.get, text), which)
-        path = self._log(attempt, stream)
+        """Where a text stands in an attempt's output, from offset on; ASCII in capitals or not."""
+        found = attempt_of(await self._parts.db.read(tasks.get, text), attempt)
+        path = self._log(found, stream)
         offsets, on = await asyncio.to_thread(find, path, query, offset, limit)
-        return OutputHits(attempt=attempt.number, offsets=offsets, next_offset=on)
+        return OutputHits(attempt=found.number, offsets=offsets, next_offset=on)
 
     def _log(self, attempt: Attempt, stream: Stream) -> Path:
         if self._is_deleted(attempt):
@@ -106,37 +122,62 @@ class Output:
     async def files(self, text: str) -> list[AttemptFile]:
         """The pictures that its agents took of what they saw, in the order of their attempts."""
         task = await self._parts.db.read(tasks.get, text)
-        return await asyncio.to_thread(_files_of, self._parts, task)
 
-    async def picture(self, text: str, which: str | None, name: str) -> tuple[str, bytes]:
-        """The media type of one of them, and what it holds."""
+        def find() -> list[AttemptFile]:
+            places = [(one.number, self._parts.home.files / one.id) for one in task.attempts]
+            return [
+                AttemptFile(attempt=number, name=path.name, bytes=path.stat().st_size)
+                for number, place in places
+                for path in sorted(place.glob("*"))
+                if picture(path)
+            ]
+
+        return await asyncio.to_thread(find)
+
+    async def picture(
+        self,
+        text: str,
+        name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
+        attempt: Which = None,
+    ) -> Bytes:
+        """One of these pictures, of the last attempt unless another is named."""
         task = await self._parts.db.read(tasks.get, text)
-        place = self._parts.home.files / attempt_of(task, which).id
+        place = self._parts.home.files / attempt_of(task, attempt).id
         found = await asyncio.to_thread(picture, place / Path(name).name, LARGEST)
         if found is None:
             raise NotFound(f"{task.id} has no picture {name!r}.")
-        return found
+        headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+        return Bytes(found[1], found[0], headers)
 
-    async def task_with(self, text: str, which: str | None) -> Task:
-        """The task, which must have the attempt if one is named."""
+    async def transcript(
+        self, text: str, wanted: TranscriptQuery, after: str | None
+    ) -> AsyncIterator[Line]:
+        """What the agent said and did; a line's position is the place behind it."""
         task = await self._parts.db.read(tasks.get, text)
-        if which is not None:
-            attempt_of(task, which)
-        return task
+        number = None if wanted.attempt is None else attempt_of(task, wanted.attempt).number
+        if wanted.before is not None:
+            lines = self._earlier(task, _Place.parse(wanted.before), wanted.limit)
+        else:
+            place = _Place.parse(after)
+            lines = self._lines(task, number, wanted.follow, wanted.tail, place)
+        return _outline(lines) if wanted.outline else lines
 
-    async def lines(
-        self, task: Task, which: str | None, follow: bool, tail: int | None, after: str | None
+    async def _lines(
+        self, task: Task, number: int | None, follow: bool, tail: int | None, place: "_Place"
     ) -> AsyncIterator[Line]:
         """Over all attempts or one; with follow, to the end of the task."""
-        number = None if which is None else attempt_of(task, which).number
-        place = _Place.parse(after)
         while True:
-            shown = [a for a in task.attempts if _wanted(a, number, place, tail, task)]
+            if number is not None:
+                shown = [a for a in task.attempts if a.number == number]
+            elif place.number == 0 and tail is not None:
+                shown = task.attempts[-1:]
+            else:
+                shown = [a for a in task.attempts if a.number >= place.number]
             for attempt in shown:
                 if attempt.number != place.number:
                     place = _Place(attempt.number)
                     if tail is not None:
-                        await asyncio.to_thread(self._skip, attempt, place, tail)
+                        await asyncio.to_thread(self._skip, task, attempt, place, tail)
                     yield place.line("attempt", _about(task, attempt))
                 async for line in self._attempt_lines(task, attempt, place, follow):
                     yield line
@@ -150,29 +191,35 @@ class Output:
                 with self._parts.db.watch() as changed:
                     await changed.wait(1.0)
 
-    async def earlier(self, task: Task, before: str, limit: int) -> AsyncIterator[Line]:
+    async def _earlier(self, task: Task, end: "_Place", limit: int) -> AsyncIterator[Line]:
         """What comes right before a place, of one attempt and at most so many lines of its output;
         the first is the attempt, with the place at which they begin."""
-        end = _Place.parse(before)
         whole = not end.out and not end.err
         wanted = [a for a in task.attempts if a.number <= end.number - whole][-1:]
         for attempt in wanted:
             until = _Place(attempt.number, FARTHEST, FARTHEST) if whole else end
             place = _Place(attempt.number)
-            await asyncio.to_thread(self._skip, attempt, place, limit, until)
+            await asyncio.to_thread(self._skip, task, attempt, place, limit, until)
             yield place.line("attempt", _about(task, attempt))
             async for line in self._attempt_lines(task, attempt, place, follow=False, until=until):
                 yield line
         yield end.line("end", {"status": task.status, "reason": task.reason})
 
     def _skip(
-        self, attempt: Attempt, place: "_Place", tail: int, until: "_Place | None" = None
+        self,
+        task: Task,
+        attempt: Attempt,
+        place: "_Place",
+        tail: int,
+        until: "_Place | None" = None,
     ) -> None:
         """Go to the last lines of both streams; before a place, to those of one after the other,
         for what it complained of is told first."""
         process_dir = self._parts.process_directory(attempt.id)
         out, err = (until.out, until.err) if until else (None, None)
-        place.out = tail_offset(process_dir / "out.log", tail, out)
+        agent = self._agent(task, attempt)
+        first = agent.begins_with if agent else b""
+        place.out = tail_offset(process_dir / "out.log", tail, out, first)
         errors = tail if until is None or place.out == 0 else 0
         place.err = tail_offset(process_dir / "err.log", errors, err)
 
@@ -185,7 +232,7 @@ class Output:
         until: "_Place | None" = None,
     ) -> AsyncIterator[Line]:
         until = until or _Place(attempt.number, FARTHEST, FARTHEST)
-        parse = self._parser(task, attempt)
+        agent = self._agent(task, attempt)
         process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
         err_log = LogReader(process_dir / "err.log", place.err, until=until.err)
@@ -199,7 +246,8 @@ class Output:
                 yield place.event(AgentEvent("stderr", text))
             out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
-                for line in _unsent(parse(text), place, end):
+                said = agent.parse(text) if agent else [AgentEvent("text", text)]
+                for line in _unsent(said, place, end):
                     yield line
             if out or err:
                 continue
@@ -233,16 +281,15 @@ class Output:
         printed = attempt.ended_at is not None and attempt.output_bytes > 0
         return printed and not process_dir.exists() and not pack_of(process_dir).exists()
 
-    def _parser(self, task: Task, attempt: Attempt) -> Parse:
+    def _agent(self, task: Task, attempt: Attempt) -> Agent | None:
         try:
             settings = self._parts.settings(task.directory)
-            return get_agent(attempt.agent, settings, interactive=task.interactive).parse
+            return get_agent(attempt.agent, settings, interactive=task.interactive)
         except KapelleError:
-            # The agent is not configured any more.
-            return lambda line: [AgentEvent("text", line)]
+            return None  # it is not configured any more
 
 
-async def outline(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
+async def _outline(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
     """What one would go to: what is said in a row, called, asked or checked, in short."""
     before = ""
     async for line in lines:
@@ -265,8 +312,8 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 
 @dataclass
 class _Place:
-    """Where in a transcript a reader is: sent counts the events of the line at out, checks those
-    that were told."""
+    """Where in a transcript a reader is: sent counts the events of the first line from out on that
+    says something, checks those that were told."""
 
     number: int = 0
     out: int = 0
@@ -283,10 +330,8 @@ class _Place:
 
     @classmethod
     def parse(cls, text: str | None) -> "_Place":
-        parts = (text or "").split(":")
-        if len(parts) in {4, 5} and all(part.isascii() and part.isdigit() for part in parts):
-            return cls(*(int(part[:18]) for part in parts))
-        return cls()
+        known = text is not None and re.fullmatch(_PLACE, text)
+        return cls(*map(int, text.split(":"))) if text and known else cls()
 
 
 def _about(task: Task, attempt: Attempt) -> dict[str, Any]:
@@ -303,22 +348,9 @@ def _made(connection: Connection, attempt_id: str) -> list[dict[str, Any]]:
     return [result.model_dump(mode="json") for _, result in made]
 
 
-def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
+def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> Iterator[Line]:
     """The events of one line that were not sent yet, each with the place behind it."""
-    lines = []
     for index in range(place.sent, len(found)):
-        last = index + 1 == len(found)
-        place.out, place.sent = (end, 0) if last else (place.out, index + 1)
-        lines.append(place.event(found[index]))
-    place.out, place.sent = end, 0
-    return lines
-
-
-def _wanted(
-    attempt: Attempt, number: int | None, place: "_Place", tail: int | None, task: Task
-) -> bool:
-    if number is not None:
-        return attempt.number == number
-    if place.number == 0 and tail is not None:
-        return attempt.number == task.attempts[-1].number
-    return attempt.number >= place.number
+        is_last = index + 1 == len(found)
+        place.out, place.sent = (end, 0) if is_last else (place.out, index + 1)
+        yield place.event(found[index])

@@ -10,6 +10,7 @@ from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text, WaitSeconds
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
+from kapelle.service.tasks import require_attempt
 from kapelle.service.work import wait
 from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
@@ -36,12 +37,10 @@ class Questions:
     ) -> Question:
         """Ask a person something, as the agent of a task, which waits meanwhile. With its answer;
         after timeout_s it may be open: then wait for it by its token."""
-        if parent is None or attempt_id is None:
-            why = "Only an agent at work on a task can ask, with the token of its attempt."
-            raise Forbidden(why)
-        told = await self._parts.without_secrets(parent, attempt_id, spec.model_dump())
+        own = require_attempt(parent, attempt_id)
+        told = await self._parts.without_secrets(*own, spec.model_dump())
         patient = with_patience(self._parts, QuestionSpec.model_validate(told))
-        question = await self._db.write(ask, attempt_id, patient)
+        question = await self._db.write(ask, own[1], patient)
         return await self.wait(question.token, attempt_id, timeout_s)
 
     async def wait(

@@ -1,6 +1,9 @@
-"""The use case of a report: what was asked for, done, proven and delivered, and what needs whom."""
+"""Use cases of reports: what was asked for, done, proven and delivered, and what needs whom; and
+tokens, turns and money, added up."""
 
-from datetime import UTC, datetime, timedelta
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
@@ -8,21 +11,29 @@ from kapelle.domain.ids import body
 from kapelle.domain.report import group_of, markdown, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.views import ReportEntry, ReportFilter, ReportPart, ReportView, UsageFilter
+from kapelle.domain.views import (
+    ReportEntry,
+    ReportFilter,
+    ReportPart,
+    ReportView,
+    UsageFilter,
+    UsageReport,
+    UsageRow,
+    UsageSum,
+)
 from kapelle.engine.parts import Parts
-from kapelle.service.runs import Runs
-from kapelle.service.tasks import Tasks
-from kapelle.service.usage import Usages, moment
-from kapelle.store import events, query, steps
+from kapelle.service.work import Work
+from kapelle.store import events, query, steps, usage
 from kapelle.store.database import Connection
 
+_EPOCH = date(1970, 1, 1)
 _DEFAULT = timedelta(hours=24)
 _MOST = 500
 
 
 class Reports:
-    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs, usage: Usages) -> None:
-        self._db, self._tasks, self._runs, self._usage = parts.db, tasks, runs, usage
+    def __init__(self, parts: Parts, work: Work) -> None:
+        self._db, self._work = parts.db, work
 
     async def report(self, wanted: ReportFilter) -> ReportView:
         """What was asked for, done, proven, delivered and spent in a time, by default the last 24
@@ -35,10 +46,9 @@ class Reports:
         found = await self._db.read(query.touched, since, until, wanted.project)
         entries = []
         for work_id in sorted(found[:_MOST], key=body):
-            work = await (self._tasks if work_id.startswith("task") else self._runs).get(work_id)
-            entries.append(await self._db.read(_entry, work))
+            entries.append(await self._db.read(_entry, await self._work.get(work_id)))
         times = {"since": since.isoformat(), "until": until.isoformat()}
-        spent = await self._usage.report(UsageFilter(by="day", project=wanted.project, **times))
+        spent = await self.used(UsageFilter(by="day", project=wanted.project, **times))
         left_out = len(found) - len(entries)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
@@ -46,6 +56,16 @@ class Reports:
         )  # fmt: skip
         text = markdown(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})
+
+    async def used(self, wanted: UsageFilter) -> UsageReport:
+        """What attempts used that started in a time: by agent, model, project, task, run,
+        template, outcome, UTC day."""
+        since = moment(wanted.since, "since") if wanted.since else None
+        until = moment(wanted.until, "until", ends=True) if wanted.until else None
+        found = await self._db.read(usage.grouped, wanted, since, until)
+        rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
+        rows.sort(key=_order(wanted))
+        return UsageReport(by=wanted.by, across=wanted.across, rows=rows, total=_total(rows))
 
 
 def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
@@ -89,3 +109,40 @@ def _part(step: dict[str, Any]) -> ReportPart:
         verified=result.get("verified"),
         next=f"kapelle logs {step['subject']}",
     )
+
+
+def _usage_row(wanted: UsageFilter, values: dict[str, Any]) -> UsageRow:
+    for name, by in (("key", wanted.by), ("across", wanted.across)):
+        if by == "day":
+            values[name] = (_EPOCH + timedelta(days=values[name])).isoformat()
+    return UsageRow.model_validate(values)
+
+
+def _order(wanted: UsageFilter) -> Any:
+    """Time goes forward; of everything else the dearest comes first, of pairs all of a key."""
+    if wanted.across:
+        return lambda row: (row.key or "", row.across or "")
+    if wanted.by in {"day", "task"}:
+        return lambda row: row.key
+    return lambda row: (-(row.cost_usd or 0), -row.input_tokens - row.output_tokens, row.key or "")
+
+
+def _total(rows: Sequence[UsageRow]) -> UsageSum:
+    known = [row.cost_usd for row in rows if row.cost_usd is not None]
+    counters = set(UsageSum.model_fields) - {"cost_usd"}
+    sums = {name: sum(getattr(row, name) for row in rows) for name in counters}
+    return UsageSum(cost_usd=sum(known) if known else None, **sums)
+
+
+def moment(text: str, name: str, *, ends: bool = False) -> datetime:
+    """An ISO time, or a date, which stands for its beginning or end in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{name}: {text!r} is neither a date nor a time.",
+            hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
+        ) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    is_day = not re.search(r"[T: ]", text.upper())
+    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at

@@ -162,12 +162,19 @@ class Runs:
         """Answer a question of a run that waits; it then goes on."""
         return await self._apply_change(text, _answer, body.token, body.answer)
 
-    async def follow_up(self, text: str, body: FollowUpBody) -> Task:
+    async def follow_up(
+        self, text: str, body: FollowUpBody, idempotency_key: str | None = None
+    ) -> Task:
         """Begin a task that goes on with what an ended run left: it starts from the run's branch
         and has its checks. Where the run has a pull request it gets one into that branch."""
         run, message, heard_at = await self.get(text), body.message, None
         require_ended(run, "continue", force=True)
         if body.comments:
+            # What it was told when it was asked for first is not new any more.
+            known = await self._db.glance(tasks.by_idempotency_key, idempotency_key or "")
+            same = known is not None and known.workspace.base == run.workspace.branch
+            if known is not None and same and known.prompt.startswith(message or ""):
+                return known
             message, heard_at = await with_comments(self._parts, run, message)
         if not message or not message.strip():
             raise InvalidInput("message: say what is to be done, or ask for the comments.")
@@ -188,7 +195,8 @@ class Runs:
             task = TaskSpec.model_validate(asked)
         except ValidationError as error:
             raise InvalidInput(f"follow-up: {sentence(error)}") from None
-        return await submit(self._parts, task, also=heard if heard_at else None)
+        also = heard if heard_at else None
+        return await submit(self._parts, task, idempotency_key, also=also)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""

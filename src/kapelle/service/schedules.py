@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -40,24 +40,15 @@ from kapelle.store.query import unused_id
 TASK = "task"
 
 
-@dataclass(frozen=True)
-class Examined:
-    """Work that can be started as things are now."""
-
-    spec: dict[str, Any]
-    title: str
-    directory: str
-    project: str | None
-
-
+@dataclass
 class ScheduledWork:
-    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._runs = runs
+    _parts: Parts
+    _tasks: Tasks
+    _runs: Runs
 
-    async def examine(self, kind: str, spec: dict[str, Any]) -> Examined:
-        """Find out now what would otherwise be found out in the night."""
+    async def examine(self, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Find out now what would otherwise be found out in the night: what can be started as
+        things are now, as columns of a schedule."""
         checked: TaskSpec | PatternSpec
         if kind == TASK:
             checked = _task(spec)
@@ -69,12 +60,13 @@ class ScheduledWork:
         asked = checked.model_dump(mode="json", exclude_unset=True)
         if asked.get("saved"):
             del asked["items"]  # of a saved list those that it has when its time has come
-        return Examined(
-            spec=asked,
-            title=checked.display_title or kind,
-            directory=checked.directory,
-            project=checked.project or settings.project,
-        )
+        return {
+            # What no database can keep (half a surrogate pair) is replaced.
+            "spec": json.loads(json.dumps(asked, ensure_ascii=False).encode(errors="replace")),
+            "title": checked.display_title or kind,
+            "directory": os.path.normpath(checked.directory),
+            "project": checked.project or settings.project,
+        }
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         belonging = Belonging(schedule_id=schedule_id)
@@ -105,14 +97,6 @@ _COMPARED = (
 )  # fmt: skip
 
 
-class Startable(Protocol):
-    """Says whether work could be started now, and ends what was started."""
-
-    async def examine(self, kind: str, spec: dict[str, Any]) -> Examined: ...
-
-    async def cancel(self, subject: str, reason: str) -> None: ...
-
-
 class SchedulePage(BaseModel):
     schedules: list[Schedule]
     next_cursor: str | None
@@ -127,22 +111,21 @@ class CancelSchedule(Spec):
     with_work: bool = False
 
 
+@dataclass
 class Schedules:
-    def __init__(
-        self, db: Database, scheduler: Scheduler, work: Startable, secrets: SpecSecrets
-    ) -> None:
-        self._db = db
-        self._scheduler = scheduler
-        self._work = work
-        self._secrets = secrets
+    _db: Database
+    _scheduler: Scheduler
+    _work: ScheduledWork
+    _secrets: SpecSecrets
 
     async def create(self, spec: ScheduleSpec, idempotency_key: str | None = None) -> Schedule:
         """Create a schedule; what it is to start is examined at once."""
         now = self._scheduler.clock()
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
-        made = {"id": await self._db.glance(unused_id, "schedule")}
-        values = _values(spec, examined, now) | made | {"idempotency_key": idempotency_key}
+        values = examined | _values(spec, now)
+        values["id"] = await self._db.glance(unused_id, "schedule")
+        values["idempotency_key"] = idempotency_key
         with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
         if stored != values["id"]:
@@ -208,17 +191,10 @@ def _require_future(spec: ScheduleSpec, now: datetime) -> None:
         raise InvalidInput(f"expires_at: {spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed.")
 
 
-def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, Any]:
-    values = spec.model_dump(exclude={"after", "title", "spec"})
-    values |= {
-        "title": spec.title or examined.title,
-        # What no database can keep (half a surrogate pair) is replaced.
-        "spec": json.loads(json.dumps(examined.spec, ensure_ascii=False).encode(errors="replace")),
-        "directory": os.path.normpath(examined.directory),
-        "project": examined.project,
-        "status": ScheduleStatus.ACTIVE,
-        "created_at": now,
-    }
+def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
+    left_out = {"after", "spec"} | ({"title"} if not spec.title else set())
+    values = spec.model_dump(exclude=left_out)
+    values |= {"status": ScheduleStatus.ACTIVE, "created_at": now}
     if spec.cron is not None:
         values["next_at"] = next_by_cron(values, now)
         if values["next_at"] is None:

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,14 +71,14 @@ class Search:
         hits: list[Hit] = []
         if kind in {None, "learning"} and task is None:
             found = await self._parts.db.read(learnings.search, terms, project, limit)
-            hits += [
-                _learned(one, terms) for one in found if _has(f"{one.title} {one.content}", terms)
-            ]
+            for one in found:
+                if _has(f"{one.title} {one.content}", terms):
+                    told = {"id": one.id, "title": one.title, "project": one.project}
+                    hits.append(Hit(kind="learning", **told, text=excerpt(one.content, terms)))
         if kind in {None, "note"} and task is None:
             for note in await self._parts.db.read(notes.containing, terms, project, limit):
-                shown = excerpt(note["value"], terms)
-                hits.append(Hit(kind="note", id=note["key"], title=note["key"],
-                                project=note["scope"], text=shown))  # fmt: skip
+                told = {"id": note["key"], "title": note["key"], "project": note["scope"]}
+                hits.append(Hit(kind="note", **told, text=excerpt(note["value"], terms)))
         if kind not in {"learning", "note"}:
             only = {"kind": kind, "owner": task, "project": project}
             given = {name: value for name, value in only.items() if value}
@@ -99,9 +100,8 @@ class Search:
             messages = {
                 id_: text for one in committed for id_, text in await self._messages(rows[one])
             }
-            hits += await asyncio.to_thread(
-                self._shown, found, rows, messages, terms, limit - len(hits)
-            )
+            shown = self._shown(found, rows, messages, terms)
+            hits += await asyncio.to_thread(list, islice(shown, limit - len(hits)))
         return hits
 
     def _shown(
@@ -110,42 +110,45 @@ class Search:
         rows: Mapping[str, Row | None],
         messages: Mapping[str, str],
         terms: list[list[str]],
-        limit: int,
-    ) -> list[Hit]:
-        shown: list[Hit] = []
+    ) -> Iterator[Hit]:
+        """Documents as hits, but for those whose text is gone, or has the words apart."""
         for document in found:
-            row = rows[document.owner]
-            if row is not None and len(shown) < limit:
-                text = messages.get(document.source, "")
-                shown += self._hits(document, row, text, terms)
-        return shown
-
-    def _hits(
-        self, document: Document, row: Row, message: str, terms: list[list[str]]
-    ) -> list[Hit]:
-        """A document as a hit; none where its text is gone, or has the words apart."""
-        known: dict[str, Any] = {
-            "kind": document.kind, "id": document.owner, "title": row["title"],
-            "project": document.project,
-        }  # fmt: skip
-        if document.kind != "output":
+            if (row := rows[document.owner]) is None:
+                continue
+            known: dict[str, Any] = {
+                "kind": document.kind, "id": document.owner, "title": row["title"],
+                "project": document.project,
+            }  # fmt: skip
+            if document.kind == "output":
+                if place := self._place(document, terms):
+                    yield Hit(**known, **place)
+                continue
+            message = messages.get(document.source, "")
             text = message if document.kind == "commit" else _field(row, document.kind)
             # The title stands beside it, and is most often how the prompt begins.
             without = text.removeprefix(f"{row['title']}\n")
-            about = excerpt(without if _has(without, terms) else text, terms)
-            return [Hit(**known, text=about)] if _has(text, terms) else []
-        attempt_id, _, stream = document.source.rpartition(".")
-        path = self._parts.process_directory(attempt_id) / f"{stream}.log"
+            if _has(text, terms):
+                yield Hit(**known, text=excerpt(without if _has(without, terms) else text, terms))
+
+    def _place(self, document: Document, terms: list[list[str]]) -> dict[str, Any] | None:
+        """Where in an output the line stands that has most of the words, and what it says."""
+        path, stream = self._log(document)
         lines = list(_lines(read(path, document.begin, document.length), document.begin))
         if not _has(" ".join(text for _, text in lines), terms):
-            return []
-        best = max(lines, key=lambda line: sum(_has(line[1], [term]) for term in terms))
-        offset, text = best
+            return None
+        offset, text = max(lines, key=lambda line: sum(_has(line[1], [term]) for term in terms))
         # Of the other stream nothing: the transcript begins with this line.
-        place = (offset, _PAST) if stream == "out" else (_PAST, offset)
-        position = f"{document.attempt}:{place[0]}:{place[1]}:0:0"
+        place = f"{offset}:{_PAST}" if stream == "out" else f"{_PAST}:{offset}"
         where = {"attempt": document.attempt, "stream": stream, "offset": offset}
-        return [Hit(**known, **where, position=position, text=excerpt(text, terms))]
+        return {
+            **where,
+            "position": f"{document.attempt}:{place}:0:0",
+            "text": excerpt(text, terms),
+        }
+
+    def _log(self, document: Document) -> tuple[Path, str]:
+        attempt_id, _, stream = document.source.rpartition(".")
+        return self._parts.process_directory(attempt_id) / f"{stream}.log", stream
 
     def _begin(self) -> asyncio.Task[bool]:
         if self._going is None or self._going.done():
@@ -214,8 +217,7 @@ class Search:
         """Index the next few megabytes of a stream; whether there may be more."""
         index = self._open()
         begin = int(index.progress(about.source) or 0)
-        attempt_id, _, stream = about.source.rpartition(".")
-        data = read(self._parts.process_directory(attempt_id) / f"{stream}.log", begin, _READ)
+        data = read(self._log(about)[0], begin, _READ)
         if not data:
             return False
         # A line that goes on is left for the next time, unless it is all there is.
@@ -306,8 +308,3 @@ def excerpt(text: str, terms: Sequence[Sequence[str]]) -> str:
     begin, end = max(0, at - _AROUND), at + _AROUND
     cut = " ".join(text[begin:end].split())
     return f"{'…' if begin else ''}{cut}{'…' if end < len(text) else ''}"
-
-
-def _learned(one: Any, terms: Sequence[Sequence[str]]) -> Hit:
-    known = {"id": one.id, "title": one.title, "project": one.project}
-    return Hit(kind="learning", **known, text=excerpt(one.content, terms))

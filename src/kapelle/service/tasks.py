@@ -13,7 +13,7 @@ from kapelle.domain.errors import Conflict, Forbidden, KapelleError
 from kapelle.domain.run import rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import TaskStatus, is_resting
-from kapelle.domain.task import Task, TaskFilter
+from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
 from kapelle.domain.views import SayView
 from kapelle.engine.children import (
     as_child,
@@ -191,14 +191,14 @@ class Tasks:
     async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:
         """Say in one line how far you are, as the agent of a task; people see it beside the
         task."""
-        own = _both(parent, attempt_id)
+        own = require_attempt(parent, attempt_id)
         said = await self._parts.without_secrets(*own, " ".join(body.text.split()))
         await self._db.write(actions.report, *own, said)
         return Noted()
 
     async def finish(self, body: FinishBody, parent: str | None, attempt_id: str | None) -> Noted:
         """Hand in the result of your task, then end your turn. Its checks are made all the same."""
-        own = _both(parent, attempt_id)
+        own = require_attempt(parent, attempt_id)
         result = await self._parts.without_secrets(*own, body.result)
         await self._db.write(actions.hand_in, *own, result, body.success)
         return Noted()
@@ -272,7 +272,8 @@ def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
     return limits
 
 
-def _both(task_id: str | None, attempt_id: str | None) -> tuple[str, str]:
+def require_attempt(task_id: str | None, attempt_id: str | None) -> tuple[str, str]:
+    """The task and the attempt that ask; Forbidden where a person does."""
     if task_id is None or attempt_id is None:
         raise Forbidden("Only an agent at work on a task can do this, with its attempt's token.")
     return task_id, attempt_id
@@ -284,9 +285,11 @@ def _with_refusal(connection: Connection, text: str) -> Task:
         task = task.model_copy(update={"children": asked})
     if task.ended_at is None:
         return task
-    found: dict[str, Any] = {"checked_again": events.checked_again(connection, task.id)}
+    checked = events.last(connection, task.id, events.CHECKED, CheckedAgain)
+    found: dict[str, Any] = {"checked_again": checked}
     if task.status is TaskStatus.COMPLETED and task.merged_at is None:
-        found["merge_refused"] = events.merge_refusal(connection, task.id)
+        refused = events.last(connection, task.id, "task.merge_refused", MergeRefusal)
+        found["merge_refused"] = refused
     return task.model_copy(update=found)
 
 

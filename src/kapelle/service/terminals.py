@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import itertools
 import os
 import re
 from collections.abc import AsyncIterator
@@ -83,10 +82,8 @@ class Attached:
         if self._attempt is None:
             return  # there is nothing to type into yet
         process_dir = self._parts.process_directory(self._attempt.id)
-        for pause in itertools.repeat(_FULL_S):
-            if terminal.send(process_dir, self._secret, kind, data):
-                break
-            await asyncio.sleep(pause)
+        while not terminal.send(process_dir, self._secret, kind, data):  # noqa: ASYNC110
+            await asyncio.sleep(_FULL_S)
         self._touched.set()
 
     async def shown(self) -> AsyncIterator[Message]:

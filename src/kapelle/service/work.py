@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -93,7 +92,7 @@ class Work:
     async def get(self, text: str) -> Task | Run:
         """The task or the run of an id, or of any part of one that is unique."""
         id_ = await self._db.read(resolve, text, "task", "run")
-        return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
+        return await self._of(id_).get(id_)
 
     async def task_of(self, attempt_id: str) -> str:
         """The task that a running attempt works on; its token dies with it."""
@@ -119,26 +118,25 @@ class Work:
         """Those of several tasks and runs that have ended or wait for a person, as soon as there
         are; after timeout_s, those that there are: then call again for what is pending."""
         await self.require_own(parent, *ids, itself=False)
-        waits = {text: asyncio.create_task(self._wait(text, timeout_s)) for text in ids}
+        found = {text: await self._db.read(resolve, text, "task", "run") for text in ids}
+        waits: dict[str, asyncio.Task[Any]] = {
+            text: asyncio.create_task(self._of(id_).wait(id_, timeout_s))
+            for text, id_ in found.items()
+        }
         when = asyncio.FIRST_EXCEPTION if until == "all" else asyncio.FIRST_COMPLETED
         try:
             await asyncio.wait(waits.values(), return_when=when)
-            found = {text: wait.result() for text, wait in waits.items() if wait.done()}
+            done = {text: wait.result() for text, wait in waits.items() if wait.done()}
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {t: work for t, work in found.items() if rests(work)}
+        resting = {t: work for t, work in done.items() if rests(work)}
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
 
-    async def _wait(self, text: str, timeout_s: float) -> Task | Run:
-        try:
-            return await self._tasks.wait(text, timeout_s)
-        except NotFound:
-            with suppress(NotFound):
-                return await self._runs.wait(text, timeout_s)
-        raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
+    def _of(self, id_: str) -> "Tasks | Runs":
+        return self._runs if is_id("run", id_) else self._tasks
 
     async def page(self, wanted: WorkFilter) -> WorkPage:
         """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
@@ -313,6 +311,7 @@ def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
 
 
 F = TypeVar("F", TaskFilter, RunFilter)
+T = TypeVar("T")
 
 
 def of_repository(wanted: F) -> F:
@@ -334,10 +333,18 @@ async def wait(
     db: Database, id_: str, timeout_s: float, is_resting: Callable[[Connection, str], bool]
 ) -> None:
     """Return as soon as a task or run rests, or when time is up."""
+    await until(db, [id_], timeout_s, lambda connection: is_resting(connection, id_))
+
+
+async def until(
+    db: Database, keys: Iterable[str], timeout_s: float, look: Callable[[Connection], T]
+) -> T:
+    """What is seen as soon as that is something, looking whenever a write was about one of these
+    keys; or what is seen when time is up."""
     deadline = time.monotonic() + timeout_s
-    with db.watch(id_) as changed:
-        while not await db.glance(is_resting, id_):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
+    with db.watch(*keys) as changed:
+        while True:
+            found, left = await db.glance(look), deadline - time.monotonic()
+            if found or left <= 0:
+                return found
             await changed.wait(min(left, _LOOK_S))

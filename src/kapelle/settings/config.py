@@ -31,9 +31,6 @@ _FOREIGN = re.compile(
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 _ADDRESSES = ("database_url", ".base_url", ".url")
-_VARIABLE = re.compile(r"^(agents\.[^.]+\.|(agents\.[^.]+\.)?mcp\.[^.]+\.)env\.")
-# What a server is sent in headers is mostly a token, whatever the header is called.
-_HEADER = re.compile(r"^(agents\.[^.]+\.)?mcp\.[^.]+\.headers\.")
 
 
 def masked(name: str, value: str) -> str:
@@ -46,10 +43,11 @@ def shown(key: str, value: Any) -> Any:
     """A setting's value as it may be shown."""
     if key.endswith(_ADDRESSES) and value:
         return _URL_PASSWORD.sub(r"\1:***@", str(value))
-    if _HEADER.search(key):
+    *_, table, name = ["", *names_in(key)]
+    # What a server is sent in headers is mostly a token, whatever the header is called.
+    if table == "headers":
         return masked("TOKEN", str(value))
-    in_environment = key.startswith("environment.set.") or _VARIABLE.search(key)
-    return masked(key.rpartition(".")[2], str(value)) if in_environment else value
+    return masked(name, str(value)) if table in {"env", "set"} else value
 
 
 Scope = Literal["user", "repository"]

@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.specs import Prove
-from kapelle.domain.text import counted
+from kapelle.domain.text import counted_files
 from kapelle.domain.views import Standing
 from kapelle.home import Home, in_repository, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
@@ -29,7 +29,6 @@ VARIABLE = "KAPELLE_TRUST"
 # These name things and lower limits; whatever else a repository sets reaches a process.
 _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles", "health")
 _LIMITS = "tasks"
-_NAMED = 3
 _MOST_FILES = 200
 _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 _MOST_TEXT = 2_000_000
@@ -123,10 +122,8 @@ def require(found: Executable, status: Standing) -> None:
     """Raise NotTrusted, with the command to type, where work would execute what is not trusted."""
     if status in {"trusted", "not_needed"}:
         return
-    names = found.dangerous
-    more = f" and {counted(len(names) - _NAMED, 'more thing')}" if len(names) > _NAMED else ""
     verb = "has changed since you trusted it" if status == "changed" else "is not trusted"
-    what = f"its .kapelle holds what can execute: {', '.join(names[:_NAMED])}{more}"
+    what = f"its .kapelle holds what can execute: {counted_files(found.dangerous)}"
     raise refusal(f"{found.place} {verb}; {what}.", found.place)
 
 

@@ -19,6 +19,7 @@ from kapelle.settings import AgentSettings
 
 _BRIDGE = "kapelle.agents.bridges.acp"
 _JOB = "acp.json"
+_ASKED = ("read_only", "answer", "session_id", "fork", "system_prompt", "daemon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class Known:
     access: Access | None = None  # where it is another one than that of the adapter
     tested: str | None = None
     fork: bool = True
-    cost: bool = False
 
 
 _UNKNOWN = Known((), access=Access(needed=False), fork=False)
@@ -42,7 +42,6 @@ _KNOWN = {
         ClaudeAgent,
         replace(ClaudeAgent.access, login_files=("~/.claude/.credentials.json",)),
         tested="0.49.0",
-        cost=True,
     ),
     "codex": Known(
         ("codex-acp",),
@@ -55,7 +54,6 @@ _KNOWN = {
         ("opencode", "acp"),
         OpencodeAgent,
         replace(OpencodeAgent.access, variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY")),
-        cost=True,
     ),
     "qwen": Known(("qwen", "--acp"), QwenAgent, fork=False),
     "copilot": Known(("copilot", "--acp"), CopilotAgent, fork=False),
@@ -65,13 +63,13 @@ _KNOWN = {
 class AcpAgent(Agent):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
+    example = '["claude-agent-acp"]'
     hears = True
     restraint = None  # settings.permissions are what the bridge replies to it
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
-        command = _full_command(settings)
-        program = Path(command[0]).name if command else ""
+        program = Path(self.asked_for).name
         fitting = (known for known in _KNOWN.values() if known.command[0] == program)
         known = self._known = next(fitting, _UNKNOWN)
         own = self._own = known.own(name, settings)
@@ -80,22 +78,12 @@ class AcpAgent(Agent):
         self.tested = known.tested or own.tested
         self.capabilities = Capabilities(
             resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
-            usage=True, cost=known.cost,
+            usage=True, cost=own.capabilities.cost,
         )  # fmt: skip
 
-    def installed(self) -> str | None:
-        command = _full_command(self.settings)
-        return self.on_path(command[0], self.settings.env) if command else None
-
-    def executable(self) -> str:
-        """The path of the agent's program; raises AgentMisconfigured when there is none."""
-        command = _full_command(self.settings)
-        if not command:
-            hint = f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'"""
-            raise AgentMisconfigured(f"The agent {self.name} has no command.", hint=hint)
-        if found := self.installed():
-            return found
-        raise self.not_found(command[0])
+    @property
+    def asked_for(self) -> str:
+        return next(iter(_full_command(self.settings)), "")
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The event that the bridge printed, or what a line of the agent's side log says."""
@@ -108,21 +96,16 @@ class AcpAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings
         own = self._own.over_acp(request)
-        job = Job(
-            permissions=settings.permissions,
-            read_only=request.read_only,
-            answer=request.answer,
-            mode=settings.mode,
-            model=request.chosen_model,
-            session_id=request.session_id,
-            fork=request.fork,
-            system_prompt=request.system_prompt,
-            said=str(request.said) if request.said else None,
-            daemon=request.daemon,
-            claude_settings=own.files.get(HOOKS),
-            mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
-        )
-        job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})
+        asked = {name: getattr(request, name) for name in _ASKED}
+        asked |= {
+            "permissions": settings.permissions,
+            "mode": settings.mode,
+            "model": request.chosen_model,
+            "said": str(request.said) if request.said else None,
+            "claude_settings": own.files.get(HOOKS),
+            "mcp_servers": {key: one.model_dump() for key, one in request.mcp_servers.items()},
+        }
+        job = Job(**{name: asked[name] for name in asked.keys() - {*self._own.beside_acp}})
         # -P: a module of the workspace must not take the place of one of ours.
         argv = [sys.executable, "-P", "-m", _BRIDGE, "--job", str(request.beside(_JOB)), "--"]
         argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]

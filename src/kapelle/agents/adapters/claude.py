@@ -13,6 +13,7 @@ from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, mapping_of, plan
+from kapelle.agents.failures import known_type
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
@@ -36,31 +37,9 @@ _WINDOWS = {"five_hour": "5-hour", "seven_day": "weekly", "_": " "}
 _PLANS = frozenset({"TodoWrite", "todo_write"})
 _ABSENT = frozenset({"failed", "disconnected", "needs-auth"})
 _LIMITS = frozenset({"error_max_turns", "error_max_budget_usd"})
-# What Claude Code itself calls an error; these say more than what the provider does.
-_OWN_TYPES = frozenset(
-    {
-        "authentication_failed", "billing_error", "rate_limit", "overloaded", "server_error",
-        "model_not_found",
-    }
-)  # fmt: skip
-_NO_ACCESS = frozenset(
-    {"oauth_org_not_allowed", "account_on_hold", "verification_required", "cloud_credential_error"}
-)
-_NO_ANSWER = {
-    "connection_failed": FailureClass.ENVIRONMENT,
-    "no_response": FailureClass.OVERLOADED,
-    "stream_idle_timeout": FailureClass.OVERLOADED,
-}
 _NO_MONEY = re.compile(
     r"spend limit|shared budget|out of (?:usage|extra usage)|include (?:extra )?usage"
     r"|requires usage credits|usage limit is set to \$0"
-)
-_LOST = r"No conversation found with session ID|--resume requires a valid session"
-_BY_MESSAGE = (
-    (_LOST, FailureClass.SESSION_LOST),
-    (r"^(?:No auth type is selected|Missing API key)", FailureClass.AUTHENTICATION),
-    (r"^\[API Error: Context is too large", FailureClass.CONTEXT_OVERFLOW),
-    (r"^\[API Error: Connection error", FailureClass.ENVIRONMENT),
 )
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
@@ -297,7 +276,8 @@ def parse_stream(event: Json) -> list[AgentEvent]:
             blocks = event.mappings("message", "content")
             return [_tool_result(block) for block in blocks if block.get("type") == "tool_result"]
         case "rate_limit_event":
-            return _limit(event.mapping("rate_limit_info"))
+            limit = event.mapping("rate_limit_info")
+            return [*_windows(limit), *_limit_notice(limit)]
         case "result":
             return _result(event)
     return []
@@ -335,10 +315,6 @@ def _retry(data: Json) -> list[AgentEvent]:
     again = f"retry {data.count('attempt')} of {data.count('maxRetries')}"
     text = f"The provider limits the rate; {again} in {delay_ms / 1000:g} s"
     return [AgentEvent("notice", text, FailureClass.RATE_LIMIT)]
-
-
-def _limit(info: Json) -> list[AgentEvent]:
-    return [*_windows(info), *_limit_notice(info)]
 
 
 def _windows(info: Json) -> Iterator[AgentEvent]:
@@ -385,17 +361,12 @@ def _assistant(event: Json) -> list[AgentEvent]:
 
 
 def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
-    own = event.text("error")
-    provider_type = own if own in _OWN_TYPES else event.text("api_error_type")
-    info = event.mapping("api_error_params", "rate_limit_info")
-    status, retry_at, name = event.count("api_error_status"), _reset(info), ""
-    if own in _NO_ACCESS:
-        name = FailureClass.AUTHENTICATION
-    elif event.text("api_error") in _NO_ANSWER:
-        name = _NO_ANSWER[event["api_error"]]
-    elif not retry_at and _NO_MONEY.search(said):
-        name = FailureClass.BILLING
-    return error(said or own, name, kind, status=status, type=provider_type, retry_at=retry_at)
+    # What Claude Code itself calls an error says more than what the provider does.
+    own_type = known_type(*map(event.text, ("api_error", "error", "api_error_type")))
+    retry_at = _reset(event.mapping("api_error_params", "rate_limit_info"))
+    name = FailureClass.BILLING if not retry_at and _NO_MONEY.search(said) else ""
+    status, text = event.count("api_error_status"), said or event.text("error")
+    return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
 
 
 def _reset(info: Json) -> str | None:
@@ -433,6 +404,5 @@ def _reason(event: Json) -> str:
 def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
     status = event.count("api_error_status") or (int(found[1]) if found else 0)
-    name = next((kind for pattern, kind in _BY_MESSAGE if re.search(pattern, text)), "")
-    name = FailureClass.LIMIT if subtype in _LIMITS else name
+    name = FailureClass.LIMIT if subtype in _LIMITS else ""
     return error(text, name, status=status, type=event.text("api_error_type"))

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
@@ -29,25 +28,8 @@ _WRITING = "apply_patch|Bash|shell|exec_command"
 _DELETE = re.compile("\x7f")
 _RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
 _STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
-_INTERNAL = re.compile(r"We.re currently experiencing high demand")
-_AGAIN_AT = re.compile(
-    r"try again at (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)",
-    re.IGNORECASE,
-)
 _WINDOWS = {300: "5-hour", 1440: "daily", 10_080: "weekly"}
 _TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_search": "web_search"}
-# Its own sentences, as they begin; what a provider wrote is for the general rules.
-_SENTENCES = {
-    FailureClass.RATE_LIMIT: r"You.ve hit your usage limit|rate limit exceeded:",
-    FailureClass.BILLING: r"Quota exceeded\.|To use Codex with your ChatGPT plan, upgrade"
-    r"|You.re out of credits|Your workspace is out of credits|You hit your spend cap",
-    FailureClass.CONTEXT_OVERFLOW: r"Codex ran out of room in the model's context window"
-    r"|Your input exceeds the context window",
-    FailureClass.OVERLOADED: r"Selected model is at capacity|stream disconnected before completion",
-    FailureClass.ENVIRONMENT: r"Connection failed:",
-    FailureClass.AUTHENTICATION: r"Missing environment variable:"
-    r"|Your access token could not be refreshed",
-}
 
 
 class CodexAgent(Agent):
@@ -215,14 +197,10 @@ def _error(message: str, kind: EventKind = "error") -> AgentEvent:
     # The answer to a bad request is shown as it came.
     body = json_object(message)
     text = body.text("error", "message") or body.text("detail") or message
-    name = next((kind for kind, start in _SENTENCES.items() if re.match(start, text)), "")
-    found, at = _STATUS.match(text), _again_at(text)
+    found = _STATUS.match(text)
     status = int(found[1]) if found else 400 if body else None
-    if _INTERNAL.match(text):
-        status = 500
     own_type = body.text("error", "code") or body.text("error", "type")
-    retry_at = at.isoformat() if at else None
-    return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
+    return error(text, kind=kind, status=status, type=own_type)
 
 
 def _notice(message: str) -> AgentEvent:
@@ -231,20 +209,6 @@ def _notice(message: str) -> AgentEvent:
     if retry is None or not retry[1]:
         return AgentEvent("notice", message)
     return replace(_error(retry[1], "notice"), text=message)
-
-
-def _again_at(text: str) -> datetime | None:
-    """It names a time of this day, or a date with one, by the clock of this place."""
-    found = _AGAIN_AT.search(text)
-    if found is None:
-        return None
-    month, day, year, clock = found.groups()
-    date = f"{month} {day} {year}" if month else f"{datetime.now():%b %d %Y}"
-    try:
-        at = datetime.strptime(f"{date} {clock.upper()}", "%b %d %Y %I:%M %p")
-    except ValueError:
-        return None
-    return at.astimezone(UTC)
 
 
 def _sandbox(request: AgentRequest) -> list[str]:

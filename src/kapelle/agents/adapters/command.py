@@ -5,7 +5,6 @@ Where its output is JSON, dotted paths such as `message.content.0.text` say what
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
@@ -33,6 +32,7 @@ class CommandAgent(Agent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self.reads_whole_output = settings.output != "text"
+        self.begins_with = b"{[" if settings.output == "json" else b""
         self._held: list[str] = []  # of a document that takes several lines
         self._depth = self._size = 0
         used, read = _placeholders(settings.command), settings.read
@@ -47,17 +47,17 @@ class CommandAgent(Agent):
             terminal=True,
         )
 
+    @property
+    def asked_for(self) -> str:
+        return next(iter(self.settings.command), "")
+
     def installed(self) -> str | None:
-        template = self.settings.command
-        return _executable(template[0], self.settings.env, None) if template else None
+        # A relative program belongs to the workspace, which is known only when it runs.
+        return self.asked_for if _is_relative(self.asked_for) else super().installed()
 
     def command(self, request: AgentRequest) -> Command:
-        template = request.settings.command
-        if not template:
-            example = """'["mytool", "--ask", "{prompt}"]'"""
-            hint = f"kapelle config set agents.{self.name}.command {example}"
-            raise AgentMisconfigured(f"The agent {self.name} has no command.", hint=hint)
-        values = _values(request)
+        self.executable()
+        template, values = request.settings.command, _values(request)
         argv = _filled(template, values) + request.settings.extra_args
         self._check(argv, request)
         used = _placeholders(template)
@@ -133,7 +133,8 @@ class CommandAgent(Agent):
             self.require_argument(argument, "the prompt", hint)
             if not argument or "\0" in argument:
                 raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
-        if not _executable(argv[0], request.settings.env, request.workspace):
+        place = request.workspace / argv[0] if _is_relative(argv[0]) else argv[0]
+        if not self.on_path(str(place), request.settings.env):
             raise self.not_found(argv[0])
 
 
@@ -166,13 +167,8 @@ def _filled(template: list[str], values: dict[str, str]) -> list[str]:
     return argv
 
 
-def _executable(program: str, env: dict[str, str], workspace: Path | None) -> str | None:
-    if "/" in program and not program.startswith("/"):
-        # A relative program belongs to the workspace, which is known only when it runs.
-        if workspace is None:
-            return program
-        program = str(workspace / program)
-    return Agent.on_path(program, env)
+def _is_relative(program: str) -> bool:
+    return "/" in program and not program.startswith("/")
 
 
 def json_events(document: object, read: ReadJson) -> list[AgentEvent]:

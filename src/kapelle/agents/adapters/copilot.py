@@ -6,17 +6,10 @@ import re
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.failures import known_type
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import FailureClass
 
-# The categories of its own schema that leave no doubt.
-_CLASSES = {
-    "authentication": FailureClass.AUTHENTICATION,
-    "authorization": FailureClass.AUTHENTICATION,
-    "quota": FailureClass.BILLING,
-    "rate_limit": FailureClass.RATE_LIMIT,
-    "context_limit": FailureClass.CONTEXT_OVERFLOW,
-}
 _INSTRUCTIONS = "kapelle.instructions.md"  # copilot looks for *.instructions.md
 _SERVERS = "copilot-mcp.json"
 _LOCAL = {"type": "local", "tools": ["*"]}
@@ -121,7 +114,10 @@ class CopilotAgent(Agent):
             case "session.warning":
                 return [AgentEvent("notice", data.text("message"))]
             case "session.error":
-                return [_error(data)]
+                # The category of its own schema leaves no doubt, where it is one.
+                text, status = data.text("message"), data.count("statusCode")
+                kind = known_type(data.text("errorType"), data.text("errorCode"))
+                return [error(text or "unknown error", status=status, type=kind)]
             case "result":
                 # The last line; what was answered is in the last message.
                 failed = {} if value.get("exitCode") == 0 else {"is_error": True}
@@ -142,15 +138,6 @@ def _refused(line: str) -> list[AgentEvent]:
     text = f"a request failed with status {status}" if status else "a request was not answered"
     name = "" if status else FailureClass.OVERLOADED
     return [error(text, name, "notice", status=status, retry_at=at)]
-
-
-def _error(data: Json) -> AgentEvent:
-    message, status = data.text("message"), data.count("statusCode")
-    name = _CLASSES.get(data.text("errorType"), "")
-    if status == 404 and message.startswith("Model "):
-        name = FailureClass.CAPABILITY
-    code = data.text("errorCode")
-    return error(message or "unknown error", name, status=status, type=code)
 
 
 def _span(attributes: Json) -> list[AgentEvent]:

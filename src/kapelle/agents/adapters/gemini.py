@@ -8,40 +8,22 @@ import stat
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
-from kapelle.agents.failures import classify
+from kapelle.agents.failures import classify, known_type
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
 
 _API_ERROR = re.compile(r"\[API Error: (\{.*\})\]", re.DOTALL)
 _CHOICES = frozenset({"pro", "flash", "flash-lite"})
-_CLASSES = {
-    "FatalTurnLimitedError": FailureClass.LIMIT,
-    "FatalAuthenticationError": FailureClass.AUTHENTICATION,
-}
-# What messages say beyond their status, such as 400 for a bad key.
-_BY_MESSAGE = (
-    (r"^Maximum session turns exceeded", FailureClass.LIMIT),
-    (r"API key (?:not valid|expired|not found)|API_KEY_INVALID", FailureClass.AUTHENTICATION),
-    (r"input token count\b[^a-z]*exceeds", FailureClass.CONTEXT_OVERFLOW),
-    (r"is not found for API version", FailureClass.CAPABILITY),
-    (r"\blimit: 0(?![\d.])|requires billing to be enabled", FailureClass.BILLING),
-    (r"may be a transient API issue", FailureClass.OVERLOADED),
-)
+_NO_QUOTA = re.compile(r"\blimit: 0(?![\d.])|requires billing to be enabled")
 # Gemini's own name for the strongest model that the user has access to. Its default, "auto", asks
 # another model first which one to take.
 _DEFAULT_MODEL = "pro"
 _SETTINGS = "gemini-settings.json"
-_EXITS = {
-    41: FailureClass.AUTHENTICATION,
-    42: FailureClass.SESSION_LOST,  # bad input; at the start that is the session
-    44: FailureClass.ENVIRONMENT,  # its sandbox
-    52: FailureClass.ENVIRONMENT,  # its settings
-}
 _NO_METHOD = (
     "Gemini knows no way to log in. With a base_url it needs"
     ' {"security": {"auth": {"selectedType": "gemini-api-key"}}} in ~/.gemini/settings.json.'
@@ -89,6 +71,13 @@ class GeminiAgent(Agent):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    last_words = ((r"Error resuming session: .*", FailureClass.SESSION_LOST),)
+    exits: ClassVar = {
+        41: FailureClass.AUTHENTICATION,
+        42: FailureClass.SESSION_LOST,  # bad input; without a word about it, that is the session
+        44: FailureClass.ENVIRONMENT,  # its sandbox
+        52: FailureClass.ENVIRONMENT,  # its settings
+    }
     # It cannot make new files through a client's file system.
     beside_acp = ("daemon",)
     url_variable = "GOOGLE_GEMINI_BASE_URL"
@@ -154,12 +143,14 @@ class GeminiAgent(Agent):
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
         if not verdict.success:
-            if found := _unable(summary, exit, tail):
-                return Verdict(False, found.evidence, failure=found)
-            return replace(verdict, failure=_refused(summary, exit, tail))
+            if "Invalid auth method selected" in tail and not summary.claimed:
+                no_method = Failure(FailureClass.AUTHENTICATION, _NO_METHOD)
+                return Verdict(False, _NO_METHOD, failure=no_method)
+            return replace(verdict, failure=verdict.failure or _refused(summary, exit, tail))
         if summary.error:
             return Verdict(False, summary.error.text, summary.result, "failure")
-        if not summary.result or not has_answer(tail):
+        # Where the next request would not fit any more it just ends, and calls that a success.
+        if not summary.result or not summary.answered:
             reason = "It ended without an answer, as it does when its context is full."
             full = Failure(FailureClass.CONTEXT_OVERFLOW, reason)
             return Verdict(False, reason, summary.result, "success", failure=full)
@@ -200,26 +191,15 @@ def _session(request: AgentRequest, home: str) -> tuple[list[str], str | None]:
     return ["--resume", session], glob.escape(first) if first else pattern
 
 
-def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
-    """Why it did not even begin, which only its exit code and standard error tell."""
-    kind = _EXITS.get(exit.code or 0)
-    if kind is None or summary.session_id:
-        return None
-    if "Invalid auth method selected" in tail:
-        return Failure(kind, _NO_METHOD)
-    errors = [line for line in tail.splitlines() if line.startswith("Error ")]
-    return Failure(kind, errors[-1] if errors else GeminiAgent.exit_sentence(exit, tail))
-
-
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     """What the exit code says of the error that ended it."""
     cause = summary.error
-    if cause is None or cause.name or exit.kind != "exited":
+    if cause is None or exit.kind != "exited":
         return None
     name, status = "", _STATUSES.get(exit.code or 0)
     if exit.code == 1 and "ModelNotFoundError" in tail:
         name = FailureClass.CAPABILITY
-    elif status == 429:
+    elif status == 429 and not _NO_QUOTA.search(cause.text):
         # That a quota is exceeded its provider says of any limit, the one per minute included.
         name = FailureClass.RATE_LIMIT
     if not name and not status:
@@ -228,25 +208,11 @@ def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     return classify(replace(summary, error=cause), exit, tail)
 
 
-def has_answer(output: str) -> bool:
-    """Whether its result follows an answer of the model, as far as the output tells.
-
-    Where the next request would not fit any more it just ends, and calls that a success.
-    """
-    ended = False
-    for line in reversed(output.splitlines()):
-        value = json_object(line)
-        if ended and "type" in value:
-            return value["type"] not in ("tool_use", "tool_result") and value.get("role") != "user"
-        ended = ended or value.get("type") == "result"
-    return True
-
-
 def _problem(value: Json) -> AgentEvent:
     """A message amid the work; some end it, and a result of success follows all the same."""
     message = value.text("message")
     ends = value.get("severity") == "error" or message.startswith("Loop detected")
-    return AgentEvent("error" if ends else "notice", message, _class_of(message))
+    return AgentEvent("error" if ends else "notice", message)
 
 
 def _result(value: Json) -> list[AgentEvent]:
@@ -263,13 +229,7 @@ def _error(kind: str, message: str) -> AgentEvent:
     found = _API_ERROR.match(message)
     answer = json_object(found[1] if found else "").mapping("error")
     text, status = answer.text("message") or message, answer.count("code")
-    name = _CLASSES.get(kind) or _class_of(message)
-    return error(text, name, status=status, type=answer.text("status") or kind)
-
-
-def _class_of(message: str) -> str:
-    fitting = (name for pattern, name in _BY_MESSAGE if re.search(pattern, message, re.IGNORECASE))
-    return next(fitting, "")
+    return error(text, status=status, type=known_type(kind, answer.text("status") or kind))
 
 
 def _usage(stats: Json) -> list[AgentEvent]:
@@ -310,7 +270,11 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
         # Otherwise every @word of a prompt is searched for in the whole workspace.
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
         **request.mcp_config(
-            {"trust": True}, {"type": "http", "trust": True}, "url", _literal, _twice_literal
+            {"trust": True},
+            {"type": "http", "trust": True},
+            literal=_literal,
+            # These are expanded again when the server is started.
+            secret=lambda text: _literal(text, "\\$"),
         ),
     }
     if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
@@ -338,11 +302,6 @@ def are_read_in(directory: Path) -> bool:
     return os.geteuid() == 0 and all(not (at.st_uid or at.st_mode & writable) for at in found)
 
 
-def _literal(text: str) -> str:
+def _literal(text: str, dollar: str = "$") -> str:
     """Text in which Gemini finds no variable to replace: every $ is one's default value."""
-    return text.replace("$", "${KAPELLE_NOT_SET:-$}")
-
-
-def _twice_literal(text: str) -> str:
-    """The same for values that are expanded again when the server is started."""
-    return text.replace("$", "${KAPELLE_NOT_SET:-\\$}")
+    return text.replace("$", f"${{KAPELLE_NOT_SET:-{dollar}}}")

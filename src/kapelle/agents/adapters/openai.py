@@ -1,6 +1,7 @@
 """A bare model, without tools: any OpenAI-compatible chat endpoint, such as Ollama or vLLM."""
 
 import sys
+from dataclasses import replace
 from typing import ClassVar
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
@@ -17,7 +18,6 @@ class PlainModel(Agent):
     program = sys.executable
     package = "pip install kapelle"
     bridge: ClassVar[str]  # the module
-    keys: ClassVar[tuple[str, ...]]  # the variables that may hold one
     capabilities = Capabilities(model=True, system_prompt=True, usage=True, read_only=True)
     restraint = None  # it only answers
 
@@ -25,7 +25,7 @@ class PlainModel(Agent):
         super().__init__(name, settings)
         # A server of one's own usually wants no key.
         own = settings.base_url or settings.env.get(self.url_variable or "")
-        self.access = Access(self.keys, needed=not own)
+        self.access = replace(self.access, needed=not own)
 
     def installed(self) -> str | None:
         return sys.executable
@@ -47,7 +47,7 @@ class PlainModel(Agent):
 
 
 class OpenaiAgent(PlainModel):
-    bridge = "kapelle.agents.bridges.openai"
-    keys = ("OPENAI_API_KEY",)
+    bridge = "kapelle.agents.bridges.chat"
+    access = Access(("OPENAI_API_KEY",))
     url_variable = "OPENAI_BASE_URL"
     passes = ("OPENAI_API_KEY", "OPENAI_BASE_URL")

@@ -10,17 +10,13 @@ from typing import Any
 from kapelle.agents import bridges
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
-from kapelle.agents.failures import failure_of, place_behind
+from kapelle.agents.failures import failure_of, known_type, place_behind
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 
-_CLASSES = {
-    "ProviderAuthError": FailureClass.AUTHENTICATION,
-    "ProviderModelNotFoundError": FailureClass.CAPABILITY,
-    "ContextOverflowError": FailureClass.CONTEXT_OVERFLOW,
-}
+_OVERFLOW = "ContextOverflowError"
 _KEY = "OPENCODE_API_KEY"
 _PROVIDER = "kapelle"  # what opencode calls the server at settings.base_url
 _INSTRUCTIONS = "opencode-instructions.md"
@@ -131,7 +127,7 @@ class OpencodeAgent(Agent):
             how = f"with {last}" if last else "in the middle of a step"
             return Verdict(False, f"opencode ended {how}, without an answer.")
         # It exits with 1 after a full context, too, which it compacted to go on.
-        overflowed = summary.error and summary.error.name == FailureClass.CONTEXT_OVERFLOW
+        overflowed = summary.error and summary.error.data.get("type") == _OVERFLOW
         if overflowed and exit.code == 1 and last == "stop" and summary.claimed == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
@@ -264,6 +260,5 @@ def _error(value: Json) -> AgentEvent:
     written = value.count("timestamp") / 1000
     now = datetime.fromtimestamp(written, UTC) if 0 < written < 1e11 else None
     at = retry_at({key: headers.text(key) for key in headers}, status, now)
-    kind = body.text("code") or body.text("type")
-    text = message or "unknown error"
-    return error(text, _CLASSES.get(name, ""), status=status, type=kind, retry_at=at)
+    kind = known_type(name, body.text("code") or body.text("type"))
+    return error(message or "unknown error", status=status, type=kind, retry_at=at)

@@ -1,12 +1,12 @@
 """Qwen Code: `qwen -o stream-json`, with the prompt by stdin."""
 
 import json
+from typing import ClassVar
 
 from kapelle.agents.adapters.claude import parse_stream
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
-from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.task import Exit
+from kapelle.domain.failures import FailureClass
 
 _MCP = "qwen-mcp.json"
 _SETTINGS = "qwen-defaults.json"
@@ -23,7 +23,6 @@ _DEFAULTS = {
 }
 # Without alwaysLoadTools the model has to search for the tools before it sees them.
 _MCP_FIELDS = {"trust": True, "alwaysLoadTools": True}
-_LIMITS = {53: "its limit of turns", 55: "a limit of its own settings"}
 
 
 class QwenAgent(Agent):
@@ -62,6 +61,7 @@ class QwenAgent(Agent):
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
     # As Gemini, of which it is a fork, it cannot make new files through a client's file system.
     beside_acp = ("daemon",)
+    exits: ClassVar = {53: FailureClass.LIMIT, 55: FailureClass.LIMIT}
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
 
     def over_acp(self, request: AgentRequest) -> Command:
@@ -107,13 +107,6 @@ class QwenAgent(Agent):
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
         return _from_session_file(event) if "sessionId" in event else parse_stream(event)
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        limit = _LIMITS.get(exit.code or 0)
-        if limit and not summary.claimed:
-            reason = f"It reached {limit}."
-            return Verdict(False, reason, failure=Failure(FailureClass.LIMIT, reason))
-        return super().judge(summary, exit, tail)
 
 
 def _from_session_file(event: Json) -> list[AgentEvent]:

@@ -41,21 +41,6 @@ _LONGEST = 4000
 _CHUNK, _LOOK_S = 1 << 16, 0.5
 _HEADING = re.compile(r"(TO LLM|LLM RESPONSE) \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _ERROR = re.compile(r"litellm\.(?:exceptions\.)?(\w+): ")
-_STATUSES = {
-    "AuthenticationError": 401,
-    "PermissionDeniedError": 403,
-    "NotFoundError": 404,
-    "Timeout": 408,
-    "RateLimitError": 429,
-    "InternalServerError": 500,
-    "BadGatewayError": 502,
-    "ServiceUnavailableError": 503,
-}
-_CLASSES = {"APIConnectionError": "environment", "ContextWindowExceededError": "context_overflow"}
-_SENTENCES = {
-    "LLM Provider NOT provided": "capability",
-    "Insufficient credits with the API provider": "billing",
-}
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -229,7 +214,10 @@ class Report:
         return "\n".join(words).strip()[-_LONGEST:]
 
     def _emit_described(self, kind: str, text: str) -> None:
-        self._emit(kind, text, *_described(text))
+        found = _ERROR.match(text)
+        # RateLimitError becomes rate_limit_error, as providers write it.
+        data = {"type": _HUMP.sub("_", found[1]).lower()} if found else {}
+        self._emit(kind, text, data=data)
 
     def _read_events(self, is_over: bool = False) -> None:
         # Its analytics, which it sends to nobody.
@@ -307,18 +295,6 @@ class Answers:
         answer = "\n".join(self._lines or ())
         self._lines = None
         return answer
-
-
-def _described(text: str) -> tuple[str, dict[str, object]]:
-    """The failure class as far as it is certain, and the fields of an error event."""
-    found = _ERROR.match(text)
-    if not found:
-        return "", {}
-    special = [name for sentence, name in _SENTENCES.items() if sentence in text]
-    status = {"status": _STATUSES[found[1]]} if found[1] in _STATUSES else {}
-    # RateLimitError becomes rate_limit_error, as providers write it.
-    data = {"type": _HUMP.sub("_", found[1]).lower(), **status}
-    return special[-1] if special else _CLASSES.get(found[1], ""), data
 
 
 def _count(figure: str | None) -> int:

@@ -6,7 +6,6 @@ ANTHROPIC_AUTH_TOKEN.
 
 import os
 import sys
-from argparse import Namespace
 from typing import Any, ClassVar
 
 from kapelle.agents.bridges.base import Failed, emit
@@ -26,10 +25,8 @@ class AnthropicChat(Chat):
         "model_context_window_exceeded": "The answer was cut off where the context window ended.",
     }
 
-    def __init__(self, arguments: Namespace) -> None:
-        super().__init__(arguments)
-        self._id = ""
-        self._usage = Json()
+    optional = ""
+    _id = ""
 
     def target(self) -> tuple[str, dict[str, str]]:
         url = address("ANTHROPIC_BASE_URL", _HOME, "/v1/messages")
@@ -62,10 +59,13 @@ class AnthropicChat(Chat):
             case "message_stop":
                 self.complete = True
 
+    def end(self) -> None:
+        """It has told all there is."""
+
     def _count(self, usage: Json) -> None:
         """Print the usage so far: the counters grow, and one that is left out stays."""
-        self._usage |= {name: number for name, number in usage.items() if number is not None}
-        count = self._usage.count
+        self.usage |= {name: number for name, number in usage.items() if number is not None}
+        count = self.usage.count
         cached = count("cache_read_input_tokens")
         sent = count("input_tokens") + count("cache_creation_input_tokens") + cached
         tokens = {"input_tokens": sent, "output_tokens": count("output_tokens")}

@@ -1,13 +1,14 @@
-"""One question to a model without tools, whoever provides it: arguments, request, answer, errors.
+"""Asks a model without tools one question and prints event lines: any OpenAI-compatible endpoint.
 
-Answers are read field by field, so that any server that speaks a protocol serves.
+The prompt comes by stdin, OPENAI_BASE_URL and OPENAI_API_KEY by the environment. Answers are read
+field by field, so that any server that speaks the protocol serves. What another protocol says
+differently is up to the class that extends Chat.
 """
 
 import argparse
 import json
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -16,12 +17,11 @@ from urllib.parse import urlsplit
 import httpx2
 
 from kapelle.agents.bridges.base import Failed, emit, is_address
-from kapelle.agents.events import Json, mapping_of
+from kapelle.agents.events import Json, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
 _CONNECTING_S = 30.0
-# What llama.cpp calls a prompt that is too long, and Anthropic a model that it does not know.
-_NAMES = {"exceed_context_size_error": "context_overflow", "not_found_error": "capability"}
+_HOME = "https://api.openai.com/v1"
 _QUOTE = 300
 
 
@@ -32,19 +32,12 @@ class Arguments(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False)
         self.add_argument("--model", required=True)
         self.add_argument("--system-file", type=Path)
-        self.add_argument("--timeout", type=_seconds, default=600.0)
+        self.add_argument("--timeout", type=float, default=600.0)
 
     def error(self, message: str) -> NoReturn:
         text = f"The arguments, extra_args among them, do not fit: {message}"
         emit("error", text, "environment")
         sys.exit(2)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise ValueError(text)
-    return value
 
 
 def address(variable: str, home: str, path: str) -> str:
@@ -110,9 +103,9 @@ def refusal(
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
     kind = fields.text("code") or fields.text("type") or fields.text("status")
-    name = _NAMES.get(kind, "")
-    if status == 404 and not name:
-        name = "capability" if "model" in f"{kind} {message}".lower() else "environment"
+    # Anthropic says only this of a model that it does not know.
+    of_model = kind == "not_found_error" or "model" in f"{kind} {message}".lower()
+    name = ("capability" if of_model else "environment") if status == 404 else ""
     text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
     at = retry_at(headers or {}, status or 0)
     return Failed(text, name, status=status, type=kind or None, retry_at=at)
@@ -128,38 +121,71 @@ def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
     return refusal(value, status, headers)
 
 
-class Chat(ABC):
+class Chat:
     """One question and its answer, which is passed on in whole lines, and as a result when it is
-    complete; what a provider's protocol says differently is up to the class that extends this."""
+    complete. Pieces of an answer may repeat or leave out anything."""
 
     # For which reasons there is no answer, or less of it.
-    refusals: ClassVar[Mapping[str, str]]
-    cut_off: ClassVar[Mapping[str, str]]
+    refusals: ClassVar[Mapping[str, str]] = {
+        "content_filter": "The provider's content filter stopped the answer."
+    }
+    cut_off: ClassVar[Mapping[str, str]] = {
+        "length": "The answer was cut off at the limit of its length."
+    }
     # A field of the question that some servers do not take.
-    optional = ""
+    optional = "stream_options"
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self._texts: list[str] = []
         self._line: list[str] = []
+        self._model = ""
+        self.usage = Json()
         self.complete = False
         self.reason = ""  # why it ended, in the provider's own word
         self.refused = ""  # what the model says instead of an answer
 
-    @abstractmethod
     def target(self) -> tuple[str, dict[str, str]]:
         """Where it is asked, and the header with the key."""
+        url, key = address("OPENAI_BASE_URL", _HOME, "/chat/completions"), key_in("OPENAI_API_KEY")
+        return url, {"Authorization": f"Bearer {key}"} if key else {}
 
-    @abstractmethod
     def body(self, prompt: str, system: str) -> dict[str, Any]:
         """The question in the provider's words."""
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        asked = {"model": self.arguments.model, "messages": messages, "stream": True}
+        return {**asked, "stream_options": {"include_usage": True}}
 
-    @abstractmethod
     def take(self, piece: Json) -> None:
         """Take one event of the stream."""
+        model = piece.text("model")
+        if model and not self._model:
+            self._model = model
+            emit("model", model)
+        self.usage = piece.mapping("usage") or self.usage
+        for choice in piece.mappings("choices")[:1]:
+            message = choice.mapping("delta") or choice.mapping("message")
+            content = message.get("content")
+            # It may be a list of parts, some of them thoughts.
+            parts = content if isinstance(content, list) else [{"text": text_of(content)}]
+            self.add("".join(mapping_of(part).text("text") for part in parts))
+            self.refused += message.text("refusal")
+            self.reason = choice.text("finish_reason") or self.reason
 
-    def end(self) -> None:  # noqa: B027 (not every provider has something to tell)
+    def end(self) -> None:
         """Tell what is only known at the end, be it good or bad."""
+        used = self.usage
+        if not used and not self.complete and not self.reason:
+            return
+        cached = used.at("prompt_tokens_details", "cached_tokens")
+        counts = {
+            "input_tokens": used.get("prompt_tokens"),
+            "output_tokens": used.get("completion_tokens"),
+            "cached_tokens": cached or used.get("prompt_cache_hit_tokens"),
+            "turns": 1,
+        }
+        emit("usage", data={key: number for key, number in counts.items() if number})
 
     @classmethod
     def main(cls, parser: Arguments) -> int:
@@ -262,3 +288,7 @@ class Chat(ABC):
             refused = f"The model refused: {self.refused}" if self.refused else ""
             raise Failed(why_empty or refused or "The model gave an empty answer.", "task")
         emit("result", whole)
+
+
+if __name__ == "__main__":
+    sys.exit(Chat.main(Arguments()))

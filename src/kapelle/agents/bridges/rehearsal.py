@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Step = dict[str, Any]
+    Number = float
+    Table = dict[str, Any]
 
 _CHUNK = 1 << 20
 
@@ -25,27 +26,20 @@ class PlaybookError(Exception):
     """The playbook cannot be followed as it is written."""
 
 
-class Ended(Exception):
-    """The part is over."""
-
-    @property
-    def code(self) -> int:
-        return int(self.args[0])
-
-
 class Script:
-    """Executes steps in a workspace; each step is the method of its name."""
+    """Executes steps in a workspace: play_say is the step say, and its parameters are what a
+    playbook may write there, of the types in TYPES. SystemExit ends the part."""
 
     def __init__(self, workspace: str) -> None:
         self.workspace = os.path.realpath(workspace)
         self.line_is_open = False
 
-    def execute(self, steps: list[Step]) -> None:
+    def execute(self, steps: list[Table]) -> None:
         for number, step in enumerate(steps, 1):
-            getattr(self, f"_{action_of(step, f'step {number}')}")(step)
+            STEPS[action_of(step, f"step {number}")](self, **step)
         self.emit("result", "The part was played to its end.", data={"is_error": False})
 
-    def emit(self, kind: str, text: str = "", name: str = "", data: Step | None = None) -> None:
+    def emit(self, kind: str, text: str = "", name: str = "", data: Table | None = None) -> None:
         event = {"kind": kind, "text": text, "name": name, "data": data}
         line = dumps({key: value for key, value in event.items() if value})
         # An event must start a line of its own to be seen.
@@ -67,26 +61,29 @@ class Script:
         self.emit("error", message, "failed")
         self.emit("result", message, data={"is_error": True})
 
-    def _say(self, step: Step) -> None:
-        self.emit("text", step["say"])
-
-    def _print(self, step: Step) -> None:
-        self.raw(step["print"].encode())
-
-    def _stderr(self, step: Step) -> None:
-        write_all(2, step["stderr"].encode() + b"\n")
-
-    def _write(self, step: Step) -> None:
-        action, mode = ("write", "w") if "write" in step else ("append", "a")
-        path = self.path(step[action])
+    def put(self, relative: str, content: str, mode: str) -> None:
+        path = self.path(relative)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, mode, encoding="utf-8", newline="") as file:
-            file.write(step.get("content", ""))
+            file.write(content)
 
-    _append = _write
+    def play_say(self, say: str) -> None:
+        self.emit("text", say)
 
-    def _delete(self, step: Step) -> None:
-        path = self.path(step["delete"])
+    def play_print(self, print: str) -> None:
+        self.raw(print.encode())
+
+    def play_stderr(self, stderr: str) -> None:
+        write_all(2, stderr.encode() + b"\n")
+
+    def play_write(self, write: str, content: str = "") -> None:
+        self.put(write, content, "w")
+
+    def play_append(self, append: str, content: str = "") -> None:
+        self.put(append, content, "a")
+
+    def play_delete(self, delete: str) -> None:
+        path = self.path(delete)
         if os.path.isdir(path):
             import shutil
 
@@ -94,125 +91,113 @@ class Script:
         else:
             os.unlink(path)
 
-    def _run(self, step: Step) -> None:
+    def play_run(self, run: str, ok_codes: list[int] | None = None) -> None:
         import subprocess
 
-        done = subprocess.run(
-            ["/bin/sh", "-c", step["run"]], cwd=self.workspace, stdin=subprocess.DEVNULL
-        )
+        command = ["/bin/sh", "-c", run]
+        done = subprocess.run(command, cwd=self.workspace, stdin=subprocess.DEVNULL)
         self.line_is_open = True
-        if done.returncode not in step.get("ok_codes", [0]):
-            self.report_failure(f"the command {step['run']!r} ended with code {done.returncode}")
-            raise Ended(1)
+        if done.returncode not in (ok_codes or [0]):
+            self.report_failure(f"the command {run!r} ended with code {done.returncode}")
+            sys.exit(1)
 
-    def _sleep(self, step: Step) -> None:
-        time.sleep(step["sleep"])
+    def play_sleep(self, sleep: Number) -> None:
+        time.sleep(sleep)
 
-    def _usage(self, step: Step) -> None:
+    def play_usage(self, usage: Table) -> None:
         names = {kind: f"{kind}_tokens" for kind in ("input", "output", "cached")}
         names |= {"turns": "turns", "cost": "cost_usd"}
-        unknown = sorted(set(step["usage"]) - set(names))
+        unknown = sorted(set(usage) - set(names))
         if unknown:
             raise PlaybookError(f"usage has {', '.join(names)}, but not {unknown[0]}")
-        self.emit("usage", data={names[key]: value for key, value in step["usage"].items()})
+        self.emit("usage", data={names[key]: value for key, value in usage.items()})
 
-    def _tool(self, step: Step) -> None:
-        self.emit("tool_call", name=step["tool"], data=step.get("input"))
-        if "result" in step:
-            self.emit("tool_result", step["result"], step["tool"])
+    def play_tool(self, tool: str, input: Table | None = None, result: str | None = None) -> None:
+        self.emit("tool_call", name=tool, data=input)
+        if result is not None:
+            self.emit("tool_result", result, tool)
 
-    def _session(self, step: Step) -> None:
-        self.emit("session", step["session"])
+    def play_session(self, session: str) -> None:
+        self.emit("session", session)
 
-    def _ask(self, step: Step) -> None:
-        self.emit("question", step["ask"])
-        raise Ended(0)
+    def play_ask(self, ask: str) -> None:
+        self.emit("question", ask)
+        sys.exit(0)
 
-    def _rate_limit(self, step: Step) -> None:
-        at = time.gmtime(time.time() + step["rate_limit"].get("reset_in_s", 60))
+    def play_rate_limit(self, rate_limit: Table) -> None:
+        at = time.gmtime(time.time() + rate_limit.get("reset_in_s", 60))
         retry_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", at)
         message = f"The rate limit is reached until {retry_at}."
         self.emit("error", message, "rate_limit", {"retry_at": retry_at})
-        raise Ended(1)
+        sys.exit(1)
 
-    def _fail(self, step: Step) -> None:
-        self.report_failure(step["fail"])
-        raise Ended(step.get("code", 1))
+    def play_fail(self, fail: str, code: int = 1) -> None:
+        self.report_failure(fail)
+        sys.exit(code)
 
-    def _exit(self, step: Step) -> None:
-        raise Ended(step["exit"])
+    def play_exit(self, exit: int) -> None:
+        sys.exit(exit)
 
-    def _crash(self, step: Step) -> None:
+    def play_crash(self, crash: str) -> None:
         import signal
 
-        name = step["crash"].upper().removeprefix("SIG")
+        name = crash.upper().removeprefix("SIG")
         number = getattr(signal, f"SIG{name}", None)
         if number is None:
-            raise PlaybookError(f"there is no signal {step['crash']!r}; one is KILL")
+            raise PlaybookError(f"there is no signal {crash!r}; one is KILL")
         if name not in {"KILL", "STOP"}:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def _hang(self, step: Step) -> None:
+    def play_hang(self, hang: bool, stubborn: bool = False) -> None:
         import signal
 
-        if step.get("stubborn"):
+        if stubborn:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        while step["hang"]:
+        while hang:
             signal.pause()
 
-    def _spawn(self, step: Step) -> None:
+    def play_spawn(self, spawn: str, detached: bool = False, output: bool = False) -> None:
         import subprocess
 
-        output = None if step.get("output") else subprocess.DEVNULL
+        where = None if output else subprocess.DEVNULL
         subprocess.Popen(
-            ["/bin/sh", "-c", step["spawn"]],
+            ["/bin/sh", "-c", spawn],
             cwd=self.workspace,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=step.get("detached", False),
+            stdout=where,
+            stderr=where,
+            start_new_session=detached,
         )
 
-    def _flood(self, step: Step) -> None:
-        total, length = step["flood"], step.get("line", 80)
+    def play_flood(self, flood: int, line: int = 80) -> None:
         letters = b"abcdefghijklmnopqrstuvwxyz012345" * (_CHUNK // 32)
-        for offset in range(0, total, _CHUNK):
-            chunk = bytearray(letters[: min(_CHUNK, total - offset)])
-            ends = range(length - 1 - offset % length, len(chunk), length)
-            chunk[ends.start :: length] = b"\n" * len(ends)
-            if offset + len(chunk) == total:
+        for offset in range(0, flood, _CHUNK):
+            chunk = bytearray(letters[: min(_CHUNK, flood - offset)])
+            ends = range(line - 1 - offset % line, len(chunk), line)
+            chunk[ends.start :: line] = b"\n" * len(ends)
+            if offset + len(chunk) == flood:
                 chunk[-1:] = b"\n"
             self.raw(bytes(chunk))
 
-    def _result(self, step: Step) -> None:
-        self.emit("result", step["result"], data={"is_error": False})
-        raise Ended(0)
+    def play_result(self, result: str) -> None:
+        self.emit("result", result, data={"is_error": False})
+        sys.exit(0)
 
 
-# For each step: the type of its value, and the type of each option.
-STEPS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "say": (str, {}),
-    "print": (str, {}),
-    "stderr": (str, {}),
-    "write": (str, {"content": str}),
-    "append": (str, {"content": str}),
-    "delete": (str, {}),
-    "run": (str, {"ok_codes": list}),
-    "sleep": ((int, float), {}),
-    "usage": (dict, {}),
-    "tool": (str, {"input": dict, "result": str}),
-    "session": (str, {}),
-    "ask": (str, {}),
-    "rate_limit": (dict, {}),
-    "fail": (str, {"code": int}),
-    "exit": (int, {}),
-    "crash": (str, {}),
-    "hang": (bool, {"stubborn": bool}),
-    "spawn": (str, {"detached": bool, "output": bool}),
-    "flood": (int, {"line": int}),
-    "result": (str, {}),
+STEPS = {
+    name.removeprefix("play_"): method
+    for name, method in vars(Script).items()
+    if name.startswith("play_")
+}
+TYPES = {
+    "str": str,
+    "int": int,
+    "Number": (int, float),
+    "bool": bool,
+    "list[int]": list,
+    "Table": dict,
 }
 
 
@@ -234,18 +219,18 @@ def action_of(step: Any, where: str) -> str:
         word = next(iter(step))
         near = [f", did you mean {name!r}?" for name in difflib.get_close_matches(word, STEPS, 1)]
         raise PlaybookError(f"{where} has no known action: {word!r} is none{''.join(near)}")
-    kind, options = STEPS[action]
+    kinds = {key: kind.split(" ")[0] for key, kind in STEPS[action].__annotations__.items()}
     for key, value in step.items():
-        wanted = kind if key == action else options.get(key)
+        wanted: Any = TYPES.get(kinds.get(key, ""))
         if wanted is None:
-            known = ", ".join(options) or "none"
+            known = ", ".join(kinds.keys() - {action, "return"}) or "none"
             raise PlaybookError(f"{where} ({action}) has no option {key!r}; it has: {known}")
         if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
             raise PlaybookError(f"{where} ({action}): {key} = {value!r} has the wrong type")
     return action
 
 
-def parse_rules(text: str, source: str) -> list[dict[str, Any]]:
+def parse_rules(text: str, source: str) -> list[Table]:
     """The rules of a playbook, all checked before any is played."""
     import tomllib
 
@@ -278,7 +263,7 @@ def check_rule(rule: Any, where: str) -> None:
         action_of(step, f"step {number} of {where}")
 
 
-def attempts_of(rule: dict[str, Any]) -> list[Any]:
+def attempts_of(rule: Table) -> list[Any]:
     value = rule.get("attempt", [])
     return value if isinstance(value, list) else [value]
 
@@ -307,7 +292,7 @@ def find_rules(prompt: str, checkout: str, playbook: str | None) -> tuple[list[A
     return [{"do": steps}], prompt, "the built-in part"
 
 
-def choose(rules: list[Any], text: str, attempt: int, source: str) -> dict[str, Any]:
+def choose(rules: list[Any], text: str, attempt: int, source: str) -> Table:
     """The first rule that fits; raises PlaybookError when none does."""
     for number, rule in enumerate(rules, 1):
         attempts = attempts_of(rule)
@@ -338,8 +323,6 @@ def main(arguments: list[str]) -> int:
         rules, text, source = find_rules(prompt, checkout, given.get("--playbook"))
         rule = choose(rules, text, int(given.get("--attempt", "1")), source)
         script.execute(rule.get("do", []))
-    except Ended as end:
-        return end.code
     except BrokenPipeError:
         return 1  # nobody reads the output any more
     except Exception as error:

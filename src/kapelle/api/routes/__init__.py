@@ -1,12 +1,14 @@
-"""The routes, most of them a use case each: a row says its method, path, who may call it and which.
+"""The routes, most of them a use case each: a row says its method, path, who may call it and which,
+and under which name it is a tool of MCP.
 
 What a route takes, gives and says of itself is the signature and the docstring of its use case; the
 others, which stream or set cookies, stand in the modules beside this one.
 """
 
+from typing import Any
+
 from kapelle.api.router import Row
-from kapelle.api.routes import daemon, output
-from kapelle.api.routes.output import BYTES, PICTURE
+from kapelle.api.routes import daemon
 from kapelle.api.routes.terminals import terminal
 from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
 from kapelle.api.sse import STREAM
@@ -28,10 +30,28 @@ from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
-from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 
 _NOTHING = {"description": "Successful Response"}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_BYTES: dict[str, Any] = {
+    "description": "The bytes from offset on, at most limit of them; none at the end",
+    "content": {"application/octet-stream": _BINARY},
+    "headers": {
+        "X-Next-Offset": {
+            "description": "Where the next bytes begin",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 0},
+        },
+        "X-Complete": {
+            "description": "Whether these were the last bytes that there will ever be",
+            "required": True,
+            "schema": {"type": "string", "enum": ["true", "false"]},
+        },
+    },
+}
+_PICTURE = {"description": "The picture as the agent saved it", "content": {"image/*": _BINARY}}
+_SCHEDULE = "/schedules/{schedule_id}"
 
 
 def _changes(kind: str) -> tuple[Row, ...]:
@@ -39,27 +59,29 @@ def _changes(kind: str) -> tuple[Row, ...]:
     path, fixed = f"/{kind}s/{{{kind}_id}}", {"kind": kind}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
-        Row("GET", f"{path}/diff", own_or_below, Work.diff, fixed=fixed),
+        Row("GET", f"{path}/diff", own_or_below, Work.diff, fixed=fixed, tool=f"{kind}_diff"),
         Row("GET", f"{path}/patch", own_or_below, Work.patch, told=patch, fixed=fixed),
-        Row("POST", f"{path}/merge", below_only, Work.merge, fixed=fixed),
-        Row("POST", f"{path}/pr", owner_only, Work.open_pull_request, fixed=fixed),
-        Row("GET", f"{path}/pr", owner_only, Work.pull_request, fixed=fixed),
+        Row("POST", f"{path}/merge", below_only, Work.merge, fixed=fixed, tool=f"{kind}_merge"),
+        Row(
+            "POST", f"{path}/pr", owner_only, Work.open_pull_request, tool=f"{kind}_pr", fixed=fixed
+        ),
+        Row("GET", f"{path}/pr", owner_only, Work.pull_request, fixed=fixed, tool=f"{kind}_pr_get"),
         Row("GET", f"{path}/merge", owner_only, Work.preview_merge, fixed=fixed),
         Row("DELETE", f"{path}/merge", owner_only, Work.give_up_merge, fixed=fixed),
-    )
+    )  # fmt: skip
 
 
 # By their tags, which are the beginnings of the operations' ids.
 ROUTES: dict[str, tuple[Row, ...]] = {
     "tasks": (
-        Row("POST", "/tasks", attempt_too, Tasks.submit, status=201),
-        Row("GET", "/tasks", attempt_too, Tasks.page),
-        Row("GET", "/tasks/{task_id}", own_or_below, Tasks.get),
+        Row("POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create"),
+        Row("GET", "/tasks", attempt_too, Tasks.page, tool="task_list"),
+        Row("GET", "/tasks/{task_id}", own_or_below, Tasks.get, tool="task_get"),
         Row("GET", "/tasks/{task_id}/wait", own_or_below, Tasks.wait),
-        Row("POST", "/tasks/{task_id}/cancel", below_only, Tasks.cancel),
-        Row("POST", "/tasks/{task_id}/retry", below_only, Tasks.retry),
-        Row("POST", "/tasks/{task_id}/resume", below_only, Tasks.resume),
-        Row("POST", "/tasks/{task_id}/say", below_only, Tasks.say),
+        Row("POST", "/tasks/{task_id}/cancel", below_only, Tasks.cancel, tool="task_cancel"),
+        Row("POST", "/tasks/{task_id}/retry", below_only, Tasks.retry, tool="task_retry"),
+        Row("POST", "/tasks/{task_id}/resume", below_only, Tasks.resume, tool="task_resume"),
+        Row("POST", "/tasks/{task_id}/say", below_only, Tasks.say, tool="task_say"),
         Row("POST", "/tasks/{task_id}/check", owner_only, Tasks.check),
         Row("POST", "/tasks/{task_id}/requeue", owner_only, Tasks.requeue),
         Row("POST", "/tasks/{task_id}/archive", owner_only, Work.archive_task, "archive"),
@@ -67,14 +89,14 @@ ROUTES: dict[str, tuple[Row, ...]] = {
     ),
     "changes": _changes("task"),
     "runs": (
-        Row("POST", "/runs", attempt_too, Runs.start, status=201),
-        Row("GET", "/runs", attempt_too, Runs.page),
-        Row("GET", "/runs/{run_id}", own_or_below, Runs.get),
-        Row("GET", "/runs/{run_id}/steps", own_or_below, Runs.steps),
+        Row("POST", "/runs", attempt_too, Runs.start, status=201, tool="run_start"),
+        Row("GET", "/runs", attempt_too, Runs.page, tool="run_list"),
+        Row("GET", "/runs/{run_id}", own_or_below, Runs.get, tool="run_get"),
+        Row("GET", "/runs/{run_id}/steps", own_or_below, Runs.steps, tool="run_steps"),
         Row("GET", "/runs/{run_id}/wait", own_or_below, Runs.wait),
-        Row("POST", "/runs/{run_id}/pause", below_only, Runs.pause),
-        Row("POST", "/runs/{run_id}/resume", below_only, Runs.resume),
-        Row("POST", "/runs/{run_id}/cancel", below_only, Runs.cancel),
+        Row("POST", "/runs/{run_id}/pause", below_only, Runs.pause, tool="run_pause"),
+        Row("POST", "/runs/{run_id}/resume", below_only, Runs.resume, tool="run_resume"),
+        Row("POST", "/runs/{run_id}/cancel", below_only, Runs.cancel, tool="run_cancel"),
         Row("POST", "/runs/{run_id}/archive", owner_only, Work.archive_run, "archive"),
         Row("POST", "/runs/{run_id}/answer", owner_only, Runs.answer),
         Row("POST", "/runs/{run_id}/follow_up", owner_only, Runs.follow_up, status=201),
@@ -84,48 +106,48 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("GET", "/work", owner_only, Work.page),
         Row("GET", "/work/{work_id}", own_or_below, Work.get),
         Row("POST", "/work/{work_id}/mark", owner_only, Work.mark),
-        Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several"),
+        Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several", tool="wait"),
     ),
-    "patterns": (Row("GET", "/patterns", attempt_too, Runs.patterns),),
+    "patterns": (Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),),
     "schedules": (
-        Row("POST", "/schedules", owner_only, Schedules.create, status=201),
-        Row("GET", "/schedules", owner_only, Schedules.page),
-        Row("GET", "/schedules/{schedule_id}", owner_only, Schedules.get),
-        Row("GET", "/schedules/{schedule_id}/firings", owner_only, Schedules.history, "firings"),
-        Row("POST", "/schedules/{schedule_id}/pause", owner_only, Schedules.pause),
-        Row("POST", "/schedules/{schedule_id}/resume", owner_only, Schedules.resume),
-        Row("POST", "/schedules/{schedule_id}/cancel", owner_only, Schedules.cancel),
-        Row("POST", "/schedules/{schedule_id}/run", owner_only, Schedules.run_now, "run"),
+        Row("POST", "/schedules", owner_only, Schedules.create, status=201, tool="schedule_create"),
+        Row("GET", "/schedules", owner_only, Schedules.page, tool="schedule_list"),
+        Row("GET", _SCHEDULE, owner_only, Schedules.get, tool="schedule_get"),
+        Row("GET", f"{_SCHEDULE}/firings", owner_only, Schedules.history, "firings"),
+        Row("POST", f"{_SCHEDULE}/pause", owner_only, Schedules.pause, tool="schedule_pause"),
+        Row("POST", f"{_SCHEDULE}/resume", owner_only, Schedules.resume, tool="schedule_resume"),
+        Row("POST", f"{_SCHEDULE}/cancel", owner_only, Schedules.cancel, tool="schedule_cancel"),
+        Row("POST", f"{_SCHEDULE}/run", owner_only, Schedules.run_now, "run", tool="schedule_run"),
     ),
     "agents": (
-        Row("GET", "/agents", owner_only, Agents.known, "all_agents"),
+        Row("GET", "/agents", owner_only, Agents.known, "all_agents", tool="agent_list"),
         Row("GET", "/agents/{name}", owner_only, Agents.get, "agent"),
-        Row("POST", "/agents/{name}/check", owner_only, Agents.check),
+        Row("POST", "/agents/{name}/check", owner_only, Agents.check, tool="agent_check"),
         Row("PUT", "/agents/{name}/credential", owner_only, Agents.store_key),
         Row("DELETE", "/agents/{name}/credential", owner_only, Agents.forget_key),
     ),
     "daemon": (
-        Row("GET", "/daemon", owner_only, Daemon.describe, "daemon"),
+        Row("GET", "/daemon", owner_only, Daemon.describe, "daemon", tool="daemon_get"),
         Row("POST", "/daemon/stop", owner_only, Daemon.stop, status=202),
         Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
-        Row("GET", "/healthz", anybody, daemon.healthz),
+        Row("GET", "/healthz", anybody, Daemon.healthz),
     ),
     "logins": (
         Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),
         Row("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
         Row("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
     ),
-    "usage": (Row("GET", "/usage", owner_only, Usages.report, "usage"),),
+    "usage": (Row("GET", "/usage", owner_only, Reports.used, "usage", tool="usage_get"),),
     "trust": (
         Row("GET", "/trust", owner_only, Trust.known),
         Row("POST", "/trust", owner_only, Trust.grant),
         Row("DELETE", "/trust", owner_only, Trust.withdraw),
     ),
     "learnings": (
-        Row("POST", "/learnings", attempt_too, Knowledge.add, status=201),
-        Row("GET", "/learnings", attempt_too, Knowledge.page),
+        Row("POST", "/learnings", attempt_too, Knowledge.add, status=201, tool="learning_report"),
+        Row("GET", "/learnings", attempt_too, Knowledge.page, tool="learning_search"),
         Row(
             "GET", "/learnings/markdown", owner_only, Knowledge.export,
             told={"description": "A page of learnings", "content": {"text/markdown": {}}},
@@ -135,9 +157,9 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("PUT", "/learnings/{learning_id}", owner_only, Knowledge.edit),
         Row("DELETE", "/learnings/{learning_id}", owner_only, Knowledge.delete),
     ),
-    "search": (Row("GET", "/search", owner_only, Search.find, "search"),),
+    "search": (Row("GET", "/search", owner_only, Search.find, "search", tool="search"),),
     "templates": (
-        Row("GET", "/templates", owner_only, Templates.all, "page"),
+        Row("GET", "/templates", owner_only, Templates.all, "page", tool="template_list"),
         Row("POST", "/templates", owner_only, Templates.create, status=201),
         Row("GET", "/templates/{template}", owner_only, Templates.get),
         Row("PUT", "/templates/{template}", owner_only, Templates.edit),
@@ -151,34 +173,40 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("PUT", "/projects/current", owner_only, Projects.switch),
     ),
     "notes": (
-        Row("POST", "/notes", attempt_too, Notes.put),
-        Row("GET", "/notes", attempt_too, Notes.page),
-        Row("DELETE", "/notes", attempt_too, Notes.delete),
-        Row("GET", "/notes/entry", attempt_too, Notes.get),
-        Row("GET", "/notes/watch", attempt_too, Notes.watch),
+        Row("POST", "/notes", attempt_too, Notes.put, tool="note_set"),
+        Row("GET", "/notes", attempt_too, Notes.page, tool="note_list"),
+        Row("DELETE", "/notes", attempt_too, Notes.delete, tool="note_delete"),
+        Row("GET", "/notes/entry", attempt_too, Notes.get, tool="note_get"),
+        Row("GET", "/notes/watch", attempt_too, Notes.watch, tool="note_watch"),
     ),
     "integrations": (
         Row("GET", "/integrations", attempt_too, Integrations.configured),
-        Row("POST", "/integrations/linear", attempt_too, Integrations.linear),
-        Row("POST", "/integrations/logs", attempt_too, Integrations.logs),
-        Row("POST", "/integrations/database", attempt_too, Integrations.database),
-        Row("POST", "/integrations/ci", attempt_too, Integrations.ci),
+        Row("POST", "/integrations/linear", attempt_too, Integrations.linear, tool="linear_query"),
+        Row("POST", "/integrations/logs", attempt_too, Integrations.logs, tool="logs_query"),
+        Row(
+            "POST", "/integrations/database", attempt_too, Integrations.database,
+            tool="database_query",
+        ),
+        Row("POST", "/integrations/ci", attempt_too, Integrations.ci, tool="ci_logs"),
     ),
     "questions": (
-        Row("POST", "/questions", attempt_too, Questions.ask, status=201),
-        Row("GET", "/questions", owner_only, Questions.unanswered),
-        Row("GET", "/questions/{token}", attempt_too, Questions.wait),
-        Row("POST", "/questions/{token}/answer", attempt_too, Questions.answer),
+        Row("POST", "/questions", attempt_too, Questions.ask, status=201, tool="question_ask"),
+        Row("GET", "/questions", owner_only, Questions.unanswered, tool="question_list"),
+        Row("GET", "/questions/{token}", attempt_too, Questions.wait, tool="question_wait"),
+        Row(
+            "POST", "/questions/{token}/answer", attempt_too, Questions.answer,
+            tool="question_answer",
+        ),
     ),
     "locks": (
-        Row("POST", "/locks", attempt_too, LockService.take),
-        Row("GET", "/locks", attempt_too, LockService.known),
-        Row("POST", "/locks/release", attempt_too, LockService.release),
+        Row("POST", "/locks", attempt_too, LockService.take, tool="lock_take"),
+        Row("GET", "/locks", attempt_too, LockService.known, tool="lock_list"),
+        Row("POST", "/locks/release", attempt_too, LockService.release, tool="lock_release"),
         Row("POST", "/locks/check", attempt_too, LockService.check),
     ),
     "attempt": (
-        Row("POST", "/attempt/report", attempt_too, Tasks.report),
-        Row("POST", "/attempt/finish", attempt_too, Tasks.finish),
+        Row("POST", "/attempt/report", attempt_too, Tasks.report, tool="task_report"),
+        Row("POST", "/attempt/finish", attempt_too, Tasks.finish, tool="task_finish"),
     ),
     "batches": (
         Row("GET", "/batches", owner_only, Batches.all, "list"),
@@ -188,12 +216,15 @@ ROUTES: dict[str, tuple[Row, ...]] = {
     ),
     "report": (Row("GET", "/report", owner_only, Reports.report, "get"),),
     "output": (
-        Row("GET", "/tasks/{task_id}/output", own_or_below, output.output, told=BYTES),
-        Row("GET", "/tasks/{task_id}/output/find", own_or_below, output.find),
+        Row("GET", "/tasks/{task_id}/output", own_or_below, Output.output, told=_BYTES),
+        Row("GET", "/tasks/{task_id}/output/find", own_or_below, Output.find),
         Row("GET", "/tasks/{task_id}/files", own_or_below, Output.files),
-        Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, output.picture, told=PICTURE),
-        Row("GET", "/tasks/{task_id}/transcript", own_or_below, output.transcript, told=STREAM),
+        Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, Output.picture, told=_PICTURE),
+        Row(
+            "GET", "/tasks/{task_id}/transcript", own_or_below, daemon.transcript, told=STREAM,
+            tool="task_logs",
+        ),
         Row("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
     ),
-    "events": (Row("GET", "/events", attempt_too, daemon.events, told=STREAM),),
+    "events": (Row("GET", "/events", attempt_too, daemon.events, told=STREAM, tool="run_tail"),),
 }  # fmt: skip

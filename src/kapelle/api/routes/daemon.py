@@ -1,5 +1,6 @@
-"""The daemon itself: its health, its history as a stream, and the sessions of browsers."""
+"""What is no use case alone: the history and transcripts as streams, and browsers' cookies."""
 
+import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,16 +13,10 @@ from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.task import Activity, Event
 from kapelle.service import Service
-from kapelle.service.daemon import Health
+from kapelle.service.output import Line, TranscriptQuery
 from kapelle.service.sessions import SESSION_LIFE_S
 
 _MOST = 2**62
-
-
-async def healthz(service: Service) -> Health:
-    """Whether the daemon answers and has its files; the only reading that needs no token."""
-    await service.daemon.require_health()
-    return Health()
 
 
 async def events(
@@ -73,6 +68,22 @@ def _sent(event: Event | Activity) -> bytes:
 
 
 _last: dict[str, Any] = {"events": None}
+
+
+async def transcript(
+    task_id: str,
+    service: Service,
+    attempt_id: str | None,
+    wanted: TranscriptQuery,
+    last_event_id: str | None = None,
+) -> Response:
+    """What the agent said and did; an event's id is the place behind it."""
+    told = await service.output.transcript(task_id, wanted, last_event_id)
+    return EventStream(lambda _: told, _rendered_line, partial(service.work.is_allowed, attempt_id))
+
+
+def _rendered_line(line: Line) -> bytes:
+    return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))
 
 
 class LoginBody(Spec):

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from kapelle.api.routes.output import Which
 from kapelle.domain.specs import Spec
-from kapelle.runner.output import FARTHEST
 from kapelle.service import Service
+from kapelle.service.output import Offset, Which
 from kapelle.service.terminals import Attached
 
 # So many messages wait for a program that does not read, and so long for its last chance.
@@ -31,7 +30,7 @@ async def terminal(
     request: WebSocket,
     task_id: str,
     attempt: Which = None,
-    offset: Annotated[int | None, Field(ge=0, le=FARTHEST)] = None,
+    offset: Offset | None = None,
     rows: Length = 24,
     columns: Length = 80,
 ) -> None:

@@ -15,22 +15,19 @@ from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
-from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
-from kapelle.engine.children import has_room
-from kapelle.engine.parts import Parts
+from kapelle.engine.children import NoRoom, require_room
 from kapelle.engine.questions import with_patience
-from kapelle.engine.runs.commands import Commands
-from kapelle.engine.runs.git import GitContext, T, foreign
-from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
-from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.commands import CommandContext
+from kapelle.engine.runs.git import T, foreign, is_here
+from kapelle.engine.runs.journal import NotYet, Step, no_work
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Env, Fact, Manner, Place, TaskArgs
-from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.context import Fact, Manner, Place, TaskArgs
+from kapelle.patterns.results import Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
 from kapelle.store.database import Connection
@@ -46,21 +43,7 @@ _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base
 _LOOK_S = 1.0
 
 
-class _NoRoom(Exception):
-    """As much is open as may be below the task that led to the run."""
-
-
-class DurableContext(GitContext):
-    def __init__(
-        self, parts: Parts, run: runs.Row, spec: PatternSpec, journal: Journal, budget: RunBudget
-    ) -> None:
-        owner = run["workspace_owner"] or run["id"]
-        is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
-        super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
-        self._parts, self._project = parts, run["project"]
-        self._journal, self._budget = journal, budget
-        self._commands = Commands(parts, self.run_id, owner, spec, journal, budget)
-
+class DurableContext(CommandContext):
     async def task(self, prompt: str, **asked: Unpack[TaskArgs]) -> TaskResult:
         workspace = asked.get("workspace", "run")
         is_own = workspace == "own"
@@ -68,7 +51,7 @@ class DurableContext(GitContext):
         async def begin(step: Step) -> None:
             if workspace not in get_args(Place):
                 raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
-            left = await self._budget.require_time_and_money()
+            left = await self._control.require_time_and_money()
             kind, base = await self._place(asked, is_own=is_own)
             tries, calls = asked.get("max_attempts", 1), left.agent_calls
             tries = max(1, tries if calls is None else min(tries, calls))
@@ -95,7 +78,7 @@ class DurableContext(GitContext):
     async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
-        await self._budget.for_child(child_id, may_ask=may_ask, patient=patient)
+        await self._control.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
     async def _place(self, asked: TaskArgs, *, is_own: bool) -> tuple[WorkspaceKind, str | None]:
@@ -103,7 +86,7 @@ class DurableContext(GitContext):
         if not self._is_git:
             return WorkspaceKind.IN_PLACE, None
         directory = asked.get("directory")
-        here = directory is None or await self._is_here(directory)
+        here = directory is None or await is_here(self._workspaces, self.spec, directory)
         if not here and not is_own:
             raise foreign(directory)
         # What goes on from another task starts from that one's branch.
@@ -137,22 +120,17 @@ class DurableContext(GitContext):
 
         def also(connection: Connection, task_id: str) -> None:
             self._journal.store(connection, replace(step, label=spec.display_title), task_id)
-            self._budget.require_call(connection)
+            self._control.require_call(connection)
             if shared is not None and tasks.others_in(connection, shared, task_id):
                 raise InvalidInput(
                     "Tasks that share the run's workspace work one after another.",
                     hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
                 )
-
-            self._require_room(connection)
+            require_room(connection, self.run_id, self._parts.settings().children)
 
         key = f"{self.run_id}/{step.position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
         await self._in_turn(lambda: submit(self._parts, spec, key, belonging, also))
-
-    def _require_room(self, connection: Connection) -> None:
-        if not has_room(connection, self.run_id, self._parts.settings().children):
-            raise _NoRoom
 
     async def _in_turn(self, store: Callable[[], Awaitable[object]]) -> None:
         """Store a task or run as soon as there is room in the tree that it belongs to."""
@@ -160,8 +138,8 @@ class DurableContext(GitContext):
             try:
                 await store()
                 return
-            except _NoRoom:
-                await self._budget.until(time.time() + _LOOK_S)
+            except NoRoom:
+                await self._control.until(time.time() + _LOOK_S)
 
     def _task_ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
@@ -176,13 +154,13 @@ class DurableContext(GitContext):
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
     ) -> RunResult:
         async def begin(step: Step) -> None:
-            await self._budget.require_time_and_money()
+            await self._control.require_time_and_money()
             shared = self._owner if self._is_git and workspace == "run" else None
 
             def also(connection: Connection, run_id: str) -> None:
                 self._journal.store(connection, step, run_id)
-                self._budget.require_call(connection, one_more=True)
-                self._require_room(connection)
+                self._control.require_call(connection, one_more=True)
+                require_room(connection, self.run_id, self._parts.settings().children)
 
             inherited = await self._inherited(shared is None)
             asked, key = {**inherited, **spec}, f"{self.run_id}/{step.position}"
@@ -201,42 +179,6 @@ class DurableContext(GitContext):
             inherited["base"] = await self._branch()
         return inherited
 
-    async def check(
-        self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
-    ) -> Checked:
-        specs = [CheckSpec.model_validate(check) for check in checks]
-        announced = 0
-
-        async def perform(step: Step) -> list[Any]:
-            nonlocal announced
-            announced = step.data.get("told", 0)
-            found = await self._commands.check(step, specs, env or {}, task)
-            return [result.model_dump(mode="json") for result in found]
-
-        def end(connection: Connection, found: list[Any]) -> list[Any]:
-            if announced < len(found):
-                self._commands.announce(connection, CheckResult.model_validate(found[-1]))
-            return found
-
-        label = ", ".join(spec.label for spec in specs)
-        step = Step("check", label, perform, self._begin_in_time, end)
-        return Checked.model_validate({"checks": await self._journal.step(step)})
-
-    async def _begin_in_time(self, step: Step) -> None:
-        """How a step begins that takes time."""
-        await self._budget.require_time_and_money()
-        await self._parts.db.write(self._journal.store, step)
-
-    async def score(
-        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
-    ) -> Scored:
-        async def perform(step: Step) -> Any:
-            scored = await self._commands.score(step, command, timeout_s, env or {}, task)
-            return scored.model_dump(mode="json")
-
-        step = Step("score", command, perform, self._begin_in_time)
-        return Scored.model_validate(await self._journal.step(step))
-
     async def ask(self, question: str, default: str | None = None) -> str:
         if not isinstance(default, str | None):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
@@ -250,7 +192,7 @@ class DurableContext(GitContext):
             await self._parts.db.write(store, step, with_patience(self._parts, spec))
 
         def perform(step: Step) -> Coroutine[Any, Any, str]:
-            return self._budget.control.suspend(step.position)
+            return self._control.suspend(step.position)
 
         data = {"default": default}
         said: str = await self._journal.step(Step("ask", question, perform, begin, data=data))
@@ -258,7 +200,7 @@ class DurableContext(GitContext):
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: Step) -> Awaitable[None]:
-            return self._budget.until(step.data["until"])
+            return self._control.until(step.data["until"])
 
         data = {"until": time.time() + seconds}
         await self._journal.step(Step("sleep", f"{seconds:g} s", perform, data=data))
@@ -364,7 +306,7 @@ class DurableContext(GitContext):
 
     async def budget(self) -> Left:
         async def perform() -> Any:
-            return (await self._budget.left()).model_dump()
+            return (await self._control.left()).model_dump()
 
         return Left.model_validate(await self._git_step("budget", "budget", perform))
 

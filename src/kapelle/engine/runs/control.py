@@ -1,24 +1,25 @@
-"""Pause, resume and cancel a run, and what its branches see of that."""
+"""Pause, resume and cancel a run, and what its branches see of that and of its limits."""
 
-import asyncio
-import logging
 import time
 from collections.abc import Set
 from contextlib import suppress
 from typing import NoReturn
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
+from kapelle.domain.errors import Conflict, LimitReached
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
+from kapelle.patterns.results import MAKES_WAY, NOBODY
 from kapelle.runner.process_dir import is_running
-from kapelle.store import attempts, children, events, runs, steps
+from kapelle.store import attempts, children, events, runs, steps, tasks
 from kapelle.store.database import Connection
 
-_log = logging.getLogger("kapelle.runs")
 _LOOK_S = 1.0
-_LONGEST_S = 30.0
+# Running agents tell what they used every few seconds.
+_SPENT_S, _LONG_S = 2.0, 60.0
+NO_LIMITS = Budget()
 # Nobody performs these, and none of their tasks is at work: they are ended on the spot.
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
 # The requests by which a run ends: with its tasks, or leaving them alone.
@@ -58,15 +59,16 @@ class Superseded(Interrupted):
 
 
 class Control:
-    """What one run's branches ask before they do anything, and again whenever they wake up.
+    """What one run's branches ask before they do anything, and again whenever they wake up:
+    whether it may go on, and what is left of what it may use, its children included.
 
     An execution that has a claim on the run may write only as long as that holds.
     """
 
-    def __init__(self, parts: Parts, run_id: str, claim: runs.Claim | None = None) -> None:
-        self._parts = parts
-        self._run_id = run_id
-        self._claim = claim
+    def __init__(
+        self, parts: Parts, run_id: str, claim: runs.Claim | None = None, budget: Budget = NO_LIMITS
+    ) -> None:
+        self._parts, self._run_id, self._claim, self._budget = parts, run_id, claim, budget
         # Why branches have left off; the others go on beside them.
         self._paused = False
         self._asked: set[str] = set()
@@ -101,6 +103,80 @@ class Control:
         await self.require()
         self._asked.add(position)
         raise Suspended(self._asked)
+
+    async def left(self) -> Left:
+        return self._budget.left(await self._parts.db.glance(self._spent))
+
+    def _spent(self, connection: Connection) -> Spent:
+        """What the run has used, calls that were promised to somebody included."""
+        if self._budget == NO_LIMITS:
+            return NOTHING  # nobody asks how much it is
+        spent = runs.get(connection, self._run_id).spent
+        if self._budget.max_agent_calls is None:
+            return spent
+        return spent.model_copy(update={"agent_calls": runs.calls(connection, self._run_id)})
+
+    def require_call(self, connection: Connection, *, one_more: bool = False) -> None:
+        """Raise LimitReached if a task that was just stored, or one more to come, is too many.
+
+        Counted in its own transaction, for branches may begin theirs at the same time, and for
+        the runs around this one as well.
+        """
+        limit = runs.calls_limit(connection, self._run_id, one_more=one_more)
+        if limit is not None:
+            raise LimitReached(limit)
+
+    async def require_time_and_money(self) -> Left:
+        """What is left; LimitReached when that is nothing of what runs out while one waits."""
+        left = self._budget.require(await self._parts.db.glance(self._spent))
+        if not await self._parts.db.glance(children.in_tree, self._run_id):
+            return left
+        # What else the task spends that asked for the run is spent of the same budget.
+        of_root = self._parts.settings().children.budget_usd
+        found = await self._parts.db.read(children.tightest, self._run_id, of_root)
+        if found is None:
+            return left
+        if not (usd := left_usd(*found)):
+            raise LimitReached(money_spent(found[0]))
+        return left.model_copy(update={"usd": usd})
+
+    async def _look_again_s(self) -> float:
+        """How long one may wait before looking again."""
+        left = (await self.left()).seconds
+        longest = _LONG_S if self._budget.max_usd is None else _SPENT_S
+        return longest if left is None else max(0.01, min(left, longest))
+
+    async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
+        """Return when a task or run inside this one has ended; when nothing is left of the budget,
+        end it and raise LimitReached."""
+        row = runs.row if is_id("run", child_id) else tasks.row
+        spent = False
+        with self._parts.db.watch(child_id, self._run_id) as changed:
+            while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
+                await self.require(still=child["status"] == TaskStatus.RUNNING)
+                if child["waiting_for"] == "input" and not may_ask:
+                    reason = f"{NOBODY}: {child['reason']}"
+                    await end_child(self._parts, child_id, reason)
+                elif child["waiting_for"] == "rate_limit" and not patient:
+                    await end_child(self._parts, child_id, f"{MAKES_WAY}: {child['reason']}")
+                try:
+                    if not spent:
+                        await self.require_time_and_money()
+                except LimitReached as error:
+                    spent, limit = True, error.message
+                    await end_child(self._parts, child_id, limit_reason(limit), limit=limit)
+                await changed.wait(_LONG_S if spent else await self._look_again_s())
+        # As its row tells also after a restart.
+        if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
+            raise LimitReached(child["limit_reached"])
+
+    async def until(self, deadline: float) -> None:
+        """Return at a time (seconds since 1970)."""
+        with self._parts.db.watch(self._run_id) as changed:
+            while (left := deadline - time.time()) > 0:
+                await self.require()
+                await self.require_time_and_money()
+                await changed.wait(min(left, await self._look_again_s()))
 
 
 async def cancel(
@@ -221,10 +297,10 @@ async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bo
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
     with parts.db.watch(run_id) as changed:
         while True:
-            children = await parts.db.read(_open_children, run_id, with_tasks)
-            if not children:
+            left = await parts.db.read(_open_children, run_id, with_tasks)
+            if not left:
                 return
-            for child in children:
+            for child in left:
                 # Each is told once: telling is an event, which would wake this for ever.
                 if child["stop"] not in END:
                     await end_child(parts, child["id"], reason, with_tasks=with_tasks)
@@ -233,18 +309,12 @@ async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bo
 
 def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:
     family = runs.family(connection, run_id)
-    tasks = runs.open_tasks(connection, family) if with_tasks else []
-    return runs.still_open(connection, family[1:]) + tasks
+    inside = runs.open_tasks(connection, family) if with_tasks else []
+    return runs.still_open(connection, family[1:]) + inside
 
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
     """End the commands of a run that a daemon before this one started and nobody watches."""
-    deadline = time.monotonic() + _LONGEST_S
-    directories = [one.directory for one in (await parts.processes(run_id)).values()]
-    while left := await asyncio.to_thread(lambda: list(filter(is_running, directories))):
-        if time.monotonic() > deadline:
-            _log.warning("%s leaves commands running: %s", run_id, left)
-            return
-        for process_dir in left:
-            parts.runner.stop(process_dir, reason)
-        await asyncio.sleep(_LOOK_S / 10)
+    for process in (await parts.processes(run_id)).values():
+        if is_running(process.directory):
+            await parts.end_process(process, reason)

@@ -1,5 +1,5 @@
-"""A run from beginning to end. Taken up again after a crash it is performed from the top, and
-the journal tells its steps what came of them before."""
+"""The runs of a daemon: which are under way, and each from beginning to end. Taken up again after a
+crash it is performed from the top, and the journal tells its steps what came of them before."""
 
 import asyncio
 import logging
@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
+from kapelle.domain.budget import Budget
 from kapelle.domain.errors import (
     Conflict,
     KapelleError,
@@ -27,6 +28,7 @@ from kapelle.domain.errors import (
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Parts
+from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
@@ -38,11 +40,10 @@ from kapelle.engine.runs.control import (
     Suspended,
     end_checks,
     end_children,
+    give_up,
 )
 from kapelle.engine.runs.journal import Exited, Journal, play
-from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.workspace import restore_deleted, run_workspace
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
@@ -77,12 +78,47 @@ class Verdict:
 
 
 class RunExecutor:
-    """Performs runs, each of its executions from the top."""
+    """Takes up runs and performs them, each of their executions from the top; those inside others
+    are never held back, for their parents wait."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._began_at, self._last_alive = datetime.now(UTC), last_alive(parts)
+        self._performers = Performers(self.perform, self._give_up)
+        # Touched at every sweep: when a daemon of this home last looked after runs.
+        self._alive = parts.home.runs / "alive"
+        self._began_at, self._last_alive = datetime.now(UTC), None
+        with suppress(OSError):
+            self._last_alive = datetime.fromtimestamp(self._alive.stat().st_mtime, UTC)
+
+    async def admit(self) -> None:
+        """Take up queued runs in order as far as there is room."""
+        db = self._parts.db
+        room = self._parts.settings().limits.max_runs - await db.glance(runs.running_tops)
+        ready = await db.glance(runs.next_queued, room)
+        if ready:
+            for execution in await db.write(_claim, ready, self._parts.performer):
+                failpoint("run_after_take_up")
+                self._performers.start(execution)
+
+    async def sweep(self) -> None:
+        """Find runs that should be under way and are not."""
+        running = await self._parts.db.glance(runs.executions, self._parts.performer)
+        await self._performers.restart(running)
+        if running:
+            with suppress(OSError):  # a full disk
+                self._alive.touch(mode=0o600)
+
+    async def close(self) -> None:
+        await self._performers.close()
+
+    async def _give_up(self, execution: str) -> None:
+        run_id = execution.partition(".")[0]
+        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
+        _log.error("%s: %s", run_id, problem)
+        for attempt_id, stop in await self._parts.db.write(give_up, run_id, problem):
+            self._parts.stop(attempt_id, stop)
+        await end_checks(self._parts, run_id, problem)
 
     async def perform(self, execution: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
@@ -176,15 +212,19 @@ class RunExecutor:
             reason = f"The pattern's specification changed: {sentence(error)}."
             return Verdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
         claim = runs.Claim(self._parts.performer, run["executions"])
-        control = Control(self._parts, run["id"], claim)
+        budget = Budget(
+            max_seconds=spec.max_seconds,
+            max_usd=spec.budget_usd,
+            max_agent_calls=spec.max_agent_calls,
+        )
+        control = Control(self._parts, run["id"], claim, budget)
         journal = Journal(self._parts, run["id"], known, control)
-        budget = RunBudget(self._parts, run["id"], spec, control)
-        context = DurableContext(self._parts, run, spec, journal, budget)
+        context = DurableContext(self._parts, run, spec, journal, control)
         own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
         roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
-            result = await _watched(pattern.function(context, spec), journal, budget)
+            result = await _watched(pattern.function(context, spec), journal, control)
         except (Superseded, Paused):
             return Verdict(RunStatus.PAUSED)
         except Suspended as stop:
@@ -235,7 +275,7 @@ class RunExecutor:
         return None
 
 
-async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, budget: RunBudget) -> Any:
+async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control) -> Any:
     """The result of a pattern, which is called off if it heeds neither a request nor a limit by
     itself; raises what ends it, from within or from outside."""
     playing = asyncio.create_task(play(pattern))
@@ -243,8 +283,8 @@ async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, budget: 
         while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
             # In a step it sees requests and limits itself, and ends what it has begun.
             if journal.idle_s > _GRACE_S:
-                await budget.control.require()
-                await budget.require_time_and_money()
+                await control.require()
+                await control.require_time_and_money()
     except BaseException as error:
         journal.close(error)
         playing.cancel()
@@ -277,6 +317,18 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _claim(connection: Connection, ready: list[str], performer: str) -> list[str]:
+    executions = []
+    for run_id in ready:
+        run = runs.row(connection, run_id)
+        if run["status"] == RunStatus.QUEUED:
+            number = run["executions"] + 1
+            claim = {"executions": number, "performer": performer}
+            runs.change(connection, run_id, RunStatus.RUNNING, **claim)
+            executions.append(f"{run_id}.{number}")
+    return executions
 
 
 def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:

@@ -132,7 +132,7 @@ class GitContext(Context):
         """
         if not self._is_git or not work.changed or work.commit is None:
             return Merged(commit=None, problem="it changed nothing")
-        if not await self._is_here(work.directory):
+        if not await is_here(self._workspaces, self.spec, work.directory):
             return Merged(commit=None, problem="it is in another repository", elsewhere=True)
         message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
         try:
@@ -147,9 +147,6 @@ class GitContext(Context):
             return Merged(commit=None, problem=error.message)
         await self._put_away(work.id)
         return Merged(commit=merged.commit)
-
-    async def _is_here(self, directory: str) -> bool:
-        return await is_here(self._workspaces, self.spec, directory)
 
 
 async def is_here(workspaces: Workspaces, spec: PatternSpec, directory: str) -> bool:

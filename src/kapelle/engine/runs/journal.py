@@ -1,7 +1,6 @@
 """The steps of one run: each is made once, and remembered when the run is taken up again."""
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -11,15 +10,13 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.retry import retried
 from kapelle.engine.runs.control import Control, Interrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import processes, steps
 from kapelle.store.database import Connection
 
-_log = logging.getLogger("kapelle.runs")
-_PAUSE_S = 1.0
 # What the kind of a step ends with that could not even begin.
 _REFUSED = " refused"
 
@@ -101,20 +98,18 @@ class Journal:
 
     async def _repeated(self, step: Step) -> Any:
         """A step, however often what it needs is not to be had."""
-        with self._branch_left(), self._counted():
-            while True:
-                try:
-                    return await self._step(step)
-                except (Unavailable, OSError) as error:
-                    if isinstance(error, OSError) and error.errno not in PASSING:
-                        raise
-                    _log.warning(
-                        "%s %s of %s waits: %s", step.kind, step.position, self._run_id, error
-                    )
-                # Wait for what passes, unless a person does not want to; see how far it has come.
-                await asyncio.sleep(_PAUSE_S)
-                await retried(self._control.require)()
-                self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
+        self._open += 1
+        try:
+            with self._branch_left():
+                return await retried(self._step, self._look_again)(step)
+        finally:
+            self._open -= 1
+            self._idle_since = time.monotonic()
+
+    async def _look_again(self) -> None:
+        """See how far the run has come, unless a person does not want it to wait any longer."""
+        await retried(self._control.require)()
+        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -129,7 +124,7 @@ class Journal:
             await self._repeated(Step("lock", name, no_work, at_once=True, position=position))
             yield
         finally:
-            self._gates[name].leave()
+            await self._gates[name].leave()
 
     @contextmanager
     def _branch_left(self) -> Iterator[None]:
@@ -146,15 +141,6 @@ class Journal:
                 hint="Give the step a limit of its own, such as timeout_s.",
             )
             raise
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            self._idle_since = time.monotonic()
 
     async def _step(self, step: Step) -> Any:
         entry = self._known.get(step.position)
@@ -304,44 +290,24 @@ class Gate:
     """
 
     def __init__(self, places: int, were_in: int) -> None:
-        self._places = places
-        self._awaited = were_in
-        self._inside = 0
-        self._waiting: list[asyncio.Event] = []
+        self._places, self._awaited, self._inside = places, were_in, 0
+        self._changed = asyncio.Condition()
 
     async def enter(self, *, was_in: bool) -> None:
-        if was_in:
-            self._awaited -= 1
-        elif self._is_full or self._waiting:
-            turn = asyncio.Event()
-            self._waiting.append(turn)
-            try:
-                await turn.wait()
-            except BaseException:
-                self._give_up(turn)
-                raise
-            return  # whoever called this one up has counted it in
-        self._inside += 1
-        self._admit()
-
-    def leave(self) -> None:
-        self._inside -= 1
-        self._admit()
-
-    @property
-    def _is_full(self) -> bool:
-        return self._awaited > 0 or self._inside >= self._places
-
-    def _admit(self) -> None:
-        while self._waiting and not self._is_full:
+        async with self._changed:
+            if was_in:
+                self._awaited -= 1
+            else:
+                await self._changed.wait_for(
+                    lambda: self._awaited <= 0 and self._inside < self._places
+                )
             self._inside += 1
-            self._waiting.pop(0).set()
+            self._changed.notify_all()
 
-    def _give_up(self, turn: asyncio.Event) -> None:
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-        else:
-            self.leave()
+    async def leave(self) -> None:
+        async with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
 
 
 def _is_in(name: str, entry: steps.Row | None) -> bool:

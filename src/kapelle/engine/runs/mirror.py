@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kapelle.domain.errors import NotFound, Unavailable
@@ -14,13 +14,12 @@ from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.retry import PASSING, repeat, retried
 from kapelle.runner.shim import files
 from kapelle.store import events, runs
 
 _log = logging.getLogger("kapelle.runs")
 _LOOK_S = 5.0
-# Under load, lines are written together.
 _PAUSE_S = 0.1
 _PART = 65_536
 
@@ -30,73 +29,38 @@ class RunMirror:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._position = parts.home.runs / "position"
-        # The last line of each open run's file, if it was written without trouble.
-        self._last: dict[str, int] = {}
-        self._in_trouble: set[str] = set()
+        self._position, self._seq = parts.home.runs / "position", 0
 
     async def run(self) -> None:
         """Mirror until cancelled; a failing pass is logged and made again."""
-        seq: int | None = None
-        with self._parts.db.watch() as changed:
-            while True:
-                try:
-                    if seq is None:
-                        last = await retried(self._parts.db.read)(events.last_seq)
-                        seq = min(_read_position(self._position), last)
-                    seq = await retried(self._pass)(seq)
-                    pause = _PAUSE_S
-                except Exception:
-                    _log.exception("a pass over the files of runs failed and will be made again")
-                    pause = _LOOK_S
-                await asyncio.sleep(pause)
-                await changed.wait(_LOOK_S)
+        last = await retried(self._parts.db.read)(events.last_seq)
+        with suppress(OSError, ValueError):
+            self._seq = min(int(self._position.read_text(encoding="ascii")), last)
+        await repeat(_log, retried(self._pass), self._parts.db.watch(), _LOOK_S)
 
-    async def _pass(self, seq: int) -> int:
+    async def _pass(self) -> None:
         while True:
-            found, reached = await self._parts.db.read(events.of_runs, seq)
+            found, reached = await self._parts.db.read(events.of_runs, self._seq)
             for run_id in dict.fromkeys(run_id for run_id, _ in found):
-                await self._mirror(run_id)
-            if reached == seq:
-                return seq
-            seq = reached
+                with _guarded(self._parts.home.runs / run_id):
+                    await self._mirror(run_id)
+            if reached == self._seq:
+                break
+            self._seq = reached
             if found:
-                with self._guarded(self._position):
+                with _guarded(self._position):
                     self._position.parent.mkdir(mode=0o700, exist_ok=True)
-                    files.replace(str(self._position), str(seq).encode())
-
-    @contextmanager
-    def _guarded(self, path: Path) -> Iterator[None]:
-        """Whatever is wrong with these files is told once, and the daemon and the others go on."""
-        try:
-            yield
-        except Unavailable:
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in PASSING:
-                raise
-            if path.name not in self._in_trouble:
-                self._in_trouble.add(path.name)
-                _log.warning("%s is not up to date", path, exc_info=error)
-        else:
-            self._in_trouble.discard(path.name)
+                    files.replace(str(self._position), str(self._seq).encode())
+        # Under load, lines are written together.
+        await asyncio.sleep(_PAUSE_S)
 
     async def _mirror(self, run_id: str) -> None:
-        directory = self._parts.home.runs / run_id
-        path = directory / "events.jsonl"
-        with self._guarded(directory):
-            try:
-                run = await self._parts.db.read(runs.get, run_id)
-            except NotFound:
-                return  # it was forgotten meanwhile
-            last = self._last.pop(run_id, None)
-            if last is None or not path.exists():
-                last = await asyncio.to_thread(_last_seq, path)
+        with suppress(NotFound):  # it was forgotten meanwhile
+            run = await self._parts.db.read(runs.get, run_id)
+            path = self._parts.home.runs / run_id / "events.jsonl"
             # Read after the run: what has ended has all its lines before it has a result.
-            told = await self._since(run_id, last)
+            told = await self._since(run_id, await asyncio.to_thread(_last_seq, path))
             await asyncio.to_thread(self._write, run, told)
-            if run.status not in RUN_FINAL:
-                self._last[run_id] = told[-1].seq if told else last
 
     async def _since(self, run_id: str, last: int) -> list[Event]:
         """All that a file lacks, also what could not be written to it before."""
@@ -122,11 +86,17 @@ class RunMirror:
             files.replace(f"{directory}/result.json", json.dumps(result, indent=1).encode())
 
 
-def _read_position(path: Path) -> int:
+@contextmanager
+def _guarded(path: Path) -> Iterator[None]:
+    """Whatever is wrong with these files is told, and the daemon and the others go on."""
     try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
+        yield
+    except Unavailable:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            raise
+        _log.warning("%s is not up to date", path, exc_info=error)
 
 
 def _last_seq(path: Path) -> int:

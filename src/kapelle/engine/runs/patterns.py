@@ -160,9 +160,10 @@ def _written(path: Path, text: str) -> list[PatternView]:
 @lru_cache(maxsize=100)
 def _tried(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
     """The patterns that a file defines, as a process of its own says that has imported it."""
+    problem = f"{path} was not imported within {IMPORT_S:.0f} s, so it is not used."
     # What is raised is not kept by the cache.
     if time.monotonic() < _slow.get((path, text), 0):
-        raise _too_slow(path)
+        raise InvalidInput(problem)
     argv = [sys.executable, "-P", "-c", _IMPORT, str(path)]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     env = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -170,13 +171,9 @@ def _tried(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
     ended = Running(command).run()
     if ended.timed_out:
         _slow[path, text] = time.monotonic() + _SLOW_S
-        raise _too_slow(path)
+        raise InvalidInput(problem)
     try:
         told: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
         return [], [f"{path} ends the process that imports it (exit code {ended.code})."]
     return [PatternView(**item) for item in told["patterns"]], told["problems"]
-
-
-def _too_slow(path: Path) -> InvalidInput:
-    return InvalidInput(f"{path} was not imported within {IMPORT_S:.0f} s, so it is not used.")

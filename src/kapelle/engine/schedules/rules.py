@@ -115,7 +115,7 @@ def release(situation: Situation) -> tuple[Outcome, str | None]:
     if leader is not None and leader.in_flight:
         return Outcome.HELD, None
     if situation.in_flight and not situation.schedule["overlap"]:
-        return Outcome.SKIPPED, _still_running(situation.in_flight)
+        return Outcome.SKIPPED, f"{situation.in_flight} is still going"
     if leader is not None and leader.failed:
         return Outcome.SKIPPED, leader.failed
     return Outcome.STARTING, "was held back until what it comes after had ended"
@@ -235,7 +235,7 @@ def _fire(
     if schedule["max_runs"] is not None and runs >= schedule["max_runs"]:
         decision.add(slot, Outcome.SKIPPED, "as many as it may start are started")
     elif in_flight and not schedule["overlap"]:
-        decision.add(slot, Outcome.SKIPPED, _still_running(in_flight))
+        decision.add(slot, Outcome.SKIPPED, f"{in_flight} is still going")
     elif leader and (situation.holding or decision.count(Outcome.HELD)):
         decision.add(slot, Outcome.SKIPPED, "the slot before it is still held back")
     elif leader and leader.in_flight:
@@ -244,10 +244,6 @@ def _fire(
         decision.add(slot, Outcome.SKIPPED, leader.failed)
     else:
         decision.add(slot, Outcome.STARTING, reason)
-
-
-def _still_running(what: str) -> str:
-    return f"{what} is still going"
 
 
 def _missed(late: Passed) -> str:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
+from kapelle.engine.retry import repeat
 from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets
@@ -17,6 +19,9 @@ from kapelle.store.database import Database
 
 T = TypeVar("T")
 Slot = tuple[str, datetime]
+# Starts a task or run, given its kind, specification, key and schedule; returns its id, the same
+# one again for a key that was used.
+Start = Callable[[str, dict[str, Any], str, str], Awaitable[str]]
 
 _log = logging.getLogger("kapelle.scheduler")
 # Clocks may be set, so no sleep is long.
@@ -25,16 +30,7 @@ _SHORTEST_PAUSE_S = 0.2
 # Every write of the daemon wakes it, so it may take this part of the time at most.
 _SHARE = 0.1
 _TRIES = 5
-_PATIENCE_S = 1.0
 _SWEEP_S = 3600.0
-
-
-class Starter(Protocol):
-    """Starts the work of schedules."""
-
-    async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
-        """Start a task or run and return its id; the same one again for a key that was used."""
-        ...
 
 
 class Scheduler:
@@ -43,35 +39,30 @@ class Scheduler:
     def __init__(
         self,
         db: Database,
-        starter: Starter,
+        start: Start,
         secrets: SpecSecrets,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._db, self._starter, self._secrets, self.clock = db, starter, secrets, clock
+        self._db, self._start_work, self._secrets, self.clock = db, start, secrets, clock
         self._lock = asyncio.Lock()
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
         self._asked = False
-        self._retries: dict[Slot, tuple[int, float]] = {}
+        self._failures = Counter[Slot]()  # of starts, by no fault of what is started
         self._sweep_at = 0.0
 
     async def run(self) -> None:
         """Look after schedules until cancelled; a failing pass is logged and made again."""
-        with self._db.watch() as changed:
-            while True:
-                began = time.monotonic()
-                try:
-                    await self.tick()
-                    moment, pause = await self._db.glance(schedules.next_moment), _LONGEST_PAUSE_S
-                    if moment is not None:
-                        left = (moment - self.clock()).total_seconds()
-                        pause = min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
-                except Exception:
-                    _log.exception("a pass of the scheduler failed and will be made again")
-                    pause = 1.0
-                rest = max(_SHORTEST_PAUSE_S, (time.monotonic() - began) / _SHARE)
-                await changed.wait(pause)
-                await asyncio.sleep(min(rest - (time.monotonic() - began), _LONGEST_PAUSE_S))
+        await repeat(_log, self._pass, self._db.watch(), _LONGEST_PAUSE_S)
+
+    async def _pass(self) -> float:
+        began = time.monotonic()
+        await self.tick()
+        rest = max(_SHORTEST_PAUSE_S, (time.monotonic() - began) / _SHARE)
+        await asyncio.sleep(min(rest, _LONGEST_PAUSE_S))
+        moment = await self._db.glance(schedules.next_moment)
+        left = (moment - self.clock()).total_seconds() if moment else _LONGEST_PAUSE_S
+        return min(max(left, 0.0), _LONGEST_PAUSE_S)
 
     async def tick(self, now: datetime | None = None) -> None:
         """One pass: all that is due is done."""
@@ -131,30 +122,26 @@ class Scheduler:
             self._open.discard(slot)
 
     async def _start(self, slot: Slot, now: datetime) -> None:
-        tries, again_at = self._retries.get(slot, (0, 0.0))
-        if time.monotonic() < again_at:
-            return
         try:
             failpoint("scheduler_before_start")
             subject = await self._subject(slot)
             failpoint("scheduler_after_start")
         except Unavailable as error:
             _log.warning("%s cannot be started now and will be later: %s", slot[0], error.message)
-            self._retries[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
             await self._db.write(transitions.not_started, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
-            if tries + 1 < _TRIES:
-                self._retries[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
+            self._failures[slot] += 1
+            if self._failures[slot] < _TRIES:
                 return
             problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
             await self._db.write(transitions.not_started, *slot, problem, now)
         else:
             await self._db.write(transitions.started, *slot, subject, now)
             failpoint("scheduler_after_record")
-        self._retries.pop(slot, None)
+        self._failures.pop(slot, None)
         self._open.discard(slot)
         await self._drop_secrets(slot[0])
 
@@ -167,7 +154,7 @@ class Scheduler:
             return known
         schedule = await self._db.read(schedules.row, schedule_id)
         spec = self._secrets.whole(schedule_id, schedule["spec"])
-        return await self._starter.start(schedule["kind"], spec, key, schedule_id)
+        return await self._start_work(schedule["kind"], spec, key, schedule_id)
 
     async def _drop_secrets(self, *schedule_ids: str) -> None:
         """Delete the values of those that have ended, once nothing of theirs is being started."""

@@ -50,6 +50,11 @@ class Credential:
     variable: str | None = None  # or the file of a login
     value: str | None = None
 
+    @property
+    def stored(self) -> str | None:
+        """The key that a person stored, where an agent would find no other."""
+        return self.value if self.source == "stored" else None
+
 
 def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candidate]:
     """The own agent of a task, given as its row, then its fallback agents in order; by settings
@@ -84,13 +89,10 @@ def choose(
 def given_up(connection: Connection, task_id: str) -> set[str]:
     """The agents whose last attempt at this task ended so that another one should take over."""
     last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
-    return {agent for agent, failure in last.items() if failure and _is_over(FailureClass(failure))}
-
-
-def _is_over(failure: FailureClass) -> bool:
+    ends = {agent: POLICIES[FailureClass(failure)] for agent, failure in last.items() if failure}
     # Whoever was limited may work again as soon as the pause of the account is over.
-    policy = POLICIES[failure]
-    return policy.switches and policy.response is not Response.WAIT_FOR_RESET
+    waits = Response.WAIT_FOR_RESET
+    return {agent for agent, end in ends.items() if end.switches and end.response is not waits}
 
 
 def credential(
@@ -114,14 +116,6 @@ def credential(
         if os.path.exists(os.path.expanduser(path)):
             return Credential("login", path)
     return Credential(None)
-
-
-def stored_credential(
-    parts: Parts, agent: Agent, settings: Settings, task_env: Mapping[str, str]
-) -> str | None:
-    """The key that a person stored, where an agent would find no other."""
-    found = credential(parts, agent, settings, task_env)
-    return found.value if found.source == "stored" else None
 
 
 def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:

@@ -47,7 +47,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     events.append(connection, "task.created", task_id, title=title)
     if depends_on:
         tasks.settle_dependencies(connection, task_id)
-    task = tasks.fresh(connection, task_id, depends_on)
+    task = tasks.get(connection, task_id)
     if task.status is status:  # else its dependencies have settled it already
         events.append(connection, f"task.{status}", task_id, title=title, reason=task.reason)
     return task
@@ -57,13 +57,13 @@ def cancel(
     connection: Connection, task_id: str, reason: str, limit_reached: str | None = None
 ) -> Stop:
     """End a task; limit_reached is what its run has used up, where that is the cause."""
-    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    task = tasks.row(connection, task_id)
+    status = TaskStatus(task["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "cancel", reason, limit_reached)
-    cause = {"limit_reached": limit_reached}
-    tasks.change(connection, task_id, TaskStatus.CANCELLED, reason, **cause)
+    tasks.move(connection, task, TaskStatus.CANCELLED, reason, limit_reached=limit_reached)
     return None
 
 
@@ -162,7 +162,8 @@ def requeue(connection: Connection, task_id: str) -> Stop:
 
 
 def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> Stop:
-    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    task = tasks.row(connection, task_id)
+    status = TaskStatus(task["status"])
     if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
         raise Conflict(f"{task_id} is {status}; what it waits for cannot be changed any more.")
     others = [tasks.resolve(connection, text) for text in depends_on]
@@ -170,7 +171,7 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
         tasks.row(connection, other)
     tasks.replace_dependencies(connection, task_id, others)
     if status is TaskStatus.QUEUED:
-        tasks.change(connection, task_id, TaskStatus.BLOCKED)
+        tasks.move(connection, task, TaskStatus.BLOCKED)
     tasks.settle_dependencies(connection, task_id)
     return None
 

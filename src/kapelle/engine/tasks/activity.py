@@ -1,6 +1,6 @@
 """What agents at work do right now: told to whoever listens, and kept nowhere."""
 
-import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,8 +10,8 @@ from kapelle.domain.task import Activity
 if TYPE_CHECKING:
     from kapelle.engine.tasks.watch import Watch
 
-# How soon a new line is noticed; a look costs one question to the file system.
-_LOOK_S = 0.05
+# So often it is looked whether there is something to tell.
+_TOLD_S = 0.25
 
 Listener = Callable[[Activity], None]
 
@@ -22,7 +22,11 @@ class Activities:
     def __init__(self) -> None:
         self._watched: set[Watch] = set()
         self._listeners: set[Listener] = set()
-        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def pause_s(self) -> float:
+        """How long an attempt may go on without being looked at."""
+        return _TOLD_S if self._listeners else math.inf
 
     @contextmanager
     def showing(self, watched: "Watch") -> Iterator[None]:
@@ -39,21 +43,12 @@ class Activities:
         self._listeners.add(listener)
         for watched in self._watched:
             listener(watched.activity())
-        self._looking = self._looking or asyncio.create_task(self._look())
         try:
             yield
         finally:
             self._listeners.discard(listener)
 
     def tell(self, watched: "Watch") -> None:
-        if self._listeners:
-            activity = watched.activity()
-            for listener in self._listeners:
-                listener(activity)
-
-    async def _look(self) -> None:
-        while self._listeners:
-            for watched in self._watched:
-                watched.glance()
-            await asyncio.sleep(_LOOK_S)
-        self._looking = None
+        activity = watched.activity()
+        for listener in self._listeners:
+            listener(activity)

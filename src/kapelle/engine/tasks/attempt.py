@@ -17,6 +17,7 @@ from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.domain.failures import Failure
+from kapelle.domain.ids import attempt_token
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
@@ -80,6 +81,7 @@ class Attempt:
     ) -> None:  # fmt: skip
         self.parts, self.row, self.task, self.settings = parts, row, task, settings
         self.id: str = row["id"]
+        self.token = attempt_token(parts.secret, self.id)  # by which its agent calls the daemon
         self.task_id: str = task["id"]
         self.number: int = row["number"]
         self.mode: str = row["mode"]
@@ -215,7 +217,13 @@ class Attempt:
 
     async def warn(self, what: str, text: str) -> None:
         """Record a warning once, where it can be seen."""
-        await self.write(warn, self.task_id, self.id, what, text)
+
+        def warn(connection: Connection) -> None:
+            if attempts.warn(connection, self.id, what, text):
+                about = {"what": what, "text": text}
+                events.append(connection, "attempt.warning", self.task_id, self.id, **about)
+
+        await self.write(warn)
 
     async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
         """One of its processes; that it is begun is stored before anything of it is there."""
@@ -273,12 +281,6 @@ def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Ro
 
 def is_started(process_dir: Path) -> bool:
     return (process_dir / "claim").exists()
-
-
-def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text: str) -> None:
-    """Record a warning once, where it can be seen."""
-    if attempts.warn(connection, attempt_id, what, text):
-        events.append(connection, "attempt.warning", task_id, attempt_id, what=what, text=text)
 
 
 async def recall(parts: Parts, work: Task | Run) -> None:

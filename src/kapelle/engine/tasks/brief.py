@@ -67,7 +67,9 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
         return Briefing(text, forked.session_id, True)
     pieces = []
     if continued:
-        pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
+        pieces.append(
+            await earlier_attempt(parts, continued, f"An earlier task: {continued.title}")
+        )
     if before and resumed:
         pieces.append(await earlier_attempt(parts, before))
     if attempt.is_worktree and attempt.settings.workspace.docker.wanted:
@@ -87,7 +89,7 @@ async def _memory(attempt: Attempt) -> list[Learning]:
     parts, task = attempt.parts, attempt.task
     left = attempt.settings.knowledge.prompt_tokens * _LETTERS_A_TOKEN
     if left and parts.learned is None:
-        found = await parts.db.glance(learnings.count) > 0
+        found = await parts.db.glance(learnings.is_any)
         # The first one may have come meanwhile.
         parts.learned = parts.learned or found
     if not left or not parts.learned:
@@ -110,12 +112,10 @@ def _leaves_session(last: PastAttempt, agent: Agent) -> bool:
     return last.session_id is not None and last.agent == agent.name and not lost
 
 
-async def earlier_attempt(parts: Parts, task: Task) -> Earlier:
-    """What the last attempt that ended left behind."""
-    return await _earlier(parts, task, "The attempt before this one")
-
-
-async def _earlier(parts: Parts, task: Task, heading: str) -> Earlier:
+async def earlier_attempt(
+    parts: Parts, task: Task, heading: str = "The attempt before this one"
+) -> Earlier:
+    """What the last attempt of a task that ended left behind."""
     ended = [attempt for attempt in task.attempts if attempt.ended_at is not None]
     # One that was refused knew nothing and did nothing: the one before it has more to tell.
     worked = [attempt for attempt in ended if attempt.failure not in _REFUSED]

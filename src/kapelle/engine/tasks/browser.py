@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
@@ -131,8 +130,7 @@ def picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
 def _place(attempt: Attempt) -> Path:
     """Where its agent saves pictures: a private directory with a name that nobody can guess, short
     enough for the sockets that Chrome makes there."""
-    secret = attempt_token(attempt.parts.secret, attempt.id).encode()
-    name = f"kapelle-{hashlib.sha256(secret).hexdigest()[:12]}"
+    name = f"kapelle-{hashlib.sha256(attempt.token.encode()).hexdigest()[:12]}"
     return Path(tempfile.gettempdir()) / name
 
 

@@ -18,7 +18,7 @@ from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
 from kapelle.engine.output import attempt_usage, output_tail, read_output
 from kapelle.engine.prompt import section
-from kapelle.engine.tasks.accounts import stored_credential
+from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.runner.process_dir import Ended, Launch, Process
@@ -91,7 +91,7 @@ def question(place: Place, agent: Agent, prompt: str, process: Process) -> Launc
         workspace=empty,
         prompt_file=process.directory / "prompt",
         settings=agent.settings,
-        credential=stored_credential(place.parts, agent, place.settings, place.env),
+        credential=credential(place.parts, agent, place.settings, place.env).stored,
     )
     return place.agent(process, agent, request, _TIMEOUT_S, f"{agent.name} is asked")
 

@@ -11,14 +11,13 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.engine.container import begin_container
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.tasks import browser
-from kapelle.engine.tasks.accounts import stored_credential
+from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost, Findings, Finish
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
@@ -101,10 +100,11 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     parts = attempt.parts
     if limits.budget_left_usd == 0:
         raise LimitReached(money_spent(limits.budget_usd or 0))
-    token = attempt_token(parts.secret, attempt.id)
     place = attempt.agent_place
     await begin_container(parts, attempt.settings, place.origin.worktree)
-    place = replace(place, env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token})
+    place = replace(
+        place, env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": attempt.token}
+    )
     request = await _request(attempt, agent, limits)
     label = f"{attempt.agent_name} for {attempt.task_id}"
     terminal = _TERMINAL if attempt.task["interactive"] else None
@@ -120,7 +120,6 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     model = named or chosen
     if model or briefing.session_id:
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
-    where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt + browser.told(attempt),
         workspace=attempt.agent_place.cwd,
@@ -143,11 +142,11 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
             **_own_tools(attempt),
             **(browser.tools(attempt) if agent.capabilities.mcp else {}),
         },
-        credential=stored_credential(parts, agent, settings, attempt.task_env),
+        credential=credential(parts, agent, settings, attempt.task_env).stored,
         answer=attempt.message if briefing.asked else None,
         said=parts.home.said / attempt.id,
         checkout=Path(task["directory"]),
-        daemon=where if attempt.shares_files else None,
+        daemon={"url": parts.url, "token": attempt.token} if attempt.shares_files else None,
     )
 
 
@@ -155,9 +154,8 @@ def _own_tools(attempt: Attempt) -> dict[str, McpServer]:
     """Kapelle's own tools, called with the token of the attempt; the port outlives the daemon."""
     if not attempt.task["coordinate"]:
         return {}
-    token = attempt_token(attempt.parts.secret, attempt.id)
     headers = {
-        "Authorization": f"Bearer {token}",
+        "Authorization": f"Bearer {attempt.token}",
         "X-Kapelle-Directory": attempt.task["directory"],
     }
     return {"kapelle": McpServer(url=f"{attempt.parts.url}/mcp", headers=headers)}

@@ -23,7 +23,8 @@ from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
-from kapelle.engine.runs.queue import RunQueue
+from kapelle.engine.retry import repeat
+from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import Findings, Finish
 from kapelle.engine.tasks.executor import perform
@@ -183,11 +184,12 @@ _READING_S = 1.0
 class TaskQueue:
     """Owns the queue of one daemon."""
 
-    def __init__(self, parts: Parts, run_queue: RunQueue) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._performers = Performers(partial(perform, parts), self._give_up)
-        self._run_queue = run_queue
+        self._runs = RunExecutor(parts)
         self._reading: tuple[float, Reading] | None = None
+        self._swept_at = 0.0
         self.running = 0
         self._limits = Limits()
         self.held: str | None = None
@@ -199,31 +201,26 @@ class TaskQueue:
 
     async def run(self) -> None:
         """Sweep and admit until cancelled; a failing pass is logged and made again."""
-        swept = 0.0
-        with self._parts.db.watch(*_KINDS) as changed:
-            while True:
-                try:
-                    if (problem := await self._parts.db.find_problem()) is not None:
-                        # Whoever performs something is left alone as well: its agent goes on.
-                        self.held = problem.with_hint
-                        await asyncio.sleep(_SWEEP_S)
-                        continue
-                    if time.monotonic() - swept >= _SWEEP_S:
-                        await self._sweep()
-                        swept = time.monotonic()
-                    pause = min(_SWEEP_S, await self._admit())
-                except InvalidInput as error:
-                    # A broken configuration: nothing starts, and everybody can read why.
-                    self.held = error.message
-                    pause = _SWEEP_S
-                except Exception:
-                    _log.exception("a pass of the queue failed and will be made again")
-                    pause = 0.5
-                await changed.wait(pause)
+        await repeat(_log, self._pass, self._parts.db.watch(*_KINDS), _SWEEP_S)
+
+    async def _pass(self) -> float:
+        if (problem := await self._parts.db.find_problem()) is not None:
+            # Whoever performs something is left alone as well: its agent goes on.
+            self.held = problem.with_hint
+            return _SWEEP_S
+        try:
+            if time.monotonic() - self._swept_at >= _SWEEP_S:
+                await self._sweep()
+                self._swept_at = time.monotonic()
+            return min(_SWEEP_S, await self._admit())
+        except InvalidInput as error:
+            # A broken configuration: nothing starts, and everybody can read why.
+            self.held = error.message
+            return _SWEEP_S
 
     async def close(self) -> None:
         """Perform nothing any more; agents go on, and the next daemon goes on with them."""
-        await asyncio.gather(self._performers.close(), self._run_queue.close())
+        await asyncio.gather(self._performers.close(), self._runs.close())
 
     def _read(self) -> Reading:
         if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
@@ -257,7 +254,7 @@ class TaskQueue:
         # Together, so that nobody reads a reason that contradicts the number.
         self.running, self.held = admitted, verdict
         if runs_wait and not self.paused:
-            await self._run_queue.admit()
+            await self._runs.admit()
         # What is due already but held back waits for the next change or sweep.
         left = (due - now).total_seconds() if due else 0
         return max(left, 0.01) if left > 0 else _SWEEP_S
@@ -280,7 +277,7 @@ class TaskQueue:
         if overdue:
             await db.write(_release_overdue)
         await self._performers.restart(await db.glance(attempts.running, self._parts.performer))
-        await self._run_queue.sweep()
+        await self._runs.sweep()
         if expired:
             await db.write(expire)
         if orphaned:

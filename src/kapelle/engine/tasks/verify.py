@@ -11,20 +11,12 @@ from typing import Any
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import (
-    Conflict,
-    KapelleError,
-    Tampered,
-    Unfiltered,
-    Unresolved,
-    WorkspaceError,
-)
+from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unresolved, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.launch import Place
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -42,13 +34,18 @@ from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import lines_of
-from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, events, questions, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
+# By the codes of errors.
+_FAILURES = {
+    "tampered": FailureClass.TAMPERED,
+    "unfiltered": FailureClass.CHECKS,
+    "unresolved": FailureClass.CHECKS,
+}
 _ERROR = re.compile(
     r"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
     re.IGNORECASE | re.MULTILINE,
@@ -79,15 +76,10 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
-        except (Unfiltered, Unresolved) as error:
+        except (WorkspaceError, Conflict, Tampered) as error:
             success, reason = False, error.with_hint
-            failure = Failure(FailureClass.CHECKS, error.message)
-        except (WorkspaceError, Conflict) as error:
-            success, reason = False, error.message
-            failure = Failure(FailureClass.ENVIRONMENT, error.message)
-        except Tampered as error:
-            success, reason = False, error.message
-            failure = Failure(FailureClass.TAMPERED, error.message)
+            kind = _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
+            failure = Failure(kind, error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
     asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
     return Findings(
@@ -241,12 +233,14 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
             break
         failpoint("verify_before_check")
         result = await _make_check(attempt, position, check)
-        where = {"commit": commit, "directory": str(attempt.directory)}
-        result = result.model_copy(update=where)
+        made_on = {"commit": commit, "directory": str(attempt.directory)}
+        result = result.model_copy(update=made_on)
         if commit is not None and check.kind is CheckKind.COMMAND:
             await _put_back(attempt, check)
             name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
-            result = await _subject(attempt, check).prove(name, check, result, default)
+            where = (attempt.owner, attempt.workspace, attempt.task["directory"])
+            subject = Subject(attempt.place, *where, attempt.execute_command)
+            result = await subject.prove(name, check, result, default)
         known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
     if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
@@ -259,16 +253,6 @@ async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
     if changed := await attempt.parts.workspaces.put_back(attempt.owner):
         text = f"The check {check.label} changed {counted_files(changed)}, which was put back."
         await attempt.warn("checks", text)
-
-
-def _subject(attempt: Attempt, check: CheckSpec) -> Subject:
-    """What a check was made on, and how it is made again."""
-
-    async def execute(name: str, place: Place, timeout_s: float) -> Ended:
-        return (await attempt.execute_command(name, check.command or "", timeout_s, place))[1]
-
-    where = (attempt.owner, attempt.workspace, attempt.task["directory"])
-    return Subject(attempt.place, *where, execute)
 
 
 def _record_check(

@@ -2,7 +2,6 @@
 meets nothing but refusals; why it was ended is noted on the disk."""
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -10,11 +9,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
@@ -27,7 +28,7 @@ from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
-from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
+from kapelle.engine.output import attempt_usage, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text
@@ -174,16 +175,15 @@ async def limits_of(attempt: Attempt) -> Limits:
 
 
 _ENDED_FOR = "ended_for.json"
+_CAUSE = TypeAdapter(Failure)
 
 
 def recorded_cause(process_dir: Path) -> Failure | None:
     """Why a process was ended, if it was."""
     try:
-        found = json.loads((process_dir / _ENDED_FOR).read_bytes())
-        kind = FailureClass(found["kind"])
-        until, of_model = reset_stated(found.get("retry_at")), found.get("of_model") is True
-        return Failure(kind, str(found["evidence"]), until, of_model)
-    except (OSError, ValueError, KeyError, TypeError):
+        found = _CAUSE.validate_json((process_dir / _ENDED_FOR).read_bytes())
+        return replace(found, retry_at=found.retry_at and found.retry_at.astimezone(UTC))
+    except (OSError, ValueError):
         return None
 
 
@@ -198,12 +198,9 @@ async def usage_before(attempt: Attempt) -> dict[str, float]:
 _log = logging.getLogger("kapelle.watch")
 # Names of tools that change nothing.
 _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE)
-_STRICT_S = 0.05
-_CALM_S = 1.0
-_STORED_S = 5.0
-_SHARED_S = 0.5
-# So often what it does is told to whoever looks on, and so much of it.
-_TOLD_S = 0.25
+_STRICT_S, _CALM_S = 0.05, 1.0
+_STORED_S, _SHARED_S = 5.0, 0.5
+# So much of what it does is told to whoever looks on.
 _TOLD, _SHOWN = 200, 20
 _LONGEST_NAME, _MOST_USED = 60, 100
 
@@ -225,7 +222,7 @@ async def watched(attempt: Attempt, agent: Agent | None, limits: Limits) -> Asyn
         watching = asyncio.create_task(watch.keep())
         try:
             yield
-            watch.end()
+            watch.ended.set()
             await watching
             await watch.look_back()
         finally:
@@ -249,16 +246,16 @@ class Watch:
         self._refusal = Refusal()
         self._stall = Stall(process_dir, attempt.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in attempt.row["warnings"]}
-        self._is_over = False
-        self._woken = asyncio.Event()
+        self._activities = attempt.parts.activities
+        self.ended = asyncio.Event()  # when keep() returns, having looked for the last time
         self._last: AgentEvent | None = None
         self._usage: Usage | None = None
         self._told = (0.0, -1)  # when its activity was, and how much it had printed then
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
         self._past = Counter[str]()  # calls on what somebody else held, by its path
-        self._looked_around = time.monotonic()
-        self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
+        self._stored_at = time.monotonic()
+        self._stored: Usage | None = None
         self._windows: dict[str, Any] = {}  # of its account, as told and not stored yet
 
     async def keep(self) -> None:
@@ -266,16 +263,13 @@ class Watch:
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
         pause = _STRICT_S if self._limits.strict and watched else _CALM_S
-        due = time.monotonic() + pause
-        while not await self._ended_within(due - time.monotonic()):
+        looked_at = time.monotonic()
+        while not await self._ended_within(min(pause, self._activities.pause_s)):
             try:
-                if time.monotonic() < due:  # somebody looks on: tell what it does
-                    self._told = (time.monotonic(), self._printed())
-                    if self._agent.reads_whole_output:
-                        await asyncio.to_thread(self._count)
-                    self._attempt.parts.activities.tell(self)
+                await self._tell()
+                if time.monotonic() - looked_at < pause:
                     continue
-                due = time.monotonic() + pause
+                looked_at = time.monotonic()
                 if await self._look():
                     return
             except ClaimLost:
@@ -286,19 +280,17 @@ class Watch:
 
     async def _ended_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), max(0, seconds))
-        self._woken.clear()
-        return self._is_over
+            await asyncio.wait_for(self.ended.wait(), seconds)
+        return self.ended.is_set()
 
-    def end(self) -> None:
-        """The agent has ended; keep() returns when it has looked for the last time."""
-        self._is_over = True
-        self._woken.set()
-
-    def glance(self) -> None:
-        """Read on, if something was printed since and enough time is over."""
-        if time.monotonic() - self._told[0] >= _TOLD_S and self._printed() != self._told[1]:
-            self._woken.set()
+    async def _tell(self) -> None:
+        """Tell whoever looks on what it does, if something was printed since the last time."""
+        (told_at, before), now = self._told, time.monotonic()
+        if now - told_at >= self._activities.pause_s and self._printed() != before:
+            self._told = (now, self._printed())
+            if self._agent.reads_whole_output:
+                await asyncio.to_thread(self._count)
+            self._activities.tell(self)
 
     def _printed(self) -> int:
         try:
@@ -415,8 +407,7 @@ class Watch:
 
     def _read_side_log(self) -> None:
         if self._side is None and self._side_log is not None:
-            session = self._fold.session_id or self._side_log.session_id
-            path = find_side_log(self._side_log.pattern, session)
+            path = self._side_log.find(self._fold.session_id)
             self._side = LogReader(path, self._side_log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line.text):
@@ -443,14 +434,16 @@ class Watch:
             await self._attempt.warn(what, text)
 
     async def _store(self, usage: Usage | None) -> None:
-        """Store what was used so far, now and then."""
-        now, every_s = time.monotonic(), _SHARED_S if self._limits.shared else _STORED_S
-        if usage is not None and now - self._stored[0] >= every_s and usage != self._stored[1]:
-            self._stored = (now, usage)
+        """Store what was used so far, and see what others have used, now and then."""
+        now = time.monotonic()
+        if now - self._stored_at < (_SHARED_S if self._limits.shared else _STORED_S):
+            return
+        self._stored_at = now
+        if usage is not None and usage != self._stored:
+            self._stored = usage
             await self._attempt.update(**usage.model_dump())
-        if now - self._looked_around >= every_s:
-            self._looked_around, self._limits = now, await limits_of(self._attempt)
-            await self._store_windows()
+        self._limits = await limits_of(self._attempt)
+        await self._store_windows()
 
     async def _store_windows(self) -> None:
         told, self._windows = self._windows, {}
@@ -460,8 +453,6 @@ class Watch:
     def _end(self, failure: Failure) -> bool:
         """Write down why the process is ended, then end it."""
         process_dir = self._attempt.process_dir
-        retry_at = failure.retry_at.isoformat() if failure.retry_at else None
-        body = asdict(failure) | {"retry_at": retry_at}
-        files.replace(str(process_dir / _ENDED_FOR), json.dumps(body).encode())
+        files.replace(str(process_dir / _ENDED_FOR), _CAUSE.dump_json(failure))
         self._attempt.parts.runner.stop(process_dir, failure.evidence)
         return True

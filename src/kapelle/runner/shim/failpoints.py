@@ -1,5 +1,6 @@
 """Named points at which a crash test makes this process kill itself; standard library only."""
 
+import functools
 import os
 import signal
 
@@ -17,23 +18,20 @@ ALL_FAILPOINTS = (
 VARIABLE = "KAPELLE_FAILPOINT"
 
 _passes: dict[str, int] = {}
-_passes_before_fork = 0
+# A forked process counts its passes after those of the ones that were forked before it.
+elder_siblings = 0
 
 
-def count_on_from(passes: int) -> None:
-    """Let a forked process count its passes after those of its elder siblings."""
-    global _passes_before_fork
-    _passes_before_fork = passes
+@functools.cache
+def _wanted() -> tuple[str, str]:
+    point, _, number = os.environ.get(VARIABLE, "").partition("@")
+    return point, number
 
 
 def failpoint(name: str) -> None:
     """Die here if KAPELLE_FAILPOINT is this name, or name@N and this is the N-th pass."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
-        return
-    point, _, number = wanted.partition("@")
-    if point != name:
-        return
-    _passes[name] = _passes.get(name, _passes_before_fork) + 1
-    if not number or _passes[name] == int(number):
-        os.kill(os.getpid(), signal.SIGKILL)
+    point, number = _wanted()
+    if point == name:
+        _passes[name] = _passes.get(name, elder_siblings) + 1
+        if not number or _passes[name] == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -60,10 +60,11 @@ def read(path: str) -> bytes | None:
         return content.read(_MAX_READ)
 
 
-def open_regular(path: str) -> int | None:
+def open_regular(path: str, directory: int | None = None) -> int | None:
     """Open a file to read; an agent may have put a pipe or a link in its place, which is none."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(path, flags, dir_fd=directory)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}:
             return None
@@ -110,7 +111,10 @@ def sync_directory(path: str) -> None:
 
 def _temporary(path: str, data: bytes, *, durable: bool) -> str:
     temporary = f"{path}.{os.getpid()}.tmp"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # Never through a link that is planted under this name.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while data:
             data = data[os.write(file, data) :]

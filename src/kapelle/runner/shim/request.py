@@ -4,12 +4,12 @@ It travels over a socket and never touches the disk or an argument list, because
 and the standard input may hold secrets.
 """
 
+import contextlib
 import marshal
 import os
 import select
+import sys
 from collections.abc import Mapping
-
-from .system import memory_file
 
 _LENGTH_BYTES = 8
 _CHUNK = 65536
@@ -23,13 +23,13 @@ class Request:
     argv: list[bytes]
     cwd: bytes
     env: dict[bytes, bytes]
-    redact: tuple[bytes, ...]
-    timeout_s: float | None
-    grace_s: float
-    boot_id: str
     secret: bytes
-    terminal: tuple[int, int] | None  # rows and columns of the one that it is given, if it is
-    leaf: str | None
+    redact: tuple[bytes, ...] = ()
+    timeout_s: float | None = None
+    grace_s: float = 5.0
+    boot_id: str = ""
+    terminal: tuple[int, int] | None = None  # rows and columns of the one that it is given
+    leaf: str | None = None
     stdin_bytes: int | None
 
     def __init__(self, header: bytes) -> None:
@@ -60,13 +60,13 @@ def receive(connection: int) -> tuple[Request, int]:
 
 
 def _open_unnamed(process_dir: str) -> int:
-    try:
-        return memory_file("stdin")
-    except OSError:
-        path = os.path.join(process_dir, f"stdin.{os.getpid()}.tmp")
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.unlink(path)
-        return file
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.memfd_create("stdin")
+    path = os.path.join(process_dir, f"stdin.{os.getpid()}.tmp")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return file
 
 
 def _receive_some(connection: int, limit: int) -> bytes:

@@ -6,19 +6,20 @@ Standard library only, single-threaded, and independent of the daemon from the c
 import contextlib
 import os
 import resource
+import socket
 import sys
 import time
-from types import TracebackType
 
 from . import exit_record, files, system, tree
 from .exit_record import encode
 from .failpoints import failpoint
 from .request import Request, receive
+from .request import encode as encode_request
 from .streams import Redactor, Stream
 from .supervisor import Child, Supervisor, explain
 from .system import Signals
 from .terminal import Terminal
-from .tree import Subtree, make_leaf, remove_leaf
+from .tree import make_leaf, remove_leaf
 
 _MAX_FILES = 65536
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -44,26 +45,40 @@ def main(connection: int, signals: Signals) -> None:
         shim.fail(error)
 
 
-def warm_up() -> None:
-    """Run a little of what every shim runs: cold code copies memory in each of them."""
-    for _ in range(3):
-        tree.start_time(os.getpid())
-        os.get_exec_path({"PATH": ""})
-        data = encode({"started": {"pid": 1, "start": None}, "at": time.time()})
-        files.sign(b"secret", files.EXIT, data)
+def warm_up(place: str, signals: Signals) -> None:
+    """Begin a shim's life with a command that does nothing, here in the spawner: what is cold when
+    a shim is forked copies memory in every one of them."""
+    process_dir = os.path.join(place, f"warm-up.{os.getpid()}")
+    fields = {
+        "process_dir": process_dir,
+        "argv": [b"true"],
+        "cwd": b"/",
+        "env": dict(os.environb),
+        "redact": (b"secret",),
+        "timeout_s": 60.0,
+        "secret": b"secret",
+        # It is no cgroup, but that is found out when it is tried.
+        "leaf": process_dir if tree.LINUX else None,
+    }
+    system.adopt_orphans(yes=False)
+    daemon, connection = socket.socketpair()
+    with daemon, contextlib.suppress(OSError):
+        os.mkdir(process_dir, 0o700)
+        daemon.sendall(encode_request(fields, b""))
+        request, stdin = receive(connection.fileno())
+        shim = Shim(request, connection.detach(), signals)
+        if shim.claim() and shim.begin(stdin):
+            shim.watch()
+        shim.leave_no_trace()
 
 
-class Shim:
+class Shim(Supervisor):
     """One process directory from its claim to its exit record."""
 
     def __init__(self, request: Request, daemon: int, signals: Signals) -> None:
-        self._request = request
+        super().__init__(request, signals)
         self._daemon = daemon
-        self._signals = signals
-        self._tree = Subtree()
         self._logs: list[int] = []
-        self._streams: tuple[Stream, ...] = ()
-        self._terminal: Terminal | None = None
         self._not_started: str | None = None
         self._started_at: float | None = None
         self._begun = time.monotonic()
@@ -92,41 +107,48 @@ class Shim:
     def supervise(self, stdin: int) -> None:
         """Run the command and record how it ended."""
         system.adopt_orphans()
-        if not files.retry_while_full(self._open_logs, self._stopped) or self._stopped():
+        if self.begin(stdin):
+            self.watch()
+            self._conclude()
+        else:
             self._record({"kind": "not_started", "ended_by": "stop"})
-            return
-        agent = self._fork(stdin)
+
+    def begin(self, stdin: int) -> bool:
+        """Start the command; False if it was stopped before."""
+        if not files.retry_while_full(self._open_logs, self._stopped) or self._stopped():
+            return False
+        self._fork(stdin)
         failpoint("shim_after_fork")
         self._started_at = time.time()
         self._begun = time.monotonic()
-        files.retry_while_full(lambda: self._write_run_json(agent), self._stopped)
+        files.retry_while_full(self._write_run_json, self._stopped)
         failpoint("shim_after_run_json")
-        supervisor = Supervisor(
-            agent,
-            self._request,
-            self._streams,
-            self._tree,
-            self._signals,
-            on_exec=lambda report: self._on_exec(agent, report),
-            terminal=self._terminal,
-        )
-        agent.let_go()
+        if self._request.timeout_s is not None:
+            self._deadline = self._begun + self._request.timeout_s
+        self._agent.let_go()
         if not tree.set_oom_score(-500):
             tree.set_oom_score(0)
-        supervisor.run()
-        self._conclude(supervisor)
+        return True
+
+    def leave_no_trace(self) -> None:
+        """Close what is open and remove the directory, as after warming up."""
+        for file in (*self._logs, *(stream.pipe for stream in self._streams)):
+            os.close(file)
+        for name in os.listdir(self._request.process_dir):
+            os.unlink(self._path(name))
+        os.rmdir(self._request.process_dir)
 
     def fail(self, error: Exception) -> None:
         """Record an error of our own, and leave nothing running behind it."""
-        text = f"{type(error).__name__}: {error}"
-        with (
-            contextlib.suppress(OSError),
-            open(self._path(files.SHIM_LOG), "a", encoding="utf-8") as log,
-        ):
-            log.write(f"{text}\n{_where(error.__traceback__)}")
+        with contextlib.suppress(OSError, ImportError):
+            import traceback  # every shim would have it in memory
+
+            with open(self._path(files.SHIM_LOG), "a", encoding="utf-8") as log:
+                traceback.print_exception(error, file=log)
         self._tree.kill_to_the_end()
         self._tree.remove()
-        self._record({"kind": "lost", "detail": f"the supervisor failed: {text}"})
+        detail = f"the supervisor failed: {type(error).__name__}: {error}"
+        self._record({"kind": "lost", "detail": detail})
 
     def _path(self, name: str) -> str:
         return os.path.join(self._request.process_dir, name)
@@ -137,10 +159,10 @@ class Shim:
     def _open_logs(self) -> None:
         self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (files.OUT, files.ERR)]
 
-    def _fork(self, stdin: int) -> Child:
+    def _fork(self, stdin: int) -> None:
         leaf = self._request.leaf
         agent = Child(self._request, stdin, leaf if leaf and make_leaf(leaf) else None)
-        self._tree.agent = agent.pid
+        self._agent, self._report, self._tree.agent = agent, agent.report, agent.pid
         if agent.in_leaf:
             self._tree.leaf = leaf
         elif leaf:
@@ -153,25 +175,24 @@ class Shim:
             Stream(pipe, log, Redactor(self._request.redact, eager=in_terminal))
             for pipe, log in zip((agent.out, agent.err), self._logs, strict=True)
         )
-        return agent
 
-    def _write_run_json(self, agent: Child) -> None:
+    def _write_run_json(self) -> None:
         facts = {
             "protocol": files.PROTOCOL,
             "shim": {"pid": os.getpid(), "start": self._start},
-            "agent": {"pid": agent.pid, "start": agent.start},
+            "agent": {"pid": self._agent.pid, "start": self._agent.start},
             "boot_id": self._request.boot_id,
             "cgroup": self._tree.leaf,
             "started_at": self._started_at,
         }
         files.replace(self._path(files.RUN), encode(facts))
 
-    def _on_exec(self, agent: Child, report: bytes) -> None:
+    def _on_exec(self, report: bytes) -> None:
         if report:
             self._not_started = explain(report, self._request)
             self._reply({"not_started": self._not_started})
         else:
-            self._reply({"started": {"pid": agent.pid, "start": agent.start}})
+            self._reply({"started": {"pid": self._agent.pid, "start": self._agent.start}})
 
     def _reply(self, answer: dict[str, object]) -> None:
         # The daemon may be gone, and it can read everything that matters in the directory.
@@ -179,16 +200,16 @@ class Shim:
             os.write(self._daemon, encode(answer) + b"\n")
         os.close(self._daemon)
 
-    def _conclude(self, supervisor: Supervisor) -> None:
+    def _conclude(self) -> None:
         self._tree.remove()
         details = [self._not_started, *(stream.sync() for stream in self._streams)]
-        if supervisor.survivors:
-            details.append(f"kill_incomplete: {supervisor.survivors} processes survived")
-        outcome = _exit_kind(supervisor.status, self._not_started)
+        if self._survivors:
+            details.append(f"kill_incomplete: {self._survivors} processes survived")
+        outcome = _exit_kind(self._status, self._not_started)
         outcome["detail"] = "; ".join(text for text in details if text) or None
-        outcome["ended_by"] = supervisor.ended_by
+        outcome["ended_by"] = self._ended_by
         outcome["out_sha256"], outcome["err_sha256"] = (s.digest.hexdigest() for s in self._streams)
-        outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
+        outcome["leftovers"] = max(self._leftovers or 0, self._survivors)
         self._record(outcome)
 
     def _record(self, outcome: dict[str, object]) -> None:
@@ -229,11 +250,3 @@ def _let_go_of_everything_but(connection: int) -> None:
     os.closerange(connection + 1, _MAX_FILES)
     os.set_inheritable(connection, False)
     os.chdir("/")
-
-
-def _where(trace: TracebackType | None) -> str:
-    lines = []
-    while trace is not None:
-        lines.append(f"  {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}\n")
-        trace = trace.tb_next
-    return "".join(lines)

@@ -22,11 +22,9 @@ _LINE_ENDS = b"\r\n"
 _COLOUR = rb"\x1b\[[0-?]*[ -/]*[@-~]"
 _BROKEN = re.compile(rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,4})?\Z")
 _COLOURS = re.compile(_COLOUR)
-_WITHOUT_BREAKS = re.compile(rb"(?:" + _COLOUR + rb"|[\r\n])+")
 # What stands between the digits where bytes are written in hexadecimal: 73:6b, 0x73, \\x73, %73.
 _BETWEEN = b" \t:-,;_%\\xXuU{}&#"
 _LOWER = bytes.maketrans(b"ABCDEF", b"abcdef")
-_WITHOUT_BETWEEN = re.compile(b"[" + re.escape(_BETWEEN) + b"]+")
 _DIGITS = re.compile(rb"[0-9a-f]{12,}")
 # A line that ends with fewer characters of a secret than this is passed on at once, and of a secret
 # that goes on behind it only the rest is replaced.
@@ -73,11 +71,13 @@ class Redactor:
 
     @cached_property
     def _digits(self) -> "_Patterns":
-        return _Patterns({pattern for pattern in self._given if _DIGITS.fullmatch(pattern)})
+        found = {pattern for pattern in self._given if _DIGITS.fullmatch(pattern)}
+        return _Patterns(found, _LINE_ENDS + _BETWEEN, _LOWER)
 
     @cached_property
     def _texts(self) -> "_Patterns":
-        return _Patterns({p for p in self._given if not _DIGITS.fullmatch(p)})
+        found = {pattern for pattern in self._given if not _DIGITS.fullmatch(pattern)}
+        return _Patterns(found, _LINE_ENDS)
 
     @cached_property
     def _tail(self) -> int:
@@ -113,16 +113,8 @@ class Redactor:
         bare = _bare(data)
         if not any(needle in bare for needle in self._needles):
             return []
-        text = _text(data)
-        spans = self._texts.spans(text)
-        if inner := self._digits.spans(text.translate(_LOWER, _BETWEEN)):
-            places = _Places(text, _WITHOUT_BETWEEN)
-            spans += [places.span(*span) for span in inner]
-        if not spans:
-            return []
-        places = _Places(data, _WITHOUT_BREAKS)
         found: list[tuple[int, int]] = []
-        for begin, end in sorted(places.span(*span) for span in spans):
+        for begin, end in sorted(self._texts.spans(data) + self._digits.spans(data)):
             if found and begin < found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             else:
@@ -133,21 +125,9 @@ class Redactor:
         """Where the longest tail begins that may be the beginning of a secret."""
         start = max(begin, len(data) - self._tail)
         tail = data[start:]
-        broken = _BROKEN.search(tail[-48:])
-        end = len(tail) - len(broken[0]) if broken else len(tail)
-        text = _text(tail[:end])
-        earliest = end
-        if (at := self._texts.begins(text)) is not None:
-            earliest = _Places(tail[:end], _WITHOUT_BREAKS).begin(at)
-        if (at := self._digits.begins(text.translate(_LOWER, _BETWEEN))) is not None:
-            inner = _Places(text, _WITHOUT_BETWEEN).begin(at)
-            earliest = min(earliest, _Places(tail[:end], _WITHOUT_BREAKS).begin(inner))
-        return start + earliest
-
-
-def _text(data: bytes) -> bytes:
-    """The data without what does not count inside a secret."""
-    return _uncoloured(data).translate(None, _LINE_ENDS)
+        if broken := _BROKEN.search(tail[-48:]):
+            tail = tail[: -len(broken[0])]
+        return start + min(self._texts.begins(tail), self._digits.begins(tail))
 
 
 def _bare(data: bytes) -> bytes:
@@ -163,11 +143,11 @@ def _uncoloured(data: bytes) -> bytes:
 class _Places:
     """Where the bytes that are left, when a pattern is taken out of data, stood in it."""
 
-    def __init__(self, data: bytes, without: re.Pattern[bytes]) -> None:
+    def __init__(self, data: bytes, without: bytes) -> None:
         # For each piece that is left: where it begins among what is left, and where in the data.
         self._left, self._data = [0], [0]
         taken = 0
-        for match in without.finditer(data):
+        for match in re.finditer(without, data):
             taken += match.end() - match.start()
             self._left.append(match.end() - taken)
             self._data.append(match.end())
@@ -181,9 +161,11 @@ class _Places:
 
 
 class _Patterns:
-    """Some byte strings, looked for together."""
+    """Some byte strings, looked for together, in data without what does not count inside them."""
 
-    def __init__(self, patterns: set[bytes]) -> None:
+    def __init__(self, patterns: set[bytes], ignored: bytes, table: bytes | None = None) -> None:
+        self._ignored, self._table = ignored, table
+        self._without = rb"(?:" + _COLOUR + rb"|[" + re.escape(ignored) + rb"])+"
         self._patterns = sorted(patterns, key=lambda p: (-len(p), p))
         self._beginnings = {p[:n] for p in patterns for n in range(1, min(_BEGINNING, len(p)))}
         self._regex: re.Pattern[bytes] | None = None
@@ -193,10 +175,21 @@ class _Patterns:
         # Compiling takes longer than starting an agent.
         if self._regex is None:
             self._regex = re.compile(b"|".join(map(re.escape, self._patterns)) or rb"(?!)")
-        return [match.span() for match in self._regex.finditer(data)]
+        found = [match.span() for match in self._regex.finditer(self._counting(data))]
+        if not found:
+            return []
+        places = _Places(data, self._without)
+        return [places.span(*span) for span in found]
 
-    def begins(self, data: bytes) -> int | None:
-        """Where the longest tail begins that is a proper prefix of one of them."""
+    def begins(self, data: bytes) -> int:
+        """Where the longest tail begins that is a proper prefix of one of them, or the end."""
+        at = self._begins(self._counting(data))
+        return len(data) if at is None else _Places(data, self._without).begin(at)
+
+    def _counting(self, data: bytes) -> bytes:
+        return _uncoloured(data).translate(self._table, self._ignored)
+
+    def _begins(self, data: bytes) -> int | None:
         end = earliest = len(data)
         for pattern in self._patterns:
             first, at = pattern[:_BEGINNING], max(0, end - len(pattern) + 1) - 1

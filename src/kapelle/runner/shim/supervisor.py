@@ -8,7 +8,6 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable
 
 from . import system, terminal, tree
 from .files import MARKER
@@ -116,36 +115,30 @@ def _become_agent(
 class Supervisor:
     """One agent from its exec to the moment when nothing of it is left."""
 
-    def __init__(
-        self,
-        agent: Child,
-        request: Request,
-        streams: tuple[Stream, ...],
-        tree: Subtree,
-        signals: Signals,
-        *,
-        on_exec: Callable[[bytes], None],
-        terminal: Terminal | None = None,
-    ) -> None:
-        self.status: int | None = None
-        self.ended_by: str | None = None
-        self.leftovers: int | None = None
-        self.survivors = 0
-        self._agent = agent
-        self._streams = streams
-        self._tree = tree
+    _agent: Child
+
+    def __init__(self, request: Request, signals: Signals) -> None:
+        self._request = request
         self._signals = signals
-        self._grace_s, timeout_s = request.grace_s, request.timeout_s
-        self._on_exec = on_exec
-        self._terminal = terminal
-        self._report: int | None = agent.report
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._tree = Subtree()
+        self._streams: tuple[Stream, ...] = ()
+        self._terminal: Terminal | None = None
+        self._status: int | None = None
+        self._ended_by: str | None = None
+        self._leftovers: int | None = None
+        self._survivors = 0
+        self._report: int | None = None
+        self._deadline: float | None = None
         self._linger_until: float | None = None
         self._kill_at: float | None = None
         self._kill_since: float | None = None
         self._gone = False
 
-    def run(self) -> None:
+    def _on_exec(self, report: bytes) -> None:
+        """Hear that the command runs, or why it does not."""
+        raise NotImplementedError
+
+    def watch(self) -> None:
         """Return when the tree is dead, or cannot be killed, and its output is in the logs."""
         while not (self._gone and self._report is None and self._written()):
             ready = self._wait()
@@ -177,9 +170,9 @@ class Supervisor:
         if not self._gone:
             again = None if self._kill_since is None else time.monotonic() + _KILL_ROUND_S
             times.append(again or self._kill_at)
-            if self.status is None and self.ended_by is None:
+            if self._status is None and self._ended_by is None:
                 times.append(self._deadline)
-            if self.leftovers is None:
+            if self._leftovers is None:
                 times.append(self._linger_until)
         return min((at for at in times if at is not None), default=None)
 
@@ -211,7 +204,7 @@ class Supervisor:
                 if pid == 0:
                     return
                 if pid == self._agent.pid:
-                    self.status = status
+                    self._status = status
         except ChildProcessError:
             # As a subreaper we have no child only when no descendant is left.
             self._no_more_children()
@@ -225,7 +218,7 @@ class Supervisor:
     def _advance(self, now: float) -> None:
         if self._gone:
             return
-        if self.status is None:
+        if self._status is None:
             self._keep_limits(now)
         else:
             self._clear_leftovers(now)
@@ -233,7 +226,7 @@ class Supervisor:
             self._kill(now)
 
     def _keep_limits(self, now: float) -> None:
-        if self.ended_by is not None:
+        if self._ended_by is not None:
             return
         if self._signals.stop:
             self._end("stop", now)
@@ -241,18 +234,18 @@ class Supervisor:
             self._end("timeout", now)
 
     def _end(self, reason: str, now: float) -> None:
-        self.ended_by = reason
+        self._ended_by = reason
         self._tree.terminate()
         # Before its exec the agent is a copy of us and hears no SIGTERM.
-        self._kill_at = now if self._report is not None else now + self._grace_s
+        self._kill_at = now if self._report is not None else now + self._request.grace_s
 
     def _clear_leftovers(self, now: float) -> None:
         if self._linger_until is None:
             self._linger_until = now + _LINGER_S
-        elif now >= self._linger_until and self.leftovers is None:
-            self.leftovers = len(self._tree.members())
+        elif now >= self._linger_until and self._leftovers is None:
+            self._leftovers = len(tree.descendants(os.getpid()))
             self._tree.terminate()
-            soon = now + min(self._grace_s, _LEFTOVER_GRACE_S)
+            soon = now + min(self._request.grace_s, _LEFTOVER_GRACE_S)
             self._kill_at = soon if self._kill_at is None else min(soon, self._kill_at)
 
     def _kill(self, now: float) -> None:
@@ -261,5 +254,5 @@ class Supervisor:
         if self._kill_since is None:
             self._kill_since = now
         elif now - self._kill_since > KILL_LIMIT_S:
-            self.survivors = len(self._tree.members())
+            self._survivors = len(tree.descendants(os.getpid()))
             self._no_more_children()

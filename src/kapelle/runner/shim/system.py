@@ -24,9 +24,9 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans(*, yes: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, or leave that to others."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, yes)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -56,13 +56,6 @@ def darwin_start_time(pid: int) -> int | None:
         return None
     seconds, micros = struct.unpack_from("=QQ", buffer.raw, 120)
     return int(seconds * 1_000_000 + micros)
-
-
-def memory_file(name: str) -> int:
-    """An anonymous file in memory, where the platform has one."""
-    if sys.platform != "linux":
-        raise OSError("memfd_create is missing")
-    return os.memfd_create(name)
 
 
 class Signals:

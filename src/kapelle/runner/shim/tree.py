@@ -27,32 +27,15 @@ def _has_pidfd() -> bool:
 HAS_PIDFD = _has_pidfd()
 
 
-class Stat:
-    """State, parent and start time of a process."""
-
-    __slots__ = ("parent", "start", "state")
-
-    def __init__(self, text: bytes) -> None:
-        fields = text[text.rfind(b")") + 2 :].split()
-        self.state = fields[0]
-        self.parent = int(fields[1])
-        self.start = int(fields[19])
-
-
-def read_stat(pid: int) -> Stat | None:
-    """What /proc says about a process; None if there is none."""
+def _stat(pid: int) -> tuple[bool, int, int] | None:
+    """Whether a process lives, its parent and its start time by /proc; None if there is none."""
     try:
-        return Stat(_read(f"/proc/{pid}/stat"))
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(4096) or b""
+        state, parent, *more = text[text.rfind(b")") + 2 :].split()
+        return state not in (b"Z", b"X"), int(parent), int(more[17])
     except (OSError, IndexError, ValueError):
         return None
-
-
-def _read(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, 4096)
-    finally:
-        os.close(file)
 
 
 def set_oom_score(score: int) -> bool:
@@ -74,8 +57,8 @@ def start_time(pid: int) -> int | None:
     """When a living process was started, in the kernel's units; None for a dead one or a zombie."""
     if not LINUX:
         return darwin_start_time(pid)
-    stat = read_stat(pid)
-    return None if stat is None or stat.state in (b"Z", b"X") else stat.start
+    is_alive, _, start = _stat(pid) or (False, 0, 0)
+    return start if is_alive else None
 
 
 def open_pidfd(pid: int, start: int) -> int | None:
@@ -124,17 +107,17 @@ def all_pids() -> list[int]:
 
 def descendants(root: int) -> list[tuple[int, int]]:
     """Pid and start time of every living descendant of a process, as far as one look shows."""
-    stats = {pid: stat for pid in all_pids() if (stat := read_stat(pid)) is not None}
-    children: dict[int, list[int]] = {}
-    for pid, stat in stats.items():
-        children.setdefault(stat.parent, []).append(pid)
-    found: list[int] = []
-    queue = [root]
+    children: dict[int, list[tuple[bool, int, int]]] = {}
+    for pid in all_pids():
+        if (stat := _stat(pid)) is not None:
+            is_alive, parent, start = stat
+            children.setdefault(parent, []).append((is_alive, pid, start))
+    found, queue = list[tuple[int, int]](), [root]
     while queue:
-        below = children.pop(queue.pop(), [])
-        found += below
-        queue += below
-    return [(pid, stats[pid].start) for pid in found if stats[pid].state not in (b"Z", b"X")]
+        for is_alive, pid, start in children.pop(queue.pop(), ()):
+            queue.append(pid)
+            found += [(pid, start)] if is_alive else []
+    return found
 
 
 class Subtree:
@@ -144,20 +127,10 @@ class Subtree:
         self.leaf: str | None = None
         self.agent: int | None = None
 
-    def members(self) -> list[tuple[int, int]]:
-        """Pid and start time of every living process below the shim."""
-        if self.leaf is None:
-            return descendants(os.getpid())
-        before = leaf_pids(self.leaf)
-        starts = [(pid, start_time(pid)) for pid in before]
-        # A pid that was reused while we looked is no longer listed.
-        after = set(leaf_pids(self.leaf))
-        return [(pid, start) for pid, start in starts if start is not None and pid in after]
-
     def terminate(self) -> None:
         """Ask every process to end; a stopped one is continued, or it would never hear it."""
         self._signal_group(signal.SIGTERM, signal.SIGCONT)
-        for pid, start in self.members():
+        for pid, start in descendants(os.getpid()):
             send(pid, start, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
@@ -205,14 +178,6 @@ def make_leaf(leaf: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def leaf_pids(leaf: str) -> list[int]:
-    try:
-        with open(f"{leaf}/cgroup.procs", "rb") as file:
-            return [pid for line in file if (pid := int(line)) > 0]
-    except OSError:
-        return []
 
 
 def kill_leaf(leaf: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import math
 import signal
 import sys
 import time
@@ -28,11 +29,16 @@ from acp.exceptions import RequestError
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of, failure_told
+from kapelle.agents.bridges.acp.process import (
+    AgentProcess,
+    failure_of,
+    failure_told,
+    session_failure,
+)
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
 from kapelle.agents.bridges.base import Failed, emit
-from kapelle.agents.bridges.hook import refusal
+from kapelle.agents.bridges.hook import refusal, taken
 from kapelle.agents.events import Json, mapping_of
 
 _ACKNOWLEDGING_S = 10.0
@@ -66,23 +72,23 @@ def main() -> int:
 
 
 async def _run(job: Job, prompt: str, command: list[str]) -> int:
-    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    signals: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _set_signal, stopped, number)
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     try:
         process = await AgentProcess.start(command)
     except OSError as error:
         Failed(f"{command[0]} cannot be started: {error.strerror}", "environment").emit()
         return 1
     try:
-        return await _follow(Turn(process, job, prompt), stopped)
+        return await _follow(Turn(process, job, prompt), signals)
     finally:
         await process.close()
 
 
-async def _follow(turn: Turn, stopped: asyncio.Future[int]) -> int:
+async def _follow(turn: Turn, signals: asyncio.Queue[int]) -> int:
     """Until the turn has ended, or until a signal has ended it."""
-    work = asyncio.create_task(turn.execute())
+    work, stopped = asyncio.create_task(turn.execute()), asyncio.create_task(signals.get())
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         return work.result()
@@ -91,11 +97,6 @@ async def _follow(turn: Turn, stopped: asyncio.Future[int]) -> int:
     work.cancel()
     await asyncio.wait({work})
     return 128 + stopped.result()
-
-
-def _set_signal(stopped: asyncio.Future[int], number: int) -> None:
-    if not stopped.done():
-        stopped.set_result(number)
 
 
 class Turn:
@@ -180,34 +181,25 @@ class Turn:
         request = asyncio.ensure_future(
             self._connection.send_request(AGENT_METHODS["session_prompt"], params)
         )
-        overdue = asyncio.create_task(self._overdue())
         try:
-            is_told = False
-            while not (await _first_of({request, overdue}, _LISTENING_S)):
+            is_told, looks_left = False, math.ceil(_ACKNOWLEDGING_S / _LISTENING_S)
+            while looks_left and not (await asyncio.wait({request}, timeout=_LISTENING_S))[0]:
+                looks_left -= self._asked.is_set()
                 # What a person says is its next prompt, once it has left off.
-                if not is_told and self._waiting():
+                if not is_told and self._job.said and any(Path(self._job.said).glob("*.txt")):
                     is_told = True
                     await self._cancel()
             return mapping_of(request.result() if request.done() else None)
         finally:
-            overdue.cancel()
             request.cancel()
 
-    def _waiting(self) -> list[Path]:
-        return sorted(Path(self._job.said).glob("*.txt")) if self._job.said else []
-
     def _take_said(self) -> str:
-        """What people have said meanwhile; it counts as told."""
-        texts = []
-        for path in self._waiting():
-            texts.append(path.read_text("utf-8", "replace"))
-            path.rename(path.with_suffix(".told"))
-            emit("notice", f"A person says: {texts[-1]}")
+        """What people have said meanwhile; until then there is no folder."""
+        folder = self._job.said
+        texts = taken(folder) if folder and Path(folder).is_dir() else []
+        for text in texts:
+            emit("notice", f"A person says: {text}")
         return "\n\n".join(texts)
-
-    async def _overdue(self) -> None:
-        await self._asked.wait()
-        await asyncio.sleep(_ACKNOWLEDGING_S)
 
     async def _handle(self, method: str, params: Any, is_notification: bool) -> Any:
         """What the agent tells or asks; updates are taken in order, so none waits for anything."""
@@ -273,11 +265,6 @@ class Turn:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
 
 
-async def _first_of(some: set[asyncio.Future[Any]], within_s: float) -> bool:
-    when = asyncio.FIRST_COMPLETED
-    return bool((await asyncio.wait(some, timeout=within_s, return_when=when))[0])
-
-
 def _read(given: Json) -> str:
     lines = Path(given.text("path")).read_text("utf-8", "replace").splitlines(keepends=True)
     first = max(given.count("line") - 1, 0)
@@ -286,8 +273,10 @@ def _read(given: Json) -> str:
 
 def _check(response: Json, refused: str) -> None:
     """Raises Failed unless the turn ended well."""
-    if failure := failure_in(response):
-        raise failure
+    # codex-acp tells a failure within an answer that looks like a success.
+    failure = session_failure(response)
+    if failure.get("severity") == "error":
+        raise failure_told(failure.text("title") or "The turn failed.")
     reason = response.text("stopReason")
     if reason != "end_turn":
         raise Failed(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))

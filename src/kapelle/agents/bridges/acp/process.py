@@ -29,13 +29,6 @@ _STATUS = re.compile(
 _STATUS_KEYS = frozenset({"status", "statusCode", "status_code", "httpStatusCode", "code"})
 _TYPE_KEYS = frozenset({"errorKind", "codexErrorInfo", "type", "status"})
 _TEXT_KEYS = frozenset({"message", "details", "additionalDetails"})
-# Codex's own words, where they say it beyond doubt.
-_CLASSES = {
-    "unauthorized": "authentication",
-    "usageLimitExceeded": "rate_limit",
-    "serverOverloaded": "overloaded",
-    "contextWindowExceeded": "context_overflow",
-}
 _LONGEST_TYPE = 60
 
 
@@ -142,23 +135,13 @@ def failure_of(error: RequestError) -> Failed:
     text = ": ".join(dict.fromkeys(filter(None, [str(error), *said])))
     types = [v for key, v in strings if key in _TYPE_KEYS and len(v) <= _LONGEST_TYPE]
     status, kind = _status(error, facts, text), next(iter(types), None)
-    name = _CLASSES.get(kind or "", "")
-    if needs_login(error) and status in {None, 401, 403}:
-        name = "authentication"
-    return Failed(text, name, status=status, type=kind)
+    refused = needs_login(error) and status in {None, 401, 403}
+    return Failed(text, "authentication" if refused else "", status=status, type=kind)
 
 
 def session_failure(message: Json) -> Json:
     """What codex-acp tells of a failure to clients that ask for it; there is no error then."""
     return message.mapping("_meta", "jetbrains", "air", "sessionFailure")
-
-
-def failure_in(response: Json) -> Failed | None:
-    """The failure within an answer that looks like a success."""
-    failure = session_failure(response)
-    if failure.get("severity") != "error":
-        return None
-    return failure_told(failure.text("title") or "The turn failed.")
 
 
 def failure_told(text: str) -> Failed:
