@@ -15,10 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from tests.forked import LARGEST_REQUEST, become, receive
 
 _ROOT = Path(__file__).parents[1]
-_LARGEST_REQUEST = 1 << 20
 
 
 class ForkedProcess:
@@ -70,7 +71,7 @@ class DaemonFactory:
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._requests, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST_REQUEST)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST_REQUEST)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.daemons", str(theirs.fileno())],
             cwd=_ROOT,
@@ -203,8 +204,8 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
             _report_ended(children)
         if requests not in ready:
             continue
-        data, descriptors, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 4)
-        if not data:
+        request, descriptors = receive(requests, 4)
+        if not request:
             # Whoever asked is gone, perhaps killed: nobody else would end them.
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
@@ -212,8 +213,10 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
         *streams, answers = descriptors
         pid = os.fork()
         if pid == 0:
-            request = json.loads(data)
-            _become(request, streams)
+            if request["kind"] == "daemon":
+                os.setsid()
+            become(request, streams)
+            sys.argv = ["kapelle", *request["arguments"]]
             return entry_points[request["kind"]]
         for descriptor in streams:
             os.close(descriptor)
@@ -227,24 +230,6 @@ def _report_ended(children: dict[int, socket.socket]) -> None:
             pid, status = found
             with children.pop(pid) as answers, contextlib.suppress(OSError):
                 answers.send(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Look like a process that was started afresh."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if request["kind"] == "daemon":
-        os.setsid()
-    for target, descriptor in enumerate(streams):
-        os.dup2(descriptor, target)
-    os.closerange(3, 256)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    sys.argv = ["kapelle", *request["arguments"]]
-    sys.stdin = os.fdopen(0, encoding="utf-8")
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _leave(code: int) -> None:

@@ -18,7 +18,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=12)
     parser.add_argument("--daemon-kills", type=int, default=200)
     parser.add_argument("--shim-kills", type=int, default=40)
-    parser.add_argument("--copies", type=int, default=6, help="of each run; 0 leaves them out")
+    parser.add_argument(
+        "--copies", type=int, default=6, help="of each run at first; 0 leaves them out"
+    )
     parser.add_argument("--run-kills", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -17,7 +17,7 @@ _ENDED = {"completed", "failed", "cancelled"}
 
 @dataclass(frozen=True)
 class RunStormSize:
-    """How much is started and how often what is killed."""
+    """How much is started at first, and how often what is killed."""
 
     copies: int
     kills: int
@@ -46,7 +46,7 @@ class RunReport:
 
 
 class RunStorm:
-    """All pieces at once, each several times, under one unlucky daemon."""
+    """All pieces at once, each several times or as often as it takes, under one unlucky daemon."""
 
     def __init__(self, directory: Path, size: RunStormSize, **settings: str) -> None:
         self._size = size
@@ -54,14 +54,22 @@ class RunStorm:
         settings = {"KAPELLE_LIMITS__MAX_ATTEMPTS": "6", **settings}
         self._kapelle = Instance(directory / "home", **settings)
         hand_out_parts(self._kapelle)
-        self._places = {
-            (name, number): make_place(directory / f"{name}-{number}")
-            for number in range(size.copies)
-            for name in PIECES
-        }
+        self._directory = directory
+        self._places: dict[tuple[str, int], Place] = {}
         self._ids: dict[tuple[str, int], str] = {}
-        self._open = dict.fromkeys(self._places)
+        self._open: set[tuple[str, int]] = set()
         self._report = RunReport()
+        for _ in range(size.copies):
+            self._add_copy()
+
+    def _add_copy(self) -> None:
+        """One more of each piece, to be started."""
+        number = len(self._places) // len(PIECES)
+        fresh = {
+            (name, number): make_place(self._directory / f"{name}-{number}") for name in PIECES
+        }
+        self._places |= fresh
+        self._open |= fresh.keys()
 
     def run(self, expected: dict[str, Any]) -> RunReport:
         began = time.monotonic()
@@ -76,8 +84,10 @@ class RunStorm:
         return self._report
 
     def _rage(self) -> None:
-        """Kill as often as it was said, as long as anything is left to be disturbed."""
-        while self._open and self._report.kills < self._size.kills:
+        """Kill as often as it was said; before little is left to be disturbed, more is started."""
+        while self._report.kills < self._size.kills:
+            if len(self._open) < len(PIECES):
+                self._add_copy()
             self._kapelle.spawn()
             # Some die before they are ready, and some when they have done a lot.
             last = time.monotonic() + self._random.choice((0.5, 1.0, 2.0)) * self._random.random()
@@ -90,12 +100,12 @@ class RunStorm:
     def _look(self) -> None:
         """Start what was not started yet, answer what is asked, and see what has ended."""
         try:
-            for key in list(self._open):
+            for key in [key for key in self._places if key in self._open]:
                 if key not in self._ids:
                     body = request_body(PIECES[key[0]], self._places[key])
                     self._ids[key] = start_once(self._kapelle, body, f"{key}")
                 elif answer_if_asked(self._kapelle, self._ids[key]) in _ENDED:
-                    del self._open[key]
+                    self._open.remove(key)
                 else:
                     self._disturb(self._ids[key])
         except (OSError, http.client.HTTPException):
@@ -122,7 +132,7 @@ class RunStorm:
             time.sleep(0.05)
 
     def _examine(self, expected: dict[str, Any]) -> None:
-        self._report.unfinished = [f"{name} {number}" for name, number in self._open]
+        self._report.unfinished = [f"{name} {number}" for name, number in sorted(self._open)]
         for key, place in self._places.items():
             if key not in self._open:
                 self._report.runs += 1

@@ -15,8 +15,8 @@ def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
     copies, kills = (2, 30) if exhaustive else (1, 6)
     report = RunStorm(tmp_path, RunStormSize(copies, kills)).run(undisturbed)
     assert report.problems == {}
-    assert report.runs == len(undisturbed) * copies
-    assert report.kills >= kills * 2 // 3
+    assert report.runs >= len(undisturbed) * copies
+    assert report.kills == kills
 
 
 @pytest.mark.exhaustive
@@ -28,4 +28,5 @@ def test_runs_come_to_the_same_on_postgres(
     storm = RunStorm(tmp_path, size, KAPELLE_DATABASE_URL=new_postgres_url)
     report = storm.run(undisturbed)
     assert report.problems == {}
-    assert (report.runs, report.kills) == (7, 10)
+    assert report.runs >= len(undisturbed)
+    assert report.kills == size.kills

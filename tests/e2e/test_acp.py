@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle import __version__
-from kapelle.api.mcp import TOOLS
+from kapelle.api.app import routes
 from kapelle.cli.commands import commands
 from kapelle.patterns.registry import built_in
 from tests.e2e.instance import Instance
@@ -142,7 +142,7 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     about = json.loads((plugin / ".claude-plugin/plugin.json").read_text())
     assert (about["name"], about["version"]) == (entry["name"], __version__)
     skill = (plugin / "skills/kapelle/SKILL.md").read_text()
-    tools = {tool.name for tool in TOOLS} | {f"{item.name}_start" for item in built_in()}
+    tools = {row.tool for row in routes().every()} | {f"{item.name}_start" for item in built_in()}
     named = set(re.findall(r"`(\w+_\w+)`", skill)) - {"depends_on"}
     assert named <= {name.replace("-", "_") for name in tools}
     for command in set(re.findall(r"`kapelle (\w+)", skill)):

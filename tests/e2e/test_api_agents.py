@@ -181,7 +181,7 @@ def test_what_a_dead_daemon_left_of_a_check_is_removed(kapelle: Instance) -> Non
     left = kapelle.home.checks / "check_old"
     left.mkdir()
     os.utime(left, (1, 1))
-    check(kapelle, "codex", live=False)
+    check(kapelle, "rehearsal", live=True)
     assert list(kapelle.home.checks.iterdir()) == []
 
 

@@ -232,6 +232,41 @@ def test_a_transcript_is_read_backwards_to_its_very_beginning(
         assert told == [(e.kind, e.data) for e in whole if e.kind in kinds]
 
 
+def test_json_over_several_lines_is_shown_from_its_end_and_backwards(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """A tail begins with a document, however many lines one takes, and so does a new connection."""
+    documents = [
+        {"usage": {"in": 1}, "items": list(range(40)), "say": f"answer {n}"} for n in range(9)
+    ]
+    text = "\n".join(json.dumps(one, indent=2) for one in documents)
+    (tmp_path / "out.json").write_text(f"{text}\n", encoding="utf-8")
+    agent = {
+        "command": ["sh", "-c", "echo aside >&2; cat out.json; : {prompt}"],
+        "output": "json",
+        "read.text": "say",
+        "read.input_tokens": "usage.in",
+    }
+    for name, value in agent.items():
+        kapelle.cli("config", "set", f"agents.pretty.{name}", json.dumps(value), check=True)
+    task_id = kapelle.submit("x", directory=str(tmp_path), agent="pretty", workspace="in_place")
+    kapelle.wait(task_id)
+    path = f"/tasks/{task_id}/transcript"
+    whole = everything(kapelle, path)
+    assert len([event for event in whole if event.kind == "text"]) == 9
+
+    def said(events: list[Sent]) -> list[str]:
+        return [json.loads(event.data)["text"] for event in events if event.kind == "text"]
+
+    tail = everything(kapelle, f"{path}?tail=2")
+    assert said(tail) == ["answer 7", "answer 8"]
+    before = everything(kapelle, f"{path}?before={tail[0].id}&limit=3")
+    assert said(before) == ["answer 4", "answer 5", "answer 6"]
+    for left in range(len(whole) - 1):
+        with Stream(kapelle, path, whole[left].id) as stream:
+            assert list(stream) == whole[left + 1 :], f"left after event {left}"
+
+
 def test_an_outline_tells_in_short_what_one_would_go_to(kapelle: Instance, tmp_path: Path) -> None:
     said = '[[do]]\nsay = "one"\n[[do]]\nsay = "two"\n'
     used = f'[[do]]\ntool = "Read"\ninput = {{ path = "{"x" * 500}" }}\nresult = "text"\n'

@@ -76,7 +76,7 @@ def test_a_judge_chooses(kapelle: Instance, repository: Path) -> None:
 
 
 def test_a_judge_that_names_nobody_is_asked_once_more(kapelle: Instance, repository: Path) -> None:
-    again = "Choose the one[\\s\\S]*You chose 9 before, and there are only 1, 2"
+    again = "Choose the one[\\s\\S]*could not be used[\\s\\S]*winner: 9 is not one of \\[1, 2\\]"
     tries = rule("Do it", {"run": "date +%N > w"})
     nobody = rule("Choose the one", answer({"winner": 9, "reasoning": "?"}))
     with_playbook(kapelle, rule(again, answer({"winner": 2})) + nobody + tries)
@@ -86,8 +86,9 @@ def test_a_judge_that_names_nobody_is_asked_once_more(kapelle: Instance, reposit
     with_playbook(kapelle, nobody + tries)
     run = perform(kapelle, "best-of", repository, prompt="Do it", count=2)
     assert run["status"] == "failed"
-    assert run["reason"] == "the judge chose candidate 9, and there are only 1, 2"
-    judges = [task for task in tasks_of(kapelle, run["id"]) if task["title"] == "Judge"]
+    assert run["reason"].startswith("Judge: the answer of rehearsal is unusable")
+    assert "winner: 9 is not one of [1, 2]" in run["reason"]
+    judges = [task for task in tasks_of(kapelle, run["id"]) if task["title"].startswith("Judge")]
     assert len(judges) == 2
 
 

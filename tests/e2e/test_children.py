@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.api.app import routes
-from kapelle.api.mcp import TOOLS, Mcp
+from kapelle.api.mcp import Mcp
 from kapelle.domain.ids import attempt_token
 from tests.e2e.ensembles import play, rest, start
 from tests.e2e.instance import ApiError, Instance
@@ -110,36 +110,37 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         "nobody": (Speaker(kapelle, "wrong", repository), foreign, foreign_run),
     }
     rows, document = [], routes().openapi()["paths"]
-    for tool in TOOLS:
+    tools = [row for row in routes().every() if row.tool]
+    for row in tools:
         cells = []
         for caller in CALLERS:
             speaker, task_id, of_run = targets[caller]
             ids = {"task_id": task_id, "run_id": of_run, "schedule_id": schedule, "name": "claude"}
             ids["token"] = {"child": below, "foreign": "none"}.get(caller, question["token"])
-            named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(tool.name, {})
-            if caller in {"child", "foreign"} and not named and "{" not in tool.path:
+            named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(row.tool, {})
+            if caller in {"child", "foreign"} and not named and "{" not in row.path:
                 cells.append("")
                 continue
-            operation = document[f"/api/v1{tool.path}"][tool.method.lower()]
+            operation = document[row.path][row.method.lower()]
             known = {one["name"] for one in operation.get("parameters", ())}
+            sent = {"follow": "false"} if "follow" in known else {}
             at_once = {"timeout_s": 0} if "timeout_s" in known else {}
-            query = urlencode({**tool.fixed, **named, **at_once})
-            body = json.loads(json.dumps(BODIES.get(tool.name)).replace("{clone}", str(repository)))
-            path = tool.path.format_map(ids) + (f"?{query}" if query else "")
+            query = urlencode({**sent, **named, **at_once})
+            body = json.loads(json.dumps(BODIES.get(row.tool)).replace("{clone}", str(repository)))
+            path = row.path.removeprefix("/api/v1").format_map(ids) + (f"?{query}" if query else "")
             asked = kapelle.request(
-                tool.method, path, body, {"Authorization": f"Bearer {speaker.token}"}
+                row.method, path, body, {"Authorization": f"Bearer {speaker.token}"}
             )
             allowed = asked[0].status not in {401, 403}
             assert asked[0].status < 500, asked[1]
             cells.append("yes" if allowed else "no")
-        rows.append((tool.name, *cells))
+        rows.append((row.tool, *cells))
     assert kapelle.get(f"/questions/{below}")["answer"] == "x"
     for name, *cells in rows:
         # Only an agent at work has something to ask.
         assert cells[0] == ("no" if name in OF_AGENTS else "yes"), name
         assert [*cells[4:], cells[3]] in (["no", "no", "no"], ["no", "no", ""]), name
-    shown = {tool.name for tool in Mcp(routes()).for_attempts if tool.name in dict.fromkeys(
-        tool.name for tool in TOOLS)}  # fmt: skip
+    shown = {tool.name for tool in Mcp(routes()).for_attempts()} & {row.tool for row in tools}
     assert shown == {name for name, *cells in rows if "yes" in cells[1:4]}
     header = ["tool", "owner", "attempt: own task or run", "its child", "another's",
               "ended attempt", "nobody"]  # fmt: skip

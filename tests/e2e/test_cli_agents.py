@@ -232,7 +232,7 @@ def test_a_key_that_only_the_terminal_has_is_pointed_out(kapelle: Instance, prog
 def test_init_takes_the_only_agent_there_is_and_says_so(kapelle: Instance, programs: Path) -> None:
     install(programs, "codex")
     done = kapelle.cli("init", check=True)
-    assert "codex is the one agent installed here, and now the default" in done.stderr
+    assert "The default agent is codex (" in done.stderr
     assert kapelle.cli("config", "get", "default_agent").stdout == "codex\n"
     assert "as it was set before" in kapelle.cli("init", check=True).stderr
 

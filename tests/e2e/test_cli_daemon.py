@@ -118,11 +118,12 @@ def test_stop_leaves_agents_alone_unless_asked(idle: Instance) -> None:
     run = ["run", "-a", "rehearsal", "--in-place", "```rehearsal\n[[do]]\nhang = true\n```"]
     task_id = idle.cli(*run, check=True).stdout.strip()
     deadline = time.monotonic() + 30
-    while '"running"' not in idle.cli("status", task_id, "--json").stdout:
+    while "the agent is working" not in idle.cli("status", task_id, "--json").stdout:
         assert time.monotonic() < deadline
-    idle.cli("stop", check=True)
+    told = idle.cli("stop", check=True).stderr
+    assert "Still at work: 1 agent; `kapelle stop --agents` ends them." in told
     assert '"running"' in idle.cli("status", task_id, "--json").stdout
-    idle.cli("stop", "--agents", check=True)
+    assert "at work" not in idle.cli("stop", "--agents", check=True).stderr
     assert '"cancelled"' in idle.cli("status", task_id, "--json").stdout
 
 

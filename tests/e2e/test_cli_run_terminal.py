@@ -76,7 +76,7 @@ def test_a_team_asks_in_the_terminal(
     terminal.read_until("What is the goal?")
     terminal.type("Write it\n")
     terminal.read_until("? It is reached when")
-    terminal.read_until("Your answer [yes]: ")
+    terminal.read_until("Your answer: ")
     terminal.type("it is there; it is green\n")
     terminal.read_until("? Which?")
     terminal.type("this\n")

@@ -81,7 +81,7 @@ def test_a_pipeline_works_in_one_place_and_tells_on(kapelle: Instance, place: Pa
     assert text.index("✓ One. (1/2)") < text.index("✓ Two. (2/2)")
     found = json.loads(kapelle.cli("runs", "list", "--project", "pipes", "--json").stdout)
     assert [run["id"] for run in found] == [run_id]
-    assert kapelle.cli("runs", "list", "--project", "nothing").stderr == "No runs match.\n"
+    assert kapelle.cli("runs", "list", "--project", "nothing").stderr == "Nothing matches.\n"
 
 
 def test_a_pipeline_from_a_file(kapelle: Instance, place: Path) -> None:
@@ -173,12 +173,12 @@ def test_the_best_of_several(kapelle: Instance, place: Path) -> None:
         (["status", "zzzz"], "kapelle list"),
         (["status", "run_zzzz"], "kapelle runs list"),
         (["cancel", "run_zzzz"], "kapelle runs list"),
-        (["runs", "list", "--status", "odd"], "Use one of queued"),
+        (["runs", "list", "--status", "odd"], "Use queued"),
         (["runs", "tail", "zzzz"], "kapelle runs list"),
         (["start", "lop"], "Did you mean loop"),
         (["start", "loop", "x"], "a loop needs a condition"),
         (["loop", "x", "--until", "true", "-a", "nobody"], "nobody"),
-        (["pipeline", "x"], "at least 2 steps"),
+        (["pipeline", "x"], "PROMPT or --step must have at least 2 items"),
         (["logs", "--raw", "run_1"], "kapelle runs steps"),
         (["resume", "run_1", "message"], "kapelle answer"),
         (["diff", "run_1", "--against", "run_2"], "--against compares the work of two tasks"),

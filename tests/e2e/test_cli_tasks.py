@@ -246,7 +246,7 @@ def test_the_daemons_libraries_are_not_imported(shared: Instance, command: str) 
     loaded = {name.split(".")[0] for name in done.stderr.split()}
     assert "typer" in loaded
     assert not loaded & {"starlette", "sqlalchemy", "mcp", "alembic", "uvicorn"}
-    assert not loaded & {"rich", "pydantic", "http", "email", "ssl"}
+    assert not loaded & {"rich", "pydantic"}
     if command == "list":
         assert "kapelle.cli.spec_options" not in done.stderr
 
@@ -280,7 +280,7 @@ def test_what_is_archived_is_marked(shared: Instance) -> None:
     shared.cli("archive", task_id, check=True)
     assert "completed, not verified, archived" in shared.cli("status", task_id).stdout
     assert "(archived)" in shared.cli("list", "--all", "--tag", "put-away").stdout
-    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks or runs match.\n"
+    assert shared.cli("list", "--tag", "put-away").stderr == "Nothing matches.\n"
 
 
 def test_no_lines_are_not_no_output(shared: Instance) -> None:
@@ -349,7 +349,7 @@ def test_a_list_shows_the_tasks_and_runs_of_this_repository_once(
     text = shared.cli("list", "--all", "--limit", "3").stdout.splitlines()
     assert text[0].split() == ["ID", "STATUS", "AGENT/PATTERN", "AGE", "REPOSITORY", "TITLE"]
     assert [line.split()[-2] for line in text[1:]] == ["mine", "mine", "other"]
-    assert shared.cli("runs", "--status", "waiting").stderr == "No runs match.\n"
+    assert shared.cli("runs", "--status", "waiting").stderr == "Nothing matches.\n"
     found = json.loads(shared.cli("runs", "--json", cwd=repository).stdout)
     assert [run["id"] for run in found] == [run_id]
     wrong = shared.cli("retry", run_id[-5:])

@@ -167,6 +167,12 @@ def test_a_command_that_is_killed_with_its_script_is_ended_in_the_container_too(
     going.wait()
     assert not runs("2424")
     assert not [*script.parent.glob("marks/*")]
+    # Nothing runs in a container that was stopped: what was left in it is forgotten.
+    mark = script.parent / "marks" / "1.abcdefghij"
+    mark.touch()
+    subprocess.run([engine, "stop", "-t", "0", name], capture_output=True, check=True)
+    subprocess.run([script.parent / "end", mark.name], check=True)
+    assert not mark.exists()
     subprocess.run([engine, "rm", "-f", name], capture_output=True, check=True)
 
 
@@ -197,6 +203,27 @@ def test_a_command_is_ended_in_its_container_with_its_script(tmp_path: Path) -> 
     assert began.wait() == 143
     until(lambda: not _sleeps(int(pid.read_text())), "it is ended too")
     assert subprocess.run([script, "/bin/sh", "-c", "exit 7"], check=False).returncode == 7
+
+
+@pytest.mark.parametrize("service", [None, "app"])
+@pytest.mark.parametrize(
+    ("listed", "is_kept"), [("echo 1234", True), ("exit 125", True), ("true", False)]
+)
+def test_a_mark_is_kept_only_while_something_may_run_by_it(
+    tmp_path: Path, service: str | None, listed: str, is_kept: bool
+) -> None:
+    """The container runs but cannot be entered, the engine is away, the container was stopped."""
+    engine = tmp_path / "docker"
+    engine.write_text(f'#!/bin/sh\n[ "$1" = ps ] || exit 1\n{listed}\n')
+    engine.chmod(0o755)
+    docker = {"engine": str(engine), **({"service": service} if service else {"image": "any"})}
+    settings = Settings.model_validate({"workspace": {"docker": docker}})
+    script = script_of(Home(tmp_path / "home"), settings, tmp_path)
+    assert script is not None
+    mark = script.parent / "marks" / "1.abcdefghij"
+    mark.touch()
+    done = subprocess.run([script.parent / "end", mark.name], check=False)
+    assert (done.returncode != 0, mark.exists()) == (is_kept, is_kept)
 
 
 def test_a_script_that_has_its_mark_and_not_its_command_yet_is_not_taken_for_killed(

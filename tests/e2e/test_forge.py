@@ -207,8 +207,12 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
     assert "pull request" in kapelle.cli("list", cwd=repository, check=True).stdout
     # Who comments on it is heard by a new task, whose pull request is into the run's branch.
     forge.comments.append(COMMENT)
-    more = kapelle.cli("continue", run["id"], "--comments", check=True).stdout.strip()
-    task = delivered(kapelle, more)
+    with connect(home=kapelle.home.root, start=False) as client:
+        told, again = (
+            client.runs.follow_up(run["id"], comments=True, idempotency_key="one") for _ in "12"
+        )
+        assert told.id == again.id
+    task = delivered(kapelle, told.id)
     assert (task["status"], task["delivery"]["number"]) == ("completed", 2)
     assert task["workspace"]["base"] == forge.pulls[1]["base"]["ref"] == f"kapelle/{run['id']}"
     assert "ann, 2026-01-01 00:00:\n~~~\nWhy?\n~~~" in task["prompt"]

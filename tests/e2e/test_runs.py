@@ -113,6 +113,16 @@ def test_the_same_key_starts_one_run(kapelle: Instance, repository: Path) -> Non
         kapelle.call("POST", "/runs", {**body, "spec": {**spec, "prompt": "y"}}, key)
 
 
+def test_the_same_key_follows_up_once(kapelle: Instance, repository: Path) -> None:
+    run = perform(kapelle, "loop", repository, prompt=play({"result": "x"}), until=["true"])
+    path, headers = f"/runs/{run['id']}/follow_up", {"Idempotency-Key": "one"}
+    made = [kapelle.call("POST", path, {"message": "More"}, headers)["id"] for _ in range(2)]
+    assert made[0] == made[1]
+    with pytest.raises(ApiError, match="used for another task"):
+        kapelle.call("POST", path, {"message": "Mo"}, headers)
+    assert kapelle.post(path, {"message": "More"})["id"] != made[0]
+
+
 @pytest.mark.parametrize(
     ("pattern", "spec", "told"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.unit import Unit
+from kapelle.cli.daemon import Unit
 from kapelle.home import Home
 from tests.e2e.instance import Instance
 

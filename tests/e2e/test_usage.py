@@ -52,7 +52,7 @@ def used(kapelle: Instance, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     place = tmp_path_factory.mktemp("place")
     empty = kapelle.cli("usage")
     assert (empty.returncode, empty.stdout) == (0, "")
-    assert "there are no attempts yet" in empty.stderr
+    assert "there are no such attempts" in empty.stderr
     kapelle.post("/templates", {"name": "mending", "guidelines": "Mend the cause."})
     tasks = {
         "told": kapelle.play(TOLD, place, project="alpha", title="Tell it", template="mending"),
@@ -160,7 +160,7 @@ def test_the_command_line_filters_and_has_json(kapelle: Instance, used: dict[str
     report = json.loads(done.stdout)
     assert [row["key"] for row in report["rows"]] == [used["told"]]
     none = kapelle.cli("usage", "--agent", "nobody", check=True)
-    assert (none.stdout, none.stderr) == ("", "No attempts match.\n")
+    assert (none.stdout, none.stderr) == ("", "Nothing was used: there are no such attempts.\n")
     wrong = kapelle.cli("usage", "--by", "colour")
     assert wrong.returncode == 2
     assert "Use agent, model, project, task, run, template, outcome or day." in wrong.stderr
@@ -185,7 +185,7 @@ def test_limits_and_fallback_agents_come_from_the_command_line(
     for wrong, words in (
         (["--fallback", "nobody"], "nobody"),
         (["--mcp", "docs=server"], "cannot be given a MCP server"),
-        (["--budget", "-1"], "US dollars above zero"),
+        (["--budget", "-1"], "--budget must be more than 0"),
         (["--max-turns", "0"], "max-turns"),
         (["--fork"], "--continue-from"),
     ):

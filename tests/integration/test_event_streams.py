@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -32,15 +32,33 @@ def _append(connection: Connection, numbers: range, run_id: str | None = None) -
         events.append(connection, "test", run_id=run_id, number=number)
 
 
-async def follow(history: Events, count: int, after: int = 0, **about: Any) -> list[int]:
-    """The numbers of the next events."""
+async def follow(
+    history: Events, count: int, after: int = 0, at_once: Callable[[], bool] = bool, **about: Any
+) -> list[int]:
+    """The numbers of the next events; at_once says whether it can be told some at this moment."""
     about = {"task_id": None, "run_id": None, **about}
     seen: list[Event] = []
-    async with aclosing(history.stream(after, follow=True, **about)) as found:  # type: ignore[type-var]
-        async for some in found:
-            seen += [event for event in some if isinstance(event, Event)]
-            if len(seen) >= count:
-                break
+    enough = asyncio.Event()
+
+    def see(some: tuple[Any, ...]) -> None:
+        seen.extend(event for event in some if isinstance(event, Event))
+        if len(seen) >= count:
+            enough.set()
+
+    def told(some: tuple[Event, ...]) -> bool:
+        if can := at_once():
+            see(some)
+        return can
+
+    async def read() -> None:
+        async for some in history.stream(after, follow=True, told=told, **about):
+            see(some)
+            if enough.is_set():
+                return
+
+    reading = asyncio.create_task(read())
+    await enough.wait()
+    reading.cancel()
     return [event.seq for event in seen]
 
 
@@ -62,7 +80,9 @@ def statements(db: Database) -> Iterator[list[str]]:
 
 async def test_an_event_is_read_once_for_all_subscribers(db: Database, history: Events) -> None:
     with statements(db) as asked:
-        following = [asyncio.create_task(follow(history, 20)) for _ in range(MANY)]
+        following = [
+            asyncio.create_task(follow(history, 20, at_once=lambda: True)) for _ in range(MANY)
+        ]
         before = -1
         # Until each has read what there was before it came, which takes a statement at least.
         while before != len(asked) or before < MANY:
@@ -76,9 +96,8 @@ async def test_an_event_is_read_once_for_all_subscribers(db: Database, history: 
 
 
 async def test_whoever_comes_amid_the_writing_misses_and_repeats_nothing(
-    db: Database, history: Events, monkeypatch: pytest.MonkeyPatch
+    db: Database, history: Events
 ) -> None:
-    monkeypatch.setattr(streams, "_MOST_PENDING", 3)
     chance = random.Random(1)
 
     async def write() -> None:
@@ -89,16 +108,13 @@ async def test_whoever_comes_amid_the_writing_misses_and_repeats_nothing(
         for _ in range(5):
             await asyncio.sleep(chance.random() / 50)
             after = chance.randrange(100)
-            seen = await follow(history, 50, after)
+            seen = await follow(history, 50, after, at_once=lambda: chance.random() < 0.7)
             assert seen == [*range(after + 1, after + 1 + len(seen))]
 
     await asyncio.gather(write(), *(come() for _ in range(20)))
 
 
-async def test_a_slow_subscriber_goes_on_where_it_was(
-    db: Database, history: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "_MOST_PENDING", 10)
+async def test_a_slow_subscriber_goes_on_where_it_was(db: Database, history: Events) -> None:
     seen: list[int] = []
     async with aclosing(history.stream(0, None, follow=True)) as found:  # type: ignore[type-var]
         await db.write(_append, range(1))

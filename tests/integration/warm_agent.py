@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _AGENT = Path(__file__).with_name("acp_agent.py")
-_LARGEST = 1 << 18
+_ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -24,8 +24,13 @@ def warm_agent(directory: Path) -> Iterator[list[str]]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen(10)
-        argv = [sys.executable, __file__, "serve", str(listener.fileno())]
-        server = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        argv = [sys.executable, "-m", "tests.integration.warm_agent", "serve"]
+        server = subprocess.Popen(
+            [*argv, str(listener.fileno())],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+        )
     with server:
         yield [sys.executable, "-I", "-S", __file__, str(path)]
 
@@ -47,21 +52,15 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _be_one(connection: socket.socket) -> None:
-    data, streams, _, _ = socket.recv_fds(connection, _LARGEST, 3)
+    # Not where it hands over its streams: that has neither the packages nor the time.
+    from tests.forked import become, receive
+
+    request, streams = receive(connection, 3)
     agent = os.fork()
     if agent:
         _look_after(agent, connection)
-    request = json.loads(data)
     os.setsid()
-    for target, descriptor in enumerate(streams):
-        os.dup2(descriptor, target)
-    os.closerange(3, 256)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    sys.stdin = os.fdopen(0, encoding="utf-8")
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
+    become(request, streams)
 
 
 def _look_after(agent: int, connection: socket.socket) -> None:

@@ -36,5 +36,5 @@ def test_every_agent_gives_the_same_states_and_events(agent: str, open_scene: Op
     assert lines.count("result") == 1
     assert set(lines) <= {
         "attempt", "session", "model", "text", "tool_call", "tool_result", "usage", "plan",
-        "notice", "result", "stderr", "end",
+        "notice", "result", "check", "stderr", "end",
     }  # fmt: skip

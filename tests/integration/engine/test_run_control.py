@@ -18,11 +18,9 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
 from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work, play
-from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import Candidate
 from kapelle.engine.tasks.queue import begin
-from kapelle.patterns.spec import PatternSpec
 from kapelle.store import questions as asked
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
@@ -311,7 +309,7 @@ async def test_a_task_begins_only_while_its_run_goes_on(
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:
     outer = await add_run(db, spec={"directory": "/", "max_agent_calls": 2})
     inner = await add_run(db, parent_id=outer)
-    budget = RunBudget(parts(db), inner, PatternSpec(directory="/"), Control(parts(db), inner))
+    budget = Control(parts(db), inner)
     await add_task(db, outer, TaskStatus.QUEUED)
     await add_task(db, inner, TaskStatus.BLOCKED)
     await db.read(budget.require_call)

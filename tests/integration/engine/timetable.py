@@ -12,7 +12,7 @@ from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, Sch
 from kapelle.domain.states import RunStatus
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.secrets import SpecSecrets
-from kapelle.service.schedules import Examined, Schedules
+from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.store import runs, tables, tasks
 from kapelle.store.database import Connection, Database
 
@@ -31,7 +31,7 @@ class Clock:
         self.moment += by
 
 
-class Work:
+class Work(ScheduledWork):
     """Starts real rows of tasks and runs, and remembers what it was asked for."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
@@ -41,8 +41,9 @@ class Work:
         self.cancelled: list[str] = []
         self.refusal: Exception | None = None
 
-    async def examine(self, kind: str, spec: dict[str, Any]) -> Examined:
-        return Examined(spec, str(spec.get("prompt", kind)), "/", None)
+    async def examine(self, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+        title = str(spec.get("prompt", kind))
+        return {"spec": spec, "title": title, "directory": "/", "project": None}
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         self.asked.append((kind, spec, key))
@@ -96,7 +97,7 @@ class Timetable:
 
     def restart(self, db: Database | None = None) -> None:
         """As after a crash: nothing is known but what the database knows."""
-        self.scheduler = Scheduler(db or self.db, self.work, self.secrets, self.clock)
+        self.scheduler = Scheduler(db or self.db, self.work.start, self.secrets, self.clock)
         self.use = Schedules(self.db, self.scheduler, self.work, self.secrets)
 
     async def create(self, **values: Any) -> str:

@@ -41,6 +41,17 @@ def test_the_last_lines(tmp_path: Path, line: bytes, unfinished: bytes) -> None:
     assert tail_offset(tmp_path / "none", 5) == 0
 
 
+@pytest.mark.parametrize("size", [1, 300, 1 << 20, (1 << 20) - 4, 3 << 20])
+def test_the_last_of_what_takes_several_lines(tmp_path: Path, size: int) -> None:
+    log = tmp_path / "log"
+    document = b"{\n  " + b"x" * size + b"\n  {}\n}\n"
+    log.write_bytes(b"noise\n" + document * 3)
+    for wanted in (1, 2, 3):
+        assert tail_offset(log, wanted, first=b"{[") == 6 + len(document) * (3 - wanted)
+    assert tail_offset(log, 2, 6 + len(document) * 2, b"{[") == 6
+    assert tail_offset(log, 4, first=b"{[") == 0
+
+
 def test_the_end_as_text(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert tail_text(log, 10) == ""

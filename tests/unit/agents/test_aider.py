@@ -157,7 +157,7 @@ class TestTheReport:
                 "Retrying in 0.2 seconds...",
             )
         assert aider.kinds() == ["model", "notice", "notice"]
-        assert aider.told[1]["data"] == {"type": "rate_limit_error", "status": 429}
+        assert aider.told[1]["data"] == {"type": "rate_limit_error"}
         aider.turn("At last.")
         aider.ends()
         assert aider.kinds()[3:] == ["text", "usage", "result"]

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kapelle.agents.adapters.codex import CodexAgent, toml
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import classify
+from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
@@ -343,13 +343,16 @@ def test_a_usage_limit_says_when_it_ends() -> None:
     def retry_at(when: str) -> datetime:
         message = f"You\u2019ve hit your usage limit. Visit https://x or try again at {when}."
         [event] = parsed(json.dumps({"type": "turn.failed", "error": {"message": message}}))
-        assert event.name == FailureClass.RATE_LIMIT
-        return datetime.fromisoformat(event.data["retry_at"])
+        found = failure_of(event)
+        assert found
+        assert found.kind is FailureClass.RATE_LIMIT
+        assert found.retry_at
+        return found.retry_at
 
     at = datetime(2026, 11, 18, 11, 48).astimezone(UTC)
     assert retry_at("Nov 18th, 2026 11:48 AM") == at
-    today = datetime.now().replace(hour=13, minute=18, second=0, microsecond=0)
-    assert retry_at("1:18 PM") == today.astimezone(UTC)
+    soon = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=5)
+    assert retry_at(f"{soon:%I:%M %p}") == soon.astimezone(UTC)
 
 
 def test_retries_and_warnings_do_not_end_a_run() -> None:
@@ -361,7 +364,8 @@ def test_retries_and_warnings_do_not_end_a_run() -> None:
     events = parsed(lines)
     assert [event.kind for event in events] == ["notice"] * 3
     assert [dict(event.data) for event in events] == [{"status": 429}, {}, {}]
-    assert [event.name for event in events] == ["", FailureClass.ENVIRONMENT, ""]
+    told = [found and found.kind for found in map(failure_of, events)]
+    assert told == [FailureClass.RATE_LIMIT, FailureClass.ENVIRONMENT, None]
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ class TestJudge:
     def test_a_lost_session(self) -> None:
         found = failure_of([], 42, NO_SESSION)
         assert found.kind is FailureClass.SESSION_LOST
-        assert found.evidence.startswith("Error resuming session: Invalid session identifier")
+        assert "Error resuming session: Invalid session identifier" in found.evidence
 
     def test_bad_input_amid_a_session_is_not_a_lost_one(self) -> None:
         end = failed("[API Error: Exiting due to an error processing the @ command]")

@@ -53,6 +53,7 @@ def test_a_line_may_hold_an_object_or_an_array() -> None:
     assert json_document(' {"a": 1} ') == {"a": 1}
     assert json_document('[{"a": 1}, 2]\n') == [{"a": 1}, 2]
     assert json_document('{"a": NaN, "b": 1}') == {"a": None, "b": 1}
+    assert json_document('{"a": [-1e999, 1.5], "b": 1}') == {"a": [None, 1.5], "b": 1}
     for line in ("", "text", "1", '"a"', "{", "[", "[INFO] x"):
         assert json_document(line) is None
 

@@ -42,7 +42,7 @@ class TestCommand:
         assert command.stdin == b"--help"
         assert command.files == {"system-prompt.txt": "Be brief." * 90_000}
         assert command.argv == [
-            sys.executable, "-P", "-m", f"kapelle.agents.bridges.{prefix.lower()}",
+            sys.executable, "-P", "-m", kind.bridge,
             "--model", "m", "--system-file", "/a/system-prompt.txt", "--timeout", "5",
         ]  # fmt: skip
 

@@ -140,7 +140,9 @@ REFUSED: list[tuple[str, type[BaseModel], str]] = [
     ('{"done": false} No: {"done": true,}', Verdict, "cannot be read"),
     ("{'done': True}", Verdict, "cannot be read.*strict JSON"),
     ("{'a': {\"done\": true}}", Verdict, "cannot be read"),
-    ('{"score": NaN}', Verdict, "NaN is no JSON"),
+    ('{"score": NaN}', Verdict, "NaN is no finite number"),
+    ('{"score": -Infinity}', Verdict, "-Infinity is no finite number"),
+    ('{"score": 1e999}', Verdict, "1e999 is no finite number"),
     ('{"text": "a", {"text": "b"}}', Remark, "cannot be read"),
     ('{"all": [{"text": "a"} {"text": "b"}, {"text": "c"}]}', Remark, "Expecting ','"),
     ('[{"text": "a"\n"b"}, {"text": "c"}]', Remark, "Expecting ','"),
@@ -155,6 +157,12 @@ def test_what_cannot_be_read_is_said_in_words(
     with pytest.raises(Unreadable, match=words) as caught:
         read_answer(text, shape)
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
+def test_no_schema_is_fitted_by_a_number_that_is_not_finite(number: str) -> None:
+    with pytest.raises(Unreadable, match=f"cannot be read: '{number} is no finite number'"):
+        read_answer(f'{{"score": {number}}}', {"properties": {"score": {"type": "number"}}})
 
 
 def test_many_problems_are_counted_and_the_message_stays_short() -> None:

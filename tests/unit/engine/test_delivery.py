@@ -38,7 +38,7 @@ async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(
         return SimpleNamespace(text=_SECRET + "x" * 19_996)
 
     monkeypatch.setattr(forge, "_answer", answer)
-    assert "alue" not in await forge.text("log")
+    assert "alue" not in await forge.log_of("job", "log")
 
 
 @pytest.mark.parametrize(
