@@ -58,17 +58,17 @@ class Vault:
     def forget(self, agent: str) -> bool:
         """Remove a key from wherever it is; False when there was none."""
         self._known.pop(agent, None)
-        kept = self._file()
-        if kept.get(agent, "") is None:
-            try:
-                if self._keyring.get_password(_SERVICE, self._name(agent)):
-                    self._keyring.delete_password(_SERVICE, self._name(agent))
-            except Exception as error:  # there is none, or one of its own errors, of any class
+        kept, had = self._file(), False
+        try:
+            if had := self._keyring.get_password(_SERVICE, self._name(agent)) is not None:
+                self._keyring.delete_password(_SERVICE, self._name(agent))
+        except Exception as error:  # there is none, or one of its own errors, of any class
+            if kept.get(agent, "") is None:
                 text = f"The key of {agent} is in the system's keyring, which cannot be used now."
                 raise KapelleError(text, hint="Unlock the keyring and try again.") from error
         if agent in kept:
             self._write({name: key for name, key in kept.items() if name != agent})
-        return agent in kept
+        return had or agent in kept
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""

@@ -29,7 +29,7 @@ _SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>am|pm)?"
 _ZONE = r"(?:\s*\((?P<zone>[A-Za-z_]+(?:/[\w+-]+)*)\))?"
-_AT = r"(?:reset\w*|try again)\s+(?:(?:at|on)\s+)?"
+_AT = r"(?:reset\w*|(?P<again>try again))\s+(?:(?:at|on)\s+)?"
 _CLOCK = re.compile(rf"{_AT}{_TIME}{_ZONE}", re.IGNORECASE)
 _DATE = re.compile(
     rf"{_AT}(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
@@ -96,7 +96,8 @@ def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
             at = at.replace(int(year or at.year), number, int(fields["day"]))
             if not year and at < local - _HALF_A_YEAR:
                 at = at.replace(year=at.year + 1)
-        elif at <= local - _JUST_NOW:
+        # Whoever says "try again at" names the day where it is another one.
+        elif at <= local - _JUST_NOW and not fields["again"]:
             at += timedelta(days=1)
         return at.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -5,7 +5,7 @@ What is refused before any route sees it, and what the routes ask of a caller.
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Literal
 
@@ -55,7 +55,7 @@ class Guard:
     """Refuses requests before any route sees them, and adds the security headers."""
 
     _app: ASGIApp
-    _token: str
+    _token: str = field(repr=False)
     _allowed_hosts: Callable[[], frozenset[str]]
     _knows_session: Callable[[str], bool]
 

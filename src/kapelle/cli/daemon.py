@@ -68,7 +68,8 @@ def stop(
         going = _stop_without_socket(home, pid, agents)
     elif is_there:
         pid = int(client.get("/daemon")["pid"])
-        going = client.post("/daemon/stop", {"agents": agents})["agents"]
+        # A daemon from before an upgrade does not tell it.
+        going = client.post("/daemon/stop", {"agents": agents}).get("agents", 0)
     if pid is not None:
         _wait_until_gone(client, pid)
     going = 0 if agents else going
@@ -85,7 +86,7 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
         url = json.loads(home.info.read_bytes())["url"]
         address = Address(home, url, home.token.read_text(encoding="ascii").strip())
         told = Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
-        return int(told["agents"])
+        return int(told.get("agents", 0))
     except (OSError, ValueError, KeyError, TypeError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from typing import IO
 
 from kapelle.client.address import Address
-from kapelle.client.http import listens
+from kapelle.client.http import listens, pause
 from kapelle.domain.errors import InvalidInput, Unavailable
 from kapelle.home import Home
 
@@ -28,15 +29,28 @@ def ensure_daemon(home: Home) -> None:
         problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
         advice = "Set KAPELLE_HOME to a directory of your own."
         raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
+    deadline = time.monotonic() + START_TIMEOUT_S
     with open(home.root / "start.lock", "ab") as lock:
         # Starting is dear, so the others wait for the first one instead of starting in vain.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not _taken(lock, fcntl.LOCK_EX):
+            if listens(Address(home)):
+                return
+            if time.monotonic() > deadline:
+                raise _failed(home, "did not answer in time", [])
+            pause(PAUSE_S)
         if not listens(Address(home)):
-            _start(home)
+            _start(home, deadline)
 
 
-def _start(home: Home) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _taken(lock: IO[bytes], how: int) -> bool:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _start(home: Home, deadline: float) -> None:
     log_began_at = home.log.stat().st_size if home.log.exists() else 0
     process = _launch(home)
     while time.monotonic() < deadline:
@@ -56,13 +70,9 @@ def lock_holder(home: Home) -> int | None:
     """The process that holds the home's lock, as only a daemon does."""
     try:
         with home.lock.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read())
+            return None if _taken(lock, fcntl.LOCK_SH) else int(lock.read())
     except (OSError, ValueError):
-        pass
-    return None
+        return None
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:

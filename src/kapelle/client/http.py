@@ -74,6 +74,12 @@ class Cancellation:
 cancellation: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
 
 
+def pause(seconds: float) -> None:
+    """Sleep, unless what it is done for is broken off."""
+    scope = cancellation.get()
+    (time.sleep if scope is None else scope.sleep)(seconds)
+
+
 @dataclass(frozen=True)
 class ServerEvent:
     """One server-sent event."""
@@ -290,15 +296,13 @@ class Connection:
         A daemon that was told to stop takes its socket away, and is not brought back behind
         the back of whoever stopped it.
         """
-        scope = cancellation.get()
-        sleep = time.sleep if scope is None else scope.sleep
         problem = Unavailable(
             "The daemon was stopped; running agents go on without it.",
             hint="`kapelle serve` starts it again, and so does the next command.",
         )
         deadline = time.monotonic() + RETURN_S
         while time.monotonic() < deadline:
-            sleep(PAUSE_S)
+            pause(PAUSE_S)
             if self.address.url is None and not self.address.home.socket.exists():
                 continue
             try:

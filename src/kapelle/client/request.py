@@ -9,9 +9,11 @@ import builtins
 import inspect
 import os
 import re
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cache, partial, wraps
+from queue import SimpleQueue
 from typing import (
     Any,
     ClassVar,
@@ -56,10 +58,7 @@ class Resources:
         def named(match: re.Match[str]) -> str:
             text, noun = str(given.pop(match[1])).strip(), whole.split("/")[1]
             if not text:
-                raise InvalidInput(
-                    f"An empty text is not the {match[1]} of one of the {noun}.",
-                    hint=f"client.{noun}.list() has them.",
-                )
+                raise InvalidInput(f"An empty text is not the {match[1]} of one of the {noun}.")
             return quote(text, safe="")
 
         whole = path.replace("{noun}", self._noun)
@@ -124,21 +123,34 @@ class _Worker:
 
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
         self._cancellation, self._last = Cancellation(), last
-        self._thread = ThreadPoolExecutor(
-            1, "kapelle-client", cancellation.set, (self._cancellation,)
-        )
+        self._calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
+        # A program that ends does not wait for what it has broken off.
+        threading.Thread(target=self._work, name="kapelle-client", daemon=True).start()
 
     def __enter__(self) -> "_Worker":
         return self
 
     async def call(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        future: Future[T] = Future()
+        self._calls.put((future, function))
+        return await asyncio.wrap_future(future)
 
     def __exit__(self, *_: object) -> None:
         """Break off what is under way."""
         self._cancellation.request()
-        self._thread.submit(self._last)
-        self._thread.shutdown(wait=False)
+        self._calls.put((Future(), self._last))
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        cancellation.set(self._cancellation)
+        while (call := self._calls.get()) is not None:
+            future, function = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
 
 
 def request(

@@ -6,6 +6,7 @@ Cron expressions and time zones are taken as people type them; a mistake says wh
 import difflib
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
@@ -61,7 +62,7 @@ def require_cron(text: str) -> str:
 
 def require_zone(text: str) -> str:
     """The name of a time zone as the database of zones spells it; ValueError suggests some."""
-    zones = {name.casefold(): name for name in sorted(available_timezones())}
+    zones = _zones()
     if text.casefold() in zones:
         return zones[text.casefold()]
     cities = {folded.rpartition("/")[2]: folded for folded in zones}
@@ -70,6 +71,12 @@ def require_zone(text: str) -> str:
     meant = [zones[cities.get(one, one)] for one in near]
     advice = f"perhaps {' or '.join(meant)}" if meant else "write one such as Europe/Berlin or UTC"
     raise ValueError(f"{text!r} is not a time zone; {advice}")
+
+
+@cache
+def _zones() -> dict[str, str]:
+    """Every zone by its name in small letters."""
+    return {name.casefold(): name for name in sorted(available_timezones())}
 
 
 _YEAR_S = 31_536_000

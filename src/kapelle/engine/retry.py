@@ -34,10 +34,14 @@ async def repeat(
         while True:
             try:
                 pause_s = await duty()
+                await changed.wait(every_s if pause_s is None else pause_s)
+                continue
+            except Unavailable as error:
+                log.warning("a pass waits: %s", error.message)
             except Exception:
                 log.exception("a pass failed and will be made again")
-                pause_s = _PAUSE_S
-            await changed.wait(every_s if pause_s is None else pause_s)
+            # However much is written meanwhile, which may be its own doing.
+            await asyncio.sleep(_PAUSE_S)
 
 
 def retried(

@@ -9,21 +9,32 @@ from pathlib import Path
 from kapelle.domain.task import Usage
 
 
-class Stop(threading.Event):
+class Stop:
     """A request, from any thread, that a piece of work ends; the first reason counts.
 
     Code that takes long looks at `wanted` now and then, or uses `wait` to sleep.
     """
 
-    reason = ""
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._reasons: list[str] = []
 
     @property
     def wanted(self) -> bool:
-        return self.is_set()
+        return self._event.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why, once it is wanted."""
+        return self._reasons[0] if self._reasons else ""
 
     def request(self, reason: str) -> None:
-        self.reason = self.reason or reason
-        self.set()
+        self._reasons.append(reason)
+        self._event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until it is wanted or the time has passed; whether it is wanted."""
+        return self._event.wait(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

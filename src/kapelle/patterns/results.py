@@ -14,6 +14,7 @@ from kapelle.domain.task import CheckResult, Record, Task
 
 # How the reasons begin of tasks that their own run has ended, and not a person.
 MAKES_WAY, NOBODY = "makes way for another agent", "nobody is there to answer"
+_TAIL = 4_000
 
 
 class WorkResult(Record):
@@ -177,12 +178,15 @@ class Judgement:
     def require(schema: dict[str, Any], *, scored: bool) -> None:
         """Raise ValueError unless a schema for a judge's answer asks for what decides."""
         asked = written_out(schema).get("properties", {})
-        name, kind = ("score", "a number") if scored else ("done", "true or false")
+        wanted = ("score",) if scored else ("done", "continue")
         kinds = {"number", "integer"} if scored else {"boolean"}
-        part = asked.get(name, False)
-        told = part.get("type", kinds) if isinstance(part, dict) else kinds
-        if part is False or not kinds & {*([told] if isinstance(told, str) else told)}:
-            raise ValueError(f"eval_schema must have the property {name}, {kind}, which decides")
+        found = [asked[name] for name in wanted if name in asked]
+        types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
+        if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
+            kind = "a number" if scored else "true or false"
+            raise ValueError(
+                f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
+            )
 
     @classmethod
     def read(cls, found: dict[str, Any], text: str, *, scored: bool) -> "Judgement":
@@ -193,7 +197,12 @@ class Judgement:
             except ValidationError:
                 why = f"the judge's answer has no number named score: {text[:300]}"
                 raise Failed(why) from None
-        done = found.get("done")
+        done = found.get("done", None if "continue" not in found else not found["continue"])
         if not isinstance(done, bool):
             raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
         return cls(done, None, text, None if done else text)
+
+
+def fenced(output: str) -> str:
+    """The end of what was printed, as an agent is shown it."""
+    return f"~~~\n{output[-_TAIL:]}\n~~~"

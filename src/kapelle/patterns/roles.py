@@ -6,7 +6,8 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted
-from kapelle.patterns.subgoals import WORKERS, Outcome, Subgoal, fenced, in_order
+from kapelle.patterns.results import fenced
+from kapelle.patterns.subgoals import WORKERS, Outcome, Subgoal, in_order
 
 Questions = Annotated[
     list[str], Field(description="what only a person can decide; better none", max_length=20)

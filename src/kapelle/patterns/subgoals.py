@@ -3,20 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from kapelle.domain.text import first_line
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import TaskResult
+from kapelle.patterns.results import TaskResult, fenced
 
 if TYPE_CHECKING:
     from kapelle.patterns.roles import Iteration, TeamResult
     from kapelle.patterns.team import TeamSpec
 
-_TAIL, _ANSWER = 4_000, 20_000
+_ANSWER = 20_000
 Status = Literal["merged", "failed", "blocked", "conflict"]
 _ANSWER_ALONE = "Your answer is all that is wanted: change no files."
 _IN_A_BROWSER = (
@@ -53,10 +52,11 @@ class Subgoal(BaseModel):
 
 
 S = TypeVar("S", bound=Subgoal)
+_CIRCLE = "these subgoals depend on each other in a circle: "
 
 
 def in_order(subgoals: Sequence[S]) -> list[S]:
-    """The subgoals with their dependencies before them; raises ValueError if they have no order."""
+    """The plan with what it depends on before each; ValueError where that is in a circle."""
     known = {subgoal.id for subgoal in subgoals}
     if len(known) < len(subgoals):
         raise ValueError("two subgoals have the same id")
@@ -64,12 +64,15 @@ def in_order(subgoals: Sequence[S]) -> list[S]:
         for other in subgoal.depends_on:
             if other not in known:
                 raise ValueError(f"{subgoal.id} depends on {other}, which is not in the plan")
-    try:
-        order = [*TopologicalSorter({one.id: one.depends_on for one in subgoals}).static_order()]
-    except CycleError as error:
-        names = ", ".join(dict.fromkeys(error.args[1]))
-        raise ValueError(f"these subgoals depend on each other in a circle: {names}") from None
-    return sorted(subgoals, key=lambda one: order.index(one.id))
+    ordered, left = list[S](), list(subgoals)
+    while left:
+        done = {one.id for one in ordered}
+        ready = [one for one in left if done.issuperset(one.depends_on)]
+        if not ready:
+            raise ValueError(_CIRCLE + ", ".join(one.id for one in left))
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
 
 
 class Plan(BaseModel):
@@ -103,10 +106,6 @@ class Outcome(BaseModel):
     def excerpt(self, length: int) -> str:
         """The end of what the worker said; where that is all it was to do, all of it."""
         return self.said[-_ANSWER if self.text_only else -length :]
-
-
-def fenced(output: str) -> str:
-    return f"~~~\n{output[-_TAIL:]}\n~~~"
 
 
 async def pursue(

@@ -10,10 +10,10 @@ from kapelle.domain.text import counted
 from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Failed, fenced
 from kapelle.patterns.roles import Iteration, TeamResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.subgoals import Plan, Workers, fenced, pursue
+from kapelle.patterns.subgoals import Plan, Workers, pursue
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."

@@ -187,3 +187,6 @@ class _Stored(io.FileIO):
 
     def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
         return super().readinto(buffer[: max(0, self._size - self.tell())])
+
+    def readall(self) -> bytes:
+        return self.read(max(0, self._size - self.tell()))

@@ -354,3 +354,5 @@ def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> Iterator[Line
         is_last = index + 1 == len(found)
         place.out, place.sent = (end, 0) if is_last else (place.out, index + 1)
         yield place.event(found[index])
+    if found:
+        place.out, place.sent = end, 0

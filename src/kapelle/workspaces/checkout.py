@@ -57,12 +57,13 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
 
 
 def _may_stand_on(common_dir: Path, branch: str) -> set[Path]:
-    """The worktrees whose HEAD does not name another branch; there may be thousands that do."""
+    """The worktrees on no other branch, or amid a rebase; there may be thousands on others."""
     here = {f"ref: {BRANCHES}{branch}", f"ref: {BRANCHES}.invalid"}
     found = set()
     for admin in (common_dir / "worktrees").glob("*"):
         head = (read_pointer(admin / "HEAD") or "").strip()
-        if head.startswith("ref: ") and head not in here:
+        rebased = any((admin / name).exists() for name in _REWRITING)
+        if head.startswith("ref: ") and head not in here and not rebased:
             continue
         pointer = read_pointer(admin / "gitdir")
         # Only a directory that points back is a worktree; the rest are leftovers or lies.

@@ -254,7 +254,7 @@ class Markers:
             return self._recalled.get(task_id)
         try:
             stored = json.loads(text)
-            values = {name: stored[name] for name in _STORED}
+            values = {name: stored[name] for name in _STORED if name in stored}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
             for name in ("source", "common_dir", "gitdir"):
@@ -315,5 +315,11 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def _put_pointer(path: Path, text: str) -> None:
-    if path.is_symlink() or read_pointer(path) != text.rstrip("\n"):
-        files.replace(str(path), os.fsencode(text))
+    if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
+        return
+    # Always the same name: what a crash leaves in a worktree is no work of the agent's.
+    fresh = path.with_name(f"{path.name}.kapelle")
+    fresh.unlink(missing_ok=True)
+    with fresh.open("xb") as stream:  # never through a link that is planted under this name
+        stream.write(os.fsencode(text))
+    fresh.replace(path)

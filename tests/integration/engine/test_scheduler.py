@@ -7,6 +7,7 @@ from tests.integration.engine.timetable import DAY, HOUR, MINUTE, NOON, Timetabl
 
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome, ScheduleStatus
+from kapelle.engine.schedules import scheduler
 
 STARTED, SKIPPED, MISSED, FAILED = Outcome.STARTED, Outcome.SKIPPED, Outcome.MISSED, Outcome.FAILED
 
@@ -184,8 +185,9 @@ async def test_a_start_that_fails_ends_what_has_no_other_slot(
 
 
 async def test_what_cannot_be_started_for_the_moment_is_started_later(
-    timetable: Timetable,
+    timetable: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.0)
     schedule = await timetable.create(at=NOON + MINUTE)
     timetable.work.refusal = Unavailable("The disk is full.")
     await timetable.pass_time(10 * MINUTE, MINUTE)
@@ -197,8 +199,9 @@ async def test_what_cannot_be_started_for_the_moment_is_started_later(
 
 
 async def test_a_start_that_breaks_again_and_again_is_given_up_and_keeps_no_other_waiting(
-    timetable: Timetable,
+    timetable: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.0)
     broken = await timetable.create(at=NOON + MINUTE)
     timetable.work.refusal = ZeroDivisionError("what?")
     for _ in range(4):

@@ -155,6 +155,14 @@ async def test_a_branch_being_rebased_is_refused(box: Sandbox) -> None:
         await box.workspaces.merge("task_1", "main", "m")
 
 
+async def test_a_branch_being_rebased_in_a_worktree_on_another_one_is_refused(box: Sandbox) -> None:
+    await work(box)
+    box.git("worktree", "add", "-q", "-b", "other", "../rebasing")
+    box.write(".git/worktrees/rebasing/rebase-merge/head-name", "refs/heads/main\n")
+    with pytest.raises(Conflict, match="rebased"):
+        await box.workspaces.merge("task_1", "main", "m")
+
+
 async def test_a_sparse_checkout_is_refused(box: Sandbox) -> None:
     await work(box)
     box.git("sparse-checkout", "set", "--no-cone", "/a.txt")
@@ -210,7 +218,7 @@ async def test_a_base_that_moves_all_the_time(box: Sandbox) -> None:
         "sh", "-c", _RACER, cwd=box.repo, env=box.environment()
     )
     try:
-        while box.commit_of("busy") == begun:
+        while box.commit_of("busy") == begun:  # noqa: ASYNC110  the racer is a process
             await asyncio.sleep(0.01)
         for number in range(5):
             await box.workspaces.merge(f"task_{number}", "busy", "m")

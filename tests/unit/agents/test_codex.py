@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -351,8 +351,10 @@ def test_a_usage_limit_says_when_it_ends() -> None:
 
     at = datetime(2026, 11, 18, 11, 48).astimezone(UTC)
     assert retry_at("Nov 18th, 2026 11:48 AM") == at
-    soon = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=5)
-    assert retry_at(f"{soon:%I:%M %p}") == soon.astimezone(UTC)
+    # It names the day where that is not today: a time that is past has been, however long ago.
+    today = datetime.now().replace(hour=13, minute=18, second=0, microsecond=0)
+    assert retry_at("1:18 PM") == today.astimezone(UTC)
+    assert retry_at("12:00 AM") == today.replace(hour=0, minute=0).astimezone(UTC)
 
 
 def test_retries_and_warnings_do_not_end_a_run() -> None:

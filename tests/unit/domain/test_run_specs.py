@@ -34,6 +34,7 @@ def test_a_schema_without_a_score_is_refused_where_a_number_decides(
 
 def test_a_schema_with_what_decides_is_taken() -> None:
     assert judged("done", "style").eval_schema
+    assert judged("continue").eval_schema
     assert judged("score", direction="maximize").eval_schema
     far = {"type": ["integer", "null"], "minimum": 1000}
     assert judged("score", shape=far, direction="maximize").eval_schema

@@ -138,7 +138,11 @@ export function canMerge(work: Work): boolean {
 /** What keeps work from being merged as it is, by what its daemon tells of the merge. */
 export const obstacle = (preview: MergePreview): string | null =>
   preview.problem ??
-  (preview.conflicts.length > 0 ? `conflicts in ${counted(preview.conflicts.length, 'file')}` : null);
+  (preview.conflicts.length > 0
+    ? `conflicts in ${counted(preview.conflicts.length, 'file')}`
+    : preview.dirty.length > 0
+      ? `${counted(preview.dirty.length, 'file')} of your checkout in its way`
+      : null);
 
 export const isMergeable = (work: Work): boolean => canMerge(work) && work.verified === true;
 

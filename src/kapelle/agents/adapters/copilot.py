@@ -117,7 +117,9 @@ class CopilotAgent(Agent):
                 # The category of its own schema leaves no doubt, where it is one.
                 text, status = data.text("message"), data.count("statusCode")
                 kind = known_type(data.text("errorType"), data.text("errorCode"))
-                return [error(text or "unknown error", status=status, type=kind)]
+                unknown = status == 404 and text.startswith("Model ")
+                name = FailureClass.CAPABILITY if unknown else ""
+                return [error(text or "unknown error", name, status=status, type=kind)]
             case "result":
                 # The last line; what was answered is in the last message.
                 failed = {} if value.get("exitCode") == 0 else {"is_error": True}

@@ -62,7 +62,8 @@ def _guard(event: dict[str, Any], file: str, form: str) -> dict[str, Any]:
 
 
 def _tell(event: dict[str, Any], folder: str) -> dict[str, Any]:
-    said, when = "\n\n".join(taken(folder)), event["hook_event_name"]
+    when = event["hook_event_name"]
+    said = "\n\n".join(taken(folder))
     text = f"A person says to you, go by it: {said}"
     context = {"hookSpecificOutput": {"hookEventName": when, "additionalContext": text}}
     return ({"decision": "block", "reason": text} if when == "Stop" else context) if said else {}

@@ -1,5 +1,6 @@
 """Pause, resume and cancel a run, and what its branches see of that and of its limits."""
 
+import asyncio
 import time
 from collections.abc import Set
 from contextlib import suppress
@@ -315,6 +316,6 @@ def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> lis
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
     """End the commands of a run that a daemon before this one started and nobody watches."""
-    for process in (await parts.processes(run_id)).values():
-        if is_running(process.directory):
-            await parts.end_process(process, reason)
+    begun = (await parts.processes(run_id)).values()
+    left = await asyncio.to_thread(lambda: [one for one in begun if is_running(one.directory)])
+    await asyncio.gather(*(parts.end_process(process, reason) for process in left))

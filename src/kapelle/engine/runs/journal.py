@@ -124,7 +124,7 @@ class Journal:
             await self._repeated(Step("lock", name, no_work, at_once=True, position=position))
             yield
         finally:
-            await self._gates[name].leave()
+            self._gates[name].leave()
 
     @contextmanager
     def _branch_left(self) -> Iterator[None]:
@@ -290,24 +290,44 @@ class Gate:
     """
 
     def __init__(self, places: int, were_in: int) -> None:
-        self._places, self._awaited, self._inside = places, were_in, 0
-        self._changed = asyncio.Condition()
+        self._places = places
+        self._awaited = were_in
+        self._inside = 0
+        self._waiting: list[asyncio.Event] = []
 
     async def enter(self, *, was_in: bool) -> None:
-        async with self._changed:
-            if was_in:
-                self._awaited -= 1
-            else:
-                await self._changed.wait_for(
-                    lambda: self._awaited <= 0 and self._inside < self._places
-                )
-            self._inside += 1
-            self._changed.notify_all()
+        if was_in:
+            self._awaited -= 1
+        elif self._is_full or self._waiting:
+            turn = asyncio.Event()
+            self._waiting.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                self._give_up(turn)
+                raise
+            return  # whoever called this one up has counted it in
+        self._inside += 1
+        self._admit()
 
-    async def leave(self) -> None:
-        async with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
+    def leave(self) -> None:
+        self._inside -= 1
+        self._admit()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._awaited > 0 or self._inside >= self._places
+
+    def _admit(self) -> None:
+        while self._waiting and not self._is_full:
+            self._inside += 1
+            self._waiting.pop(0).set()
+
+    def _give_up(self, turn: asyncio.Event) -> None:
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        else:
+            self.leave()
 
 
 def _is_in(name: str, entry: steps.Row | None) -> bool:

@@ -29,17 +29,17 @@ class RunMirror:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._position, self._seq = parts.home.runs / "position", 0
+        self._position = parts.home.runs / "position"
+        self._seq: int | None = None
 
     async def run(self) -> None:
         """Mirror until cancelled; a failing pass is logged and made again."""
-        last = await retried(self._parts.db.read)(events.last_seq)
-        with suppress(OSError, ValueError):
-            self._seq = min(int(self._position.read_text(encoding="ascii")), last)
         await repeat(_log, retried(self._pass), self._parts.db.watch(), _LOOK_S)
 
     async def _pass(self) -> None:
         while True:
+            if self._seq is None:
+                self._seq = await self._left_off()
             found, reached = await self._parts.db.read(events.of_runs, self._seq)
             for run_id in dict.fromkeys(run_id for run_id, _ in found):
                 with _guarded(self._parts.home.runs / run_id):
@@ -53,6 +53,12 @@ class RunMirror:
                     files.replace(str(self._position), str(self._seq).encode())
         # Under load, lines are written together.
         await asyncio.sleep(_PAUSE_S)
+
+    async def _left_off(self) -> int:
+        last = await self._parts.db.read(events.last_seq)
+        with suppress(OSError, ValueError):
+            return min(int(self._position.read_text(encoding="ascii")), last)
+        return 0
 
     async def _mirror(self, run_id: str) -> None:
         with suppress(NotFound):  # it was forgotten meanwhile

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ _SHORTEST_PAUSE_S = 0.2
 # Every write of the daemon wakes it, so it may take this part of the time at most.
 _SHARE = 0.1
 _TRIES = 5
+_PATIENCE_S = 1.0
 _SWEEP_S = 3600.0
 
 
@@ -48,7 +48,8 @@ class Scheduler:
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
         self._asked = False
-        self._failures = Counter[Slot]()  # of starts, by no fault of what is started
+        # How often a start broke by no fault of what is started, and when it is tried again.
+        self._retries: dict[Slot, tuple[int, float]] = {}
         self._sweep_at = 0.0
 
     async def run(self) -> None:
@@ -122,26 +123,30 @@ class Scheduler:
             self._open.discard(slot)
 
     async def _start(self, slot: Slot, now: datetime) -> None:
+        tries, again_at = self._retries.get(slot, (0, 0.0))
+        if time.monotonic() < again_at:
+            return
         try:
             failpoint("scheduler_before_start")
             subject = await self._subject(slot)
             failpoint("scheduler_after_start")
         except Unavailable as error:
             _log.warning("%s cannot be started now and will be later: %s", slot[0], error.message)
+            self._retries[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
             await self._db.write(transitions.not_started, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
-            self._failures[slot] += 1
-            if self._failures[slot] < _TRIES:
+            if tries + 1 < _TRIES:
+                self._retries[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
                 return
             problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
             await self._db.write(transitions.not_started, *slot, problem, now)
         else:
             await self._db.write(transitions.started, *slot, subject, now)
             failpoint("scheduler_after_record")
-        self._failures.pop(slot, None)
+        self._retries.pop(slot, None)
         self._open.discard(slot)
         await self._drop_secrets(slot[0])
 

@@ -183,7 +183,7 @@ def recorded_cause(process_dir: Path) -> Failure | None:
     try:
         found = _CAUSE.validate_json((process_dir / _ENDED_FOR).read_bytes())
         return replace(found, retry_at=found.retry_at and found.retry_at.astimezone(UTC))
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):  # an agent can write it too
         return None
 
 

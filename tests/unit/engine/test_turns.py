@@ -1,0 +1,72 @@
+"""Turns at a lock, pauses between passes that fail, and files that an agent can write."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kapelle.agents.events import AgentEvent
+from kapelle.engine import retry
+from kapelle.engine.runs.journal import Gate
+from kapelle.engine.tasks.watch import recorded_cause
+from kapelle.service.output import _Place, _unsent
+from kapelle.store.database import Watch
+
+
+async def test_whoever_leaves_a_lock_and_comes_again_waits_for_those_before() -> None:
+    gate, entered = Gate(1, 0), list[str]()
+
+    async def branch(name: str) -> None:
+        for _ in range(3):
+            await gate.enter(was_in=False)
+            entered.append(name)
+            await asyncio.sleep(0)
+            gate.leave()
+
+    await asyncio.gather(*map(branch, "ABC"))
+    assert "".join(entered) == "ABCABCABC"
+
+
+async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "_PAUSE_S", 0.05)
+    passes = 0
+
+    class Written(Watch):
+        async def wait(self, timeout_s: float) -> None:
+            """Something was written already."""
+
+    @contextmanager
+    def watch() -> Iterator[Watch]:
+        yield Written()
+
+    async def duty() -> None:
+        nonlocal passes
+        passes += 1
+        raise ZeroDivisionError
+
+    log = logging.getLogger("kapelle.test")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(retry.repeat(log, duty, watch(), 1.0), 0.5)
+    assert 2 <= passes <= 11
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-12:00", "soon", 1])
+def test_a_cause_that_an_agent_wrote_does_no_harm(tmp_path: Path, at: object) -> None:
+    cause = {"kind": "rate_limit", "evidence": "x", "retry_at": at}
+    (tmp_path / "ended_for.json").write_text(json.dumps(cause), encoding="utf-8")
+    found = recorded_cause(tmp_path)
+    assert found is None or found.retry_at is not None
+
+
+def test_lines_that_say_less_than_was_told_before_keep_nothing_back() -> None:
+    """The agent's events were read, and are not any more: each line is one text then."""
+    place = _Place(1, 0, 0, 3)
+    assert [*_unsent([AgentEvent("text", "one")], place, 10)] == []
+    [line] = _unsent([AgentEvent("text", "two")], place, 20)
+    assert line.body["text"] == "two"
