@@ -48,10 +48,12 @@ def require_true(kapelle: Instance, since: str) -> Any:
             return connection.execute(query, values).fetchall()
 
         tops = rows(
-            "SELECT id, status, reason, waiting_for, merged_at FROM tasks WHERE run_id IS NULL AND"
+            "SELECT id, status, reason, waiting_for, merged_at, NULL AS pattern FROM tasks"
+            " WHERE run_id IS NULL AND"
             " parent_task_id IS NULL AND (ended_at IS NULL OR ended_at >= ?) UNION ALL"
-            " SELECT id, status, reason, waiting_for, merged_at FROM runs WHERE parent_id IS NULL"
-            " AND parent_task_id IS NULL AND (ended_at IS NULL OR ended_at >= ?)",
+            " SELECT id, status, reason, waiting_for, merged_at, pattern FROM runs"
+            " WHERE parent_id IS NULL AND parent_task_id IS NULL"
+            " AND (ended_at IS NULL OR ended_at >= ?)",
             moment,
             moment,
         )
@@ -84,6 +86,13 @@ def require_true(kapelle: Instance, since: str) -> Any:
             made = rows("SELECT result FROM steps WHERE run_id = ? AND kind = 'check'", entry["id"])
             own = [one for step in made for one in json.loads(step["result"] or "[]")]
             proven = bool(passed) or any(one["passed"] for one in own)
+            if row["pattern"] == "batch":
+                each = rows(
+                    "SELECT EXISTS (SELECT 1 FROM checks JOIN attempts ON attempts.id = attempt_id"
+                    " WHERE passed AND task_id = tasks.id) AS seen FROM tasks WHERE run_id = ?",
+                    entry["id"],
+                )
+                proven = all(one["seen"] for one in each)
             assert bool(entry["verified"]) == (row["status"] == "completed" and proven)
             below = rows("SELECT id, status FROM tasks WHERE run_id = ?", entry["id"])
             told = {part["id"]: part["status"] for part in entry["parts"]}

@@ -215,6 +215,20 @@ def _delivered(kapelle: Instance, task_id: str) -> Any:
     return delivery if delivery["status"] != "pending" else None
 
 
+def test_who_only_reports_has_nobody_else_write(kapelle: Instance, repository: Path) -> None:
+    parent, voice = at_work(kapelle, repository, read_only=True)
+    child = voice.create(play({"write": "evil.txt", "content": "x"}), agent="rehearsal")
+    assert child["read_only"] is True
+    assert kapelle.wait(child["id"])["status"] == "completed"
+    spec = {"prompt": "x", "until": ["true"], "directory": str(repository)}
+    started = voice.refused("forbidden", "POST", "/runs", {"pattern": "loop", "spec": spec})
+    assert "only reports" in started
+    assert "only reports" in voice.refused("forbidden", "POST", f"/tasks/{child['id']}/merge")
+    kapelle.post(f"/tasks/{parent}/cancel")
+    branches = git(repository, "for-each-ref", "--format=%(refname)").split()
+    assert not [one for one in branches if "evil.txt" in git(repository, "ls-tree", "-r", one)]
+
+
 def test_a_tree_has_a_depth_a_width_and_an_end(tmp_path: Path, repository: Path) -> None:
     settings = {"KAPELLE_CHILDREN__MAX_DEPTH": "2", "KAPELLE_CHILDREN__MAX_LIVE": "3"}
     kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="9", **settings)

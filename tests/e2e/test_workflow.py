@@ -164,6 +164,30 @@ def test_without_progress_it_is_blocked_until_a_person_resumes_it(
     assert run["result"]["blocked"] is None
 
 
+def test_a_check_that_passes_before_the_work_ticks_nothing_without_the_reviewer(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Who wrote the plan with its checks also implements it, and does nothing."""
+    plan = "## Plan\n- [ ] the export works, check: `true`\n- [ ] it is tested, check: `test -d .`"
+    liar = rule(ASSESS, {"result": f"{plan}\n## Contract\n- small"})
+    liar += rule(IMPLEMENT, {"result": "Done."})
+    strict = rule(REVIEW, answer({"summary": "Nothing was done.", "issues": ["No export."]}))
+    cast(kapelle, liar=liar, strict=strict)
+    spec = {"task": "Export", "implementers": ["liar"], "reviewers": ["strict"], "wait": False}
+    run = perform(kapelle, "workflow", repository, **spec)
+    assert run["status"] == "failed"
+    assert "no new milestone; the next is: the export works" in run["reason"]
+    milestones = run["result"]["milestones"]
+    assert [(one["blind"], one["evidence"]) for one in milestones] == [(True, None), (False, None)]
+    # What it does then is ticked by the reviewer, who saw it.
+    cast(kapelle, liar=liar, kind=rule(REVIEW, answer({**FINE, "done": [1, 2]})))
+    run = perform(kapelle, "workflow", repository, **{**spec, "reviewers": ["kind"]})
+    assert run["status"] == "completed", run["reason"]
+    assert [one["evidence"].partition(" in")[0] for one in run["result"]["milestones"]] == [
+        "seen by kind"
+    ] * 2
+
+
 def test_another_branch_blocks_it_before_anything_is_written_and_the_plan_is_put_back(
     kapelle: Instance, repository: Path, tmp_path: Path
 ) -> None:

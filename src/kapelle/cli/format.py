@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain import ids
+from kapelle.domain.report import changed_nothing
 from kapelle.domain.states import is_delivering, is_resting
 from kapelle.domain.text import counted
 from kapelle.home import disk_use
@@ -271,9 +272,12 @@ def usage_line(usage: dict[str, Any]) -> str:
 
 
 def status_words(item: dict[str, Any]) -> str:
-    """The status of a task or a run; what no check was made on is called so."""
+    """The status of a task or a run; what no check was made on is called so, and what passed its
+    checks because nothing was changed."""
     status: str = item["status"]
-    return f"{status}, not verified" if item.get("verified") is False else status
+    if item.get("verified") is False:
+        return f"{status}, not verified"
+    return f"{status}, changed nothing" if changed_nothing(item) else status
 
 
 def heading(

@@ -97,6 +97,14 @@ def _for_run(run: Run) -> list[str]:
     return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
 
 
+def changed_nothing(item: Task | Run) -> bool:
+    """Whether done work left its branch as it was, though it was not only to report."""
+    place = item.get("workspace") or {}
+    if item["status"] != "completed" or item.get("read_only") or not place.get("base_commit"):
+        return False
+    return place["commit"] in {None, place["base_commit"]}
+
+
 def group_of(item: Task | Run) -> str:
     """Where work stands in a report: needs, failed, done or open."""
     status = item["status"]
@@ -202,7 +210,9 @@ def _proof(entry: Entry) -> str:
         f"`{_inline(check['name'])}`" + (f" on {check['commit'][:12]}" if check["commit"] else "")
         for check in seen
     ]
-    return f"Verified by {', '.join(told)}." if told else "Verified by the checks of its parts."
+    unchanged = " It changed nothing." if entry["changed"] is False else ""
+    by = ", ".join(told) or "the checks of its parts"
+    return f"Verified by {by}.{unchanged}"
 
 
 def _inline(text: str) -> str:

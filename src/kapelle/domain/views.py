@@ -63,6 +63,7 @@ class ReportEntry(WorkView):
     evidence: list[CheckResult]
     branch: str | None
     base: str | None
+    changed: bool | None  # whether done work changed a file
     merged: bool
     delivery: Delivery | None
     parts: list[ReportPart]

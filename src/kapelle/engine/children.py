@@ -59,6 +59,8 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
         "budget_usd": asked or left,
         "priority": f"P{max(parent['priority'], int(str(spec.get('priority', 'P0'))[1:] or 0))}",
     }
+    # Who only reports has nobody else change files either.
+    inherited |= {"read_only": True} if parent["read_only"] else {}
     is_worktree = parent["workspace_kind"] == WorkspaceKind.WORKTREE
     begins = is_worktree and not spec.get("continue_from")
     inherited["base"] = parent["workspace_branch"] if begins else None

@@ -140,6 +140,7 @@ class ItemOutcome(BaseModel):
 class BatchResult(BaseModel):
     items: list[ItemOutcome]
     reason: str
+    verified: bool = False  # whether all of them are
 
 
 @pattern("batch", spec=BatchSpec)
@@ -173,8 +174,8 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
             names = ", ".join(check.name for check in together.failed)
             raise Failed(f"each item is done, but all together {names} fails", result)
     result.reason = f"all {len(items)} items are done" if len(items) > 1 else "the item is done"
-    # The run is verified as soon as one of them is.
-    unseen = sum(item.verified is False for item in items)
+    unseen = sum(not item.verified for item in items)
+    result.verified = not unseen
     if 0 < unseen < len(items):
         result.reason += f", {unseen} not verified"
     return result
@@ -192,7 +193,7 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
             checks=[*spec.checks, *item.checks],
             workspace="own",
         )
-        outcome.verified = work.verified
+    outcome.verified = work.verified
     outcome.id, outcome.cost_usd, outcome.reason = work.id, work.cost_usd, work.reason
     outcome.status = work.status.value
     if work.ok and work.changed and spec.merge and ctx.is_git:

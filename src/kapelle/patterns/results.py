@@ -28,6 +28,7 @@ class WorkResult(Record):
     base_commit: str | None = None
     commit: str | None = None
     cost_usd: float | None = None
+    verified: bool | None = None
 
     @property
     def ok(self) -> bool:
@@ -52,7 +53,6 @@ class TaskResult(WorkResult):
     status: TaskStatus
     text: str = ""  # the agent's last answer
     branch: str | None = None
-    verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])
     agent: str = ""
     failure: FailureClass | None = None  # of the last attempt

@@ -50,7 +50,13 @@ class Milestone(BaseModel):
     title: str
     details: str = ""
     check: str | None = None
+    blind: bool = False  # whether that passed before anything was done, and so shows nothing
     evidence: str | None = None  # what it was ticked by
+
+    @property
+    def sees(self) -> bool:
+        """Whether it has a check that can show it."""
+        return self.check is not None and not self.blind
 
     @property
     def text(self) -> str:

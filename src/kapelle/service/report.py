@@ -8,7 +8,7 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import body
-from kapelle.domain.report import group_of, markdown, next_commands
+from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -90,6 +90,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         {
             **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
             "base": into or work.workspace.base, "branch": work.workspace.branch,
+            "changed": not changed_nothing(item) if work.status == "completed" else None,
             "merged": work.merged_at is not None, "evidence": made, "cost_usd": cost,
             "attempts": attempts, "next": following,
         }

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, sentence
 from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
@@ -83,8 +83,10 @@ class Runs:
         if parent is None:
             return await self.get(await start(parts, body.pattern, asked, key))
         # What an attempt asks for is a child of the attempt's task.
-        place = (await self._db.read(tasks.row, parent))["directory"]
-        valid = await validated(parts, body.pattern, {"directory": place, **asked})
+        own = await self._db.read(tasks.row, parent)
+        if own["read_only"]:
+            raise Forbidden("A task that only reports starts no run.", hint="Ask for a task.")
+        valid = await validated(parts, body.pattern, {"directory": own["directory"], **asked})
         spec = await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True))
         whose = Belonging(parent_task_id=parent)
         run_id = await start(parts, body.pattern, spec, key, whose, room_for(parts, parent))

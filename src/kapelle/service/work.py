@@ -203,6 +203,8 @@ class Work:
         if parent is not None:
             own = await self._db.read(tasks.row, parent)
             elsewhere = wanted.into not in {None, own["workspace_branch"]}
+            if own["read_only"]:
+                raise Forbidden("A task that only reports merges nothing.")
             if wanted.force or elsewhere or work.parent_task_id != parent:
                 raise Forbidden(
                     "An attempt merges what it asked for itself and what was verified, and into "

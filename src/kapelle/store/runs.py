@@ -236,7 +236,8 @@ def change(
     update(connection, run_id, status=status, reason=reason, **values)
     facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
     if status is RunStatus.COMPLETED:
-        facts["verified"] = run_id in _verified(connection, _families(connection, [run_id]))
+        seen = _verified(connection, _families(connection, [run_id]))
+        facts["verified"] = run_id in seen and not _denies(values.get("result"))
     events.append(connection, f"run.{status}", run_id=run_id, **facts)
 
 
@@ -282,13 +283,19 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     return found | {top for top, family in families.items() if not sees.isdisjoint(family)}
 
 
+def _denies(result: Any) -> bool:
+    """Whether a pattern itself says that not all of its work was verified."""
+    return isinstance(result, dict) and result.get("verified") is False
+
+
 def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     """The runs of these rows, with as many queries for many of them as for one."""
     ids = [row["id"] for row in rows]
     delivered, families = deliveries.of(connection, ids), _families(connection, ids)
     spent = _spent(connection, sorted({one for family in families.values() for one in family}))
     ended = {row["id"] for row in rows if row["status"] == RunStatus.COMPLETED}
-    verified = _verified(connection, {run_id: families[run_id] for run_id in ended})
+    sure = {row["id"] for row in rows if row["id"] in ended and not _denies(row["result"])}
+    verified = _verified(connection, {run_id: families[run_id] for run_id in sure})
     # One branch of a run may ask while another is at work.
     begun = [row["id"] for row in rows if row["status"] in _BEGUN]
     asked: defaultdict[str, list[Question]] = defaultdict(list)

@@ -318,9 +318,9 @@ class DurableContext(CommandContext):
 
 
 def _run_ended(connection: Connection, run_id: str) -> Any:
-    run = runs.row(connection, run_id)
-    same = {name: run[name] for name in ("id", "status", "reason", "result", "title", "directory")}
-    commits = {"base_commit": run["workspace_base_commit"], "commit": run["workspace_commit"]}
-    cost = runs.spent(connection, runs.family(connection, run_id))[1]
-    result = RunResult.model_validate({**same, **commits, "cost_usd": cost})
+    run = runs.get(connection, run_id)
+    same = ("id", "status", "reason", "result", "title", "directory", "verified")
+    values = {name: getattr(run, name) for name in same}
+    values |= {name: getattr(run.workspace, name) for name in ("base_commit", "commit")}
+    result = RunResult.model_validate({**values, "cost_usd": run.spent.cost_usd})
     return result.model_dump(mode="json")
