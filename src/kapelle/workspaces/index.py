@@ -10,18 +10,19 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, Unfiltered, WorkspaceError
 from kapelle.workspaces.git import Place
-from kapelle.workspaces.repository import WorkTree, digest_of, open_file, small_file
+from kapelle.workspaces.repository import WorkTree, digest_of, open_file
 
 _GITLINK = b"160000"
 # Tags of ls-files -v for what is not looked at: skip-worktree, and assume-unchanged in lower case.
 _HIDDEN = (b"S", b"s", b"h")
+# Those for what is not as the index has it, and for what a conflict left there several times.
+_DIFFERING = (b"C", b"M")
 _MAX_NESTING = 20
-_MAX_ATTRIBUTES = 10_000_000
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
@@ -30,6 +31,16 @@ def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
     top = work_tree.toplevel
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
     return Place(place.git, top, {**place.variables, **variables}, work_tree.settings)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """How the files of a work tree differ from its index."""
+
+    removed: list[bytes]
+    changed: list[bytes]
+    others: list[bytes]  # that it does not know, and that are not ignored
+    submodules: list[bytes]
 
 
 class Staging:
@@ -88,15 +99,12 @@ class Staging:
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched, self._added = False, []
-        others: list[bytes] | None
-        is_modified, others = await self._look()
-        if is_modified:
-            removed, changed = await self._differences()
-            await self._remove(removed)
-            await self._add(changed)
-            others = None if removed else others
-        if flatten and await self._flatten():
-            others = None
+        seen = await self._look()
+        await self._remove(seen.removed)
+        await self._add(seen.changed)
+        flattened = flatten and await self._flatten(seen.submodules)
+        # Where something went, git may find what it hid.
+        others = None if seen.removed or flattened else seen.others
         await self._add(await self._untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
@@ -111,19 +119,26 @@ class Staging:
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
-    async def _look(self) -> tuple[bool, list[bytes]]:
-        """Whether a file differs from the index, and what is untracked: one process for both."""
-        arguments = ("ls-files", "-z", "-v", "-c", "--modified", "--others", "--exclude-standard")
-        fields = (await self._place.run(*arguments)).fields
+    async def _look(self) -> "_Seen":
+        """How the files differ from the index: one process for all of it."""
+        arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
+        fields = (await self._place.run("ls-files", *arguments)).fields
         others = [field[2:] for field in fields if field.startswith(b"? ")]
-        if await self._unhide([field[2:] for field in fields if field[:1] in _HIDDEN]):
-            return True, others
-        if any(field.startswith(b"C ") for field in fields):
-            return True, others
+        # A tag, mode, object and stage, then the path.
+        entries = [field.split(b"\t", 1) for field in fields if not field.startswith(b"? ")]
+        if await self._unhide([path for head, path in entries if head[:1] in _HIDDEN]):
+            return await self._look()
+        is_submodule = {path: head[2:].startswith(_GITLINK) for head, path in entries}
+        differing = {path for head, path in entries if head[:1].upper() in _DIFFERING}
         # It looks through a link in the place of a directory, and the link may be ignored.
-        known = {os.path.dirname(field[2:]) for field in fields if not field.startswith(b"? ")}
-        top = os.fsencode(self._work_tree.toplevel)
-        return await asyncio.to_thread(_any_is_link, top, known), others
+        top, known = os.fsencode(self._work_tree.toplevel), set(map(os.path.dirname, is_submodule))
+        behind = await asyncio.to_thread(_links, top, known)
+        removed = {path for path in is_submodule if path.startswith(behind)}
+        for path in differing - removed:
+            if not self._can_be_added(path, is_link=is_submodule[path]):
+                removed.add(path)
+        submodules = {path for path in is_submodule if is_submodule[path]} - removed
+        return _Seen(sorted(removed), sorted(differing - removed), others, sorted(submodules))
 
     async def _unhide(self, paths: list[bytes]) -> bool:
         """Have git look at files that the index tells it not to, if they are there; whether any
@@ -133,20 +148,6 @@ class Staging:
             await self._place.run("update-index", "-z", option, "--stdin", stdin=present)
         self._is_touched |= bool(present)
         return bool(present)
-
-    async def _differences(self) -> tuple[list[bytes], list[bytes]]:
-        output = await self._place.run(
-            *("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=dirty"),
-        )
-        removed, changed = [], []
-        fields = iter(output.fields)
-        for header, path in zip(fields, fields, strict=True):
-            was, now, _, _, status = header.lstrip(b":").split(b" ")
-            if status != b"D" and self._can_be_added(path, is_link=was == now == _GITLINK):
-                changed.append(path)
-            else:
-                removed.append(path)
-        return removed, changed
 
     def _can_be_added(self, path: bytes, *, is_link: bool) -> bool:
         try:
@@ -187,21 +188,17 @@ class Staging:
         )
         return await self._untracked(inside, prefix + name, depth + 1)
 
-    async def _flatten(self) -> bool:
+    async def _flatten(self, submodules: list[bytes]) -> bool:
         """Replace each populated submodule by its files, so that unpublished work in it is kept.
 
         Returns whether there was one.
         """
-        found = False
-        output = await self._place.run("ls-files", "-z", "--stage")
-        for record in output.fields:
-            header, _, path = record.partition(b"\t")
-            inside = self._work_tree.toplevel / os.fsdecode(path) / ".git"
-            if header.startswith(_GITLINK) and os.path.lexists(inside):
-                await self._remove([path])
-                await self._add(await self._nested(self._place, b"", path + b"/", 0))
-                found = True
-        return found
+        top = os.fsencode(self._work_tree.toplevel)
+        found = [path for path in submodules if os.path.lexists(os.path.join(top, path, b".git"))]
+        for path in found:
+            await self._remove([path])
+            await self._add(await self._nested(self._place, b"", path + b"/", 0))
+        return bool(found)
 
     def _is_excluded(self, path: bytes) -> bool:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
@@ -230,16 +227,16 @@ class Staging:
             await self._place.run("update-index", *options, stdin=records)
 
 
-def _any_is_link(top: bytes, directories: set[bytes]) -> bool:
-    """Whether one of the directories, or one above it, is a link."""
-    seen: set[bytes] = set()
+def _links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
+    """How paths begin that lead through a link in the place of a directory, or of one above it."""
+    seen, links = set[bytes](), list[bytes]()
     for directory in directories:
         while directory and directory not in seen:
             seen.add(directory)
             if os.path.islink(os.path.join(top, directory)):
-                return True
+                links.append(directory + b"/")
             directory = os.path.dirname(directory)
-    return False
+    return tuple(links)
 
 
 async def require_filters(
@@ -249,7 +246,7 @@ async def require_filters(
 
     The place reads the files of the work tree, whose attributes count.
     """
-    if not await asyncio.to_thread(_may_have_filters, work_tree, names):
+    if not names:
         return
     attributes = work_tree.common_dir / "info" / "attributes"
     asking = place.with_settings(f"core.attributesFile={attributes}")
@@ -275,18 +272,6 @@ async def require_filters(
         text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
         text += f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered."
         raise Unfiltered(text, hint=hint)
-
-
-def _may_have_filters(work_tree: WorkTree, names: list[bytes]) -> bool:
-    """Whether attributes that hold for one of the files speak of filters; reading is cheap."""
-    top = os.fsencode(work_tree.toplevel)
-    places = {os.fsencode(work_tree.common_dir / "info" / "attributes")} if names else set()
-    for name in names:
-        parts = name.split(b"/")[:-1]
-        for length in range(len(parts) + 1):
-            places.add(os.path.join(top, *parts[:length], b".gitattributes"))
-    return any(b"filter" in (small_file(Path(os.fsdecode(one)), _MAX_ATTRIBUTES) or b"")
-               for one in places)  # fmt: skip
 
 
 def copy_index(source: Path, target: Path) -> str | None:

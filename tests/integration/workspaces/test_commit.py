@@ -269,3 +269,49 @@ async def test_a_removed_worktree_cannot_be_committed(box: Sandbox) -> None:
         await box.workspaces.commit("task_1", "work")
     with pytest.raises(WorkspaceError, match="no worktree"):
         await box.workspaces.commit("task_2", "work")
+
+
+@pytest.mark.parametrize("option", ["--assume-unchanged", "--skip-worktree"])
+async def test_what_the_index_is_told_to_overlook_is_committed_too(
+    box: Sandbox, option: str
+) -> None:
+    _, path = await box.create()
+    box.git("update-index", option, "a.txt", "src/b.txt", cwd=path)
+    box.write("a.txt", "changed\n", path)
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.show("kapelle/task_1:a.txt") == "changed"
+
+
+async def test_a_deleted_file_that_is_assumed_unchanged_is_gone(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.git("update-index", "--assume-unchanged", "a.txt", cwd=path)
+    (path / "a.txt").unlink()
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.files_of("kapelle/task_1") == ["src/b.txt", "src/deep/c.txt"]
+
+
+async def test_files_that_a_sparse_checkout_leaves_out_stay(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.git("update-index", "--skip-worktree", "a.txt", cwd=path)
+    (path / "a.txt").unlink()
+    box.write("new.txt", "new\n", path)
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.files_of("kapelle/task_1") == ["a.txt", "new.txt", "src/b.txt", "src/deep/c.txt"]
+
+
+async def test_files_amid_a_conflict_are_committed_as_they_are(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("a.txt", "ours\n", path)
+    box.write("src/b.txt", "ours\n", path)
+    box.save("ours", path)
+    box.write("a.txt", "theirs\n")
+    (box.repo / "src/b.txt").unlink()
+    theirs = box.save("theirs")
+    box.git("merge", theirs, cwd=path, check=False)
+    # It takes the other side of both, and leaves it at that.
+    box.write("a.txt", "theirs\n", path)
+    (path / "src/b.txt").unlink()
+    assert box.status(path) == "UU a.txt\nUD src/b.txt"
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.show("kapelle/task_1:a.txt") == "theirs"
+    assert box.files_of("kapelle/task_1") == ["a.txt", "src/deep/c.txt"]
