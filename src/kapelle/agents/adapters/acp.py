@@ -40,7 +40,6 @@ _KNOWN = {
     "claude": Known(
         ("claude-agent-acp",),
         ClaudeAgent,
-        replace(ClaudeAgent.access, login_files=("~/.claude/.credentials.json",)),
         tested="0.49.0",
     ),
     "codex": Known(

@@ -25,7 +25,6 @@ _STREAM_RETRIES = 2
 # A server that npx or uvx has to fetch first takes its time.
 _MCP_START_S = 60
 _WRITING = "apply_patch|Bash|shell|exec_command"
-_DELETE = re.compile("\x7f")
 _RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
 _STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
 _WINDOWS = {300: "5-hour", 1440: "daily", 10_080: "weekly"}
@@ -279,13 +278,9 @@ def _mcp_servers(request: AgentRequest) -> tuple[Json, dict[str, str], dict[str,
 
 def toml(value: object) -> str:
     """A value as TOML on one line, whatever characters it has."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml(key)} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(toml(item) for item in value) + "]"
-    if isinstance(value, str):
-        # JSON writes what lies beyond 16 bits as two halves when it escapes it, which TOML refuses;
-        # of what JSON leaves as it is, TOML wants one character escaped.
-        clean = value.encode("utf-8", "replace").decode()
-        return _DELETE.sub(r"\\u007f", json.dumps(clean, ensure_ascii=False))
-    return json.dumps(value)
+    import tomlkit  # which a daemon without codex never needs
+
+    # What is within an array stands on one line.
+    within = tomlkit.array()
+    within.append(value)
+    return within.as_string()[1:-1].encode("utf-8", "replace").decode()

@@ -24,6 +24,7 @@ from pathlib import Path
 from kapelle.agents.bridges.base import emit
 from kapelle.agents.events import Json, json_object, usage
 from kapelle.runner.output import LogReader
+from kapelle.runner.shim.files import size
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
 _TOKENS = re.compile(
@@ -147,7 +148,8 @@ class Report:
 
     def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
         self._emit = emit
-        self._events, self._answers = _from_now_on(events), Answers(answers)
+        # What comes from now on: an earlier attempt may have left some.
+        self._events, self._answers = LogReader(events, size(str(events))), Answers(answers)
         self._waiting: deque[Json] = deque()
         self._cached: deque[int] = deque()
         self._output: deque[str] = deque(maxlen=500)
@@ -263,10 +265,6 @@ class Report:
         self._emit("usage", data=usage(sent, received, cached, turns=1, **cost).data)
 
 
-def _from_now_on(path: Path) -> LogReader:
-    return LogReader(path, path.stat().st_size if path.exists() else 0)
-
-
 def _new_lines(log: LogReader) -> Iterator[str]:
     while lines := log.lines():
         yield from (line.text for line in lines)
@@ -276,7 +274,7 @@ class Answers:
     """Its conversation with the model, of which only the model's part is read."""
 
     def __init__(self, path: Path) -> None:
-        self._log = _from_now_on(path)
+        self._log = LogReader(path, size(str(path)))
         self._lines: list[str] | None = None
 
     def new(self) -> list[str]:

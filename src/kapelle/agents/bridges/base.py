@@ -15,6 +15,24 @@ def emit(
     print(json.dumps(AgentEvent(kind, text, name, data or {}).to_json()), flush=True)
 
 
+class Lines:
+    """A text that comes in pieces, printed in whole lines."""
+
+    def __init__(self) -> None:
+        self._begun = ""
+
+    def add(self, piece: str) -> None:
+        lines, _, self._begun = (self._begun + piece).rpartition("\n")
+        if lines:
+            emit("text", lines)
+
+    def flush(self) -> None:
+        """Print the line that was not yet whole."""
+        if self._begun.strip():
+            emit("text", self._begun)
+        self._begun = ""
+
+
 class Failed(Exception):
     """Why there is no result: name is a FailureClass where that is certain, data is ErrorData."""
 

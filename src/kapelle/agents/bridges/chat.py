@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from kapelle.agents.bridges.base import Failed, emit, is_address
+from kapelle.agents.bridges.base import Failed, Lines, emit, is_address
 from kapelle.agents.events import Json, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
@@ -138,7 +138,7 @@ class Chat:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self._texts: list[str] = []
-        self._line: list[str] = []
+        self._lines = Lines()
         self._model = ""
         self.usage = Json()
         self.complete = False
@@ -215,7 +215,7 @@ class Chat:
             text = f"The connection broke: {error or repr(error)}"
             raise Failed(text, "environment") from error
         finally:
-            self._flush()
+            self._lines.flush()
             self.end()
         self._finish()
 
@@ -261,18 +261,7 @@ class Chat:
     def add(self, text: str) -> None:
         """Take some more of the answer."""
         self._texts.append(text)
-        before, newline, after = text.rpartition("\n")
-        if newline:
-            emit("text", "".join(self._line) + before)
-            self._line = []
-        if after:
-            self._line.append(after)
-
-    def _flush(self) -> None:
-        """Print the line that was not yet whole."""
-        if self._line:
-            emit("text", "".join(self._line))
-            self._line = []
+        self._lines.add(text)
 
     def _finish(self) -> None:
         """Print the result."""

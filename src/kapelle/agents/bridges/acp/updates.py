@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kapelle.agents.bridges.acp.process import session_failure
-from kapelle.agents.bridges.base import emit
+from kapelle.agents.bridges.base import Lines, emit
 from kapelle.agents.events import Json, plan
 
 _LONGEST_OUTPUT = 100_000
@@ -192,7 +192,7 @@ class Updates:
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self.meter = UsageMeter(agent)
-        self._line = ""
+        self._lines = Lines()
         self._answer = ""
         self._chunks = 0  # of the answer so far
         self._message_id: object = None
@@ -206,7 +206,7 @@ class Updates:
             self._add_text(update)
             return
         if kind in {"tool_call", "tool_call_update"}:
-            self._flush()
+            self._lines.flush()
             tool = self._tool(update)
             if not tool.emitted:
                 self.meter.start_answer()
@@ -215,7 +215,7 @@ class Updates:
         elif kind == "agent_thought_chunk":
             self.meter.start_answer()
         elif kind == "plan":
-            self._flush()
+            self._lines.flush()
             emit("plan", plan(update.mappings("entries")).text)
         elif kind == "usage_update":
             self.meter.update(update)
@@ -224,7 +224,7 @@ class Updates:
 
     def requested_call(self, call: Json) -> ToolCall:
         """The tool call that a request for permission is about; it is printed as a call, too."""
-        self._flush()
+        self._lines.flush()
         tool = self._tool(call)
         tool.take(Json(call, status="pending"))
         tool.emit_call()
@@ -242,7 +242,7 @@ class Updates:
 
     def finish(self) -> str:
         """Print what is still held back; returns the final answer."""
-        self._flush()
+        self._lines.flush()
         return self._answer.strip()
 
     def _add_text(self, update: Json) -> None:
@@ -252,7 +252,7 @@ class Updates:
         if not text or _MODE_NOTE.fullmatch(text):
             return
         if self._agent == "Copilot" and text.startswith("Info: "):
-            self._flush()
+            self._lines.flush()
             emit("notice", text, "overloaded" if "API error" in text else "")
             return
         message_id = update.get("messageId", self._message_id)
@@ -261,20 +261,13 @@ class Updates:
         begins = self.meter.start_answer()  # unless a usage or a thought came before the text
         begins |= message_id != self._message_id or self._text_turn != self.meter.turns
         if begins:
-            self._flush()
+            self._lines.flush()
             self._answer = ""
         self._message_id, self._text_turn = message_id, self.meter.turns
         self._answer += text
         self._chunks = 1 if begins else self._chunks + 1
         self.refused = ""
-        head, newline, self._line = (self._line + text).rpartition("\n")
-        if newline and head:
-            emit("text", head)
-
-    def _flush(self) -> None:
-        if self._line.strip():
-            emit("text", self._line)
-        self._line = ""
+        self._lines.add(text)
 
     def _tool(self, update: Json) -> ToolCall:
         key = update.text("toolCallId")
