@@ -44,7 +44,6 @@ class Evidence:
 class History:
     """What came before: the tries that the retry policy counts, this one included, and more."""
 
-    number: int
     tries: int
     overloads: int = 0  # attempts in a row that met an overload, this one included
     overloaded_since: datetime | None = None

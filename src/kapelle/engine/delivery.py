@@ -31,7 +31,7 @@ from kapelle.engine.prompt import fenced
 from kapelle.engine.retry import repeat
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import deliveries, processes, steps, tasks
+from kapelle.store import deliveries, events, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
@@ -335,7 +335,7 @@ def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     deliveries.update(connection, owner, **values, **ended)
     kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
     told = ("status", "reason", "url", "state", "branch")
-    deliveries.tell(connection, kind, owner, **{name: values.get(name) for name in told})
+    events.append(connection, kind, owner, **{name: values.get(name) for name in told})
 
 
 def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> None:
@@ -344,4 +344,4 @@ def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> No
     deliveries.update(connection, owner, **values, updated_at=datetime.now(UTC))
     if before and (before["state"], before["ci"]) != (values["state"], values["ci"]):
         told = {name: values[name] for name in ("url", "state", "ci")}
-        deliveries.tell(connection, "delivery.changed", owner, **told)
+        events.append(connection, "delivery.changed", owner, **told)

@@ -1,7 +1,6 @@
 """Queries about attempts and the checks made on them."""
 
 import secrets
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Row, Rows, Statement, has
+from kapelle.store.query import Row, Rows, Statement, grouped, has
 from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = Statement(attempts.insert())
@@ -125,12 +124,8 @@ def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
 
 
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
-    if not ids:
-        return {}
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    for mapping in connection.execute(_OF_TASKS, {"ids": ids}).mappings():
-        found[mapping["task_id"]].append(_attempt(mapping))
-    return found
+    rows = connection.execute(_OF_TASKS, {"ids": ids}).mappings() if ids else ()
+    return grouped((row["task_id"], _attempt(row)) for row in rows)
 
 
 def add_check(
@@ -152,12 +147,8 @@ def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, Che
 
 
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
-    if not ids:
-        return {}
-    found: dict[str, list[CheckResult]] = defaultdict(list)
-    for mapping in connection.execute(_CHECKS_OF, {"ids": ids}).mappings():
-        found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
-    return found
+    rows = connection.execute(_CHECKS_OF, {"ids": ids}).mappings() if ids else ()
+    return grouped((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)
 
 
 def is_seen(made: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound, NotTrusted
 from kapelle.domain.failures import Failure
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.run import Run
@@ -281,6 +281,14 @@ def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Ro
 
 def is_started(process_dir: Path) -> bool:
     return (process_dir / "claim").exists()
+
+
+def agent_of(parts: Parts, task: Task, name: str) -> Agent | None:
+    """The adapter of an agent that worked on a task; None if it is not configured any more."""
+    try:
+        return get_agent(name, parts.settings(task.directory), interactive=task.interactive)
+    except KapelleError:
+        return None
 
 
 async def recall(parts: Parts, work: Task | Run) -> None:

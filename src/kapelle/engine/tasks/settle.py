@@ -209,7 +209,7 @@ class _Settlement:
         """What happened to the task before, this attempt included."""
         attempt, task = self.attempt, self.task
         if self.findings.failure is None:
-            return History(attempt["number"], task["tries"])
+            return History(task["tries"])
         past = self._past()
         overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
         paused = accounts.paused(self.connection, self.now)
@@ -218,7 +218,6 @@ class _Settlement:
         pauses = [pause[0] for other in able if (pause := other.pause(paused))]
         refusals = self._refusals()
         return History(
-            number=attempt["number"],
             tries=task["tries"],
             refusals=len(refusals),
             refused_since=(refusals[-1]["ended_at"] or self.now) if refusals else None,
