@@ -79,7 +79,8 @@ class Deliveries:
     async def _deliver(self, owner: str) -> None:
         """Deliver it, and write down what came of it or when it is tried again."""
         db = self._parts.db
-        work, row = await db.read(_rows, owner)
+        work, row = await db.read(get_work, owner), await db.read(deliveries.find, owner)
+        assert row is not None
         failed = work.status != "completed"
         try:
             failpoint("deliver_begin")
@@ -321,12 +322,6 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
         return work.checks
     made = [step for step in steps.shown(connection, work.id) if step.kind == "check"]
     return [CheckResult.model_validate(one) for step in reversed(made) for one in step.result or ()]
-
-
-def _rows(connection: Connection, owner: str) -> tuple[Task | Run, Row]:
-    row = deliveries.find(connection, owner)
-    assert row is not None
-    return get_work(connection, owner), row
 
 
 def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:

@@ -35,8 +35,6 @@ _RUNNING = Statement(
     .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
 )
-Condition = sa.ColumnElement[bool]
-
 _IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
 _OF_TASKS = sa.select(attempts).where(attempts.c.task_id.in_(_IDS))
 _OF_TASKS = _OF_TASKS.order_by(attempts.c.task_id, attempts.c.number)
@@ -98,18 +96,15 @@ def running(connection: sa.Connection, performer: str) -> dict[str, str]:
 
 
 def tried(
-    connection: sa.Connection, account: str, recently: datetime, since: datetime, *which: Condition
+    connection: sa.Connection, account: str, recently: datetime, since: datetime, *model: str | None
 ) -> bool:
-    """Whether of the attempts under this account since then, the first is a recent one and one
-    still runs."""
-    under, began = (attempts.c.account == account, *which), attempts.c.started_at
+    """Whether of the attempts under this account since then, by this model if one is given, the
+    first is a recent one and one still runs."""
+    by_model = (attempts.c.model.is_not_distinct_from(one) for one in model)
+    under, began = (attempts.c.account == account, *by_model), attempts.c.started_at
     running = (attempts.c.status == AttemptStatus.RUNNING, began >= max(since, recently))
     earlier = (began >= since, began < recently)
     return has(connection, *under, *running) and not has(connection, *under, *earlier)
-
-
-def model_is(model: str | None) -> Condition:
-    return attempts.c.model.is_not_distinct_from(model)
 
 
 def ids(connection: sa.Connection) -> set[str]:

@@ -143,7 +143,7 @@ def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, dat
     of_account, of_model = chosen.limits
     tried = partial(attempts.tried, connection, chosen.account, datetime.now(UTC) - _TRIAL)
     return (of_account in ended and tried(ended[of_account])) or (
-        of_model in ended and tried(ended[of_model], attempts.model_is(chosen.model))
+        of_model in ended and tried(ended[of_model], chosen.model)
     )
 
 
