@@ -21,7 +21,6 @@ GOOD = Evidence(
     detail=None,
     success=True,
     reason=None,
-    asks=False,
     failure=None,
 )
 TASK = Failure(FailureClass.TASK, "it said so")
@@ -72,7 +71,7 @@ def test_the_retry_policy_tries_again_until_its_tries_are_spent() -> None:
 
 
 def test_a_question_waits_for_a_person_and_goes_on_from_there() -> None:
-    outcome = decide(replace(BAD, asks=True), SAME, FIRST, NOW, 0.5)
+    outcome = decide(replace(BAD, question="Which?"), SAME, FIRST, NOW, 0.5)
     assert (outcome.task, outcome.waiting_for) == (TaskStatus.WAITING, "input")
     assert outcome.next_mode == "resume"
 
