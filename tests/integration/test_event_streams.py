@@ -29,7 +29,7 @@ async def history(db: Database) -> AsyncIterator[Events]:
 
 def _append(connection: Connection, numbers: range, run_id: str | None = None) -> None:
     for number in numbers:
-        events.append(connection, "test", run_id=run_id, number=number)
+        events.append(connection, "test", run_id, number=number)
 
 
 async def follow(

@@ -24,6 +24,7 @@ from kapelle.api.router import MAX_BODY, Router, Row, filled
 from kapelle.api.security import owner_only
 from kapelle.api.sse import EventStream
 from kapelle.patterns.registry import built_in
+from kapelle.patterns.spec import PatternSpec
 from kapelle.service import Service
 
 _PREFIX = "/api/v1"
@@ -39,10 +40,8 @@ _IN_DIRECTORY = {
     "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
 }  # fmt: skip
 # What every pattern takes and few ask for: understood, and told by pattern_list alone.
-_SELDOM = {
-    "project", "fallback_agents", "priority", "system_prompt", "env", "workspace", "prove",
-    "task_timeout_s", "max_seconds", "max_agent_calls", "template", "deliver",
-}  # fmt: skip
+_OFTEN = {"directory", "title", "agent", "model", "base", "budget_usd"}
+_SELDOM = PatternSpec.model_fields.keys() - _OFTEN
 # What a tool says of itself besides its use case, and what is sent whatever was asked for.
 _BESIDES = {
     "task_create": "Say in checks how to see that it is done.",

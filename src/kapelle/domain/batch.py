@@ -13,12 +13,11 @@ from kapelle.domain.errors import InvalidInput
 Format = Literal["markdown", "csv"]
 Item = dict[str, Any]
 
-# The fields of an item by what they are called in a list; several checks stand in several lines.
-_FIELDS = {
-    "title": "title", "agent": "agent", "model": "model", "directory": "directory",
-    "priority": "priority", "check": "checks", "timeout_s": "timeout_s",
-    "max_attempts": "max_attempts", "pattern": "pattern", "options": "options",
-}  # fmt: skip
+# The fields of an item as they are called in a list, where several checks stand in several lines.
+_FIELDS = (
+    "title", "agent", "model", "directory", "priority", "check", "timeout_s", "max_attempts",
+    "pattern", "options",
+)  # fmt: skip
 _COLUMNS = ("prompt", *_FIELDS)
 _ITEM = re.compile(r"[-*+] +(?:\[[ xX]\] +)?(.*)|\d+[.)] +(.*)")
 _FIELD = re.compile(rf"\s+[-*+] +({'|'.join(_FIELDS)}): *(.*)")
@@ -98,17 +97,16 @@ def _from_csv(text: str) -> list[Item]:
 
 
 def _put(item: Item, name: str, value: str, place: str) -> None:
-    field = _FIELDS[name]
-    if field == "checks":
-        item.setdefault(field, []).append(value)
-    elif field == "options":
+    if name == "check":
+        item.setdefault("checks", []).append(value)
+    elif name == "options":
         try:
-            item[field] = json.loads(value)
+            item[name] = json.loads(value)
         except ValueError:
             hint = 'Write it like {"count": 3}.'
             raise InvalidInput(f"{place}: options is no JSON object.", hint=hint) from None
     else:
-        item[field] = value
+        item[name] = value
 
 
 def as_markdown(items: Iterable[Item]) -> str:
@@ -138,13 +136,13 @@ def as_csv(items: Iterable[Item]) -> str:
 
 
 def _cells(item: Item) -> Iterable[tuple[str, list[str]]]:
-    for name, field in _FIELDS.items():
-        if (value := item.get(field)) in (None, [], {}):
+    for name in _FIELDS:
+        if (value := item.get("checks" if name == "check" else name)) in (None, [], {}):
             continue
-        if field == "checks":
+        if name == "check":
             told = [
                 one if isinstance(one, str) else one.get("command") or one["kind"] for one in value
             ]
             yield name, list(map(str, told))
         else:
-            yield name, [json.dumps(value) if field == "options" else str(value)]
+            yield name, [json.dumps(value) if name == "options" else str(value)]

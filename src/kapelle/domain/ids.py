@@ -47,6 +47,11 @@ def is_id(kind: Kind, text: str) -> bool:
     return prefix == kind and _BODY.fullmatch(body) is not None
 
 
+def kind_of(id_: str) -> str:
+    """What an id is of."""
+    return id_.partition("_")[0]
+
+
 def body(id_: str) -> str:
     """The characters behind the kind, by which ids of all kinds sort by time."""
     return id_.partition("_")[2]

@@ -1,13 +1,13 @@
 """What the end of an attempt means for its task: one pure decision."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
 from kapelle.domain.failures import Failure, FailureClass, Response
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
-from kapelle.domain.task import Exit
+from kapelle.domain.task import Exit, Usage
 
 Waiting = Literal["input", "rate_limit"]
 Mode = Literal["fresh", "resume", "merge"]
@@ -28,23 +28,32 @@ _OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything known about an attempt that has ended."""
+    """Everything known about an attempt that has ended: the end of the agent's process, then what
+    the agent reported and what the checks found."""
 
-    agent: str
     exit: Exit
-    stop: str | None  # "cancel" or "requeue": a person wanted it to end
-    detail: str | None
-    success: bool
-    reason: str | None
-    asks: bool  # whether the agent asked a person something
-    failure: Failure | None
+    detail: str | None = None  # what its supervisor says beside the exit
+    timed_out: bool = False
+    output_bytes: int = 0
+    success: bool = False
+    reason: str | None = None
+    result: str | None = None
+    claimed: Literal["success", "failure"] | None = None
+    question: str | None = None  # what the agent asked a person
+    failure: Failure | None = None
+    session_id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    session_usage: dict[str, float] = field(default_factory=dict)
+    can_nudge: bool = False
+    agent: str = ""
+    stop: str | None = None  # "cancel" or "requeue": a person wanted it to end
 
 
 @dataclass(frozen=True)
 class History:
     """What came before: the tries that the retry policy counts, this one included, and more."""
 
-    number: int
     tries: int
     overloads: int = 0  # attempts in a row that met an overload, this one included
     overloaded_since: datetime | None = None
@@ -81,7 +90,7 @@ def decide(
     if evidence.success and evidence.failure is None:
         return Outcome(AttemptStatus.COMPLETED, TaskStatus.COMPLETED, None)
     status = AttemptStatus.LOST if evidence.exit.kind == "lost" else AttemptStatus.FAILED
-    if evidence.asks:
+    if evidence.question is not None:
         return Outcome(status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume")
     failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
     reason = evidence.reason or evidence.detail or "the agent failed"

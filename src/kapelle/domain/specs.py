@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from kapelle.domain.options import Option, argument, command, group, option
+from kapelle.domain.options import Argument, Option, argument, command, group, option
 from kapelle.domain.text import first_line
 
 MAX_PROMPT_BYTES = 1_000_000
@@ -37,10 +37,12 @@ def field(default: Any, description: str, *names: str, **facts: Unpack[Facts]) -
     return Field(default, description=description, **given)
 
 
-def prompt_argument(before: str = "") -> dict[str, Any]:
-    """How a prompt is given on the command line; before as for any argument."""
-    file = ("--prompt-file", "Read the prompt from a file.")
-    return argument("PROMPT", "What to do; - reads it from stdin.", file=file, before=before)
+def prompt_argument(
+    name: str = "prompt", help: str = "What to do", **how: Unpack[Argument]
+) -> dict[str, Any]:
+    """How a prompt, whatever it is called, is given on the command line."""
+    how["file"] = (f"--{name}-file", f"Read the {name} from a file, or - for stdin.")
+    return argument(name.upper(), f"{help}; - reads it from stdin.", **how)
 
 
 class Spec(BaseModel):

@@ -205,8 +205,7 @@ class Work(Record):
     def as_row(self) -> Self:
         """As a row of a list tells it: every long text in it is cut."""
         values = {name: cut(getattr(self, name, None), _LONG) for name in _LONG_FIELDS}
-        checks = [one.as_row() for one in getattr(self, "checks", ())]
-        values |= {"checks": checks}
+        values["checks"] = [one.as_row() for one in getattr(self, "checks", ())]
         return self.model_copy(update={k: v for k, v in values.items() if k in vars(self)})
 
 

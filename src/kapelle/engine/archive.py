@@ -8,12 +8,13 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from kapelle.domain.errors import Conflict, KapelleError, NotFound
+from kapelle.domain.ids import is_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import FINAL
@@ -25,6 +26,7 @@ from kapelle.runner import pack
 from kapelle.settings.models import Upkeep
 from kapelle.store import attempts, events, processes, runs, schedules, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import archivable, update_work
 
 _log = logging.getLogger("kapelle.upkeep")
 _AT_A_TIME, _MOST = 100, 1_000_000
@@ -58,6 +60,10 @@ class Setbacks:
                 self._failed.pop(owner, None)
 
 
+async def archive_work(parts: Parts, work_id: str) -> Task | Run:
+    return await (archive_run if is_id("run", work_id) else archive_task)(parts, work_id)
+
+
 async def archive_task(parts: Parts, text: str) -> Task:
     """Put an ended task away: its worktree is removed, its work kept under a ref."""
     task = await parts.db.write(archive, tasks.get, text)
@@ -86,8 +92,7 @@ async def _discard(parts: Parts, work: Task | Run, *, undo: bool = False) -> Non
             await parts.workspaces.discard(work.id)
     except (KapelleError, OSError):
         if undo:
-            table = tasks if isinstance(work, Task) else runs
-            await parts.db.write(table.update, work.id, archived_at=None)
+            await parts.db.write(update_work, work.id, archived_at=None)
         raise
     parts.secrets.forget(work.id)
 
@@ -117,8 +122,7 @@ async def put_away_merged(
     await setbacks.each(sorted(present & merged.keys()), put_away)
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(NamedTuple):
     """Before when work must have ended to be archived, by how it ended; None leaves it alone."""
 
     merged: datetime | None
@@ -139,17 +143,11 @@ async def archive_old(
 
     async def put_away(owner: str) -> None:
         with suppress(Conflict, NotFound):  # somebody has taken it up again, or it is forgotten
-            await (archive_run if owner.startswith("run_") else archive_task)(parts, owner)
+            await archive_work(parts, owner)
             done.append(owner)
 
-    await setbacks.each(await parts.db.read(due_for_archive, due, most), put_away)
+    await setbacks.each(await parts.db.read(archivable, *due, most), put_away)
     return done
-
-
-def due_for_archive(connection: Connection, due: Due, most: int) -> list[str]:
-    """The runs and tasks that are due; what is inside a run goes with it."""
-    ends = (due.merged, due.cancelled, due.failed, most)
-    return runs.archivable(connection, *ends) + tasks.archivable(connection, *ends)
 
 
 async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int]:
@@ -157,7 +155,7 @@ async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, 
     home that are free by that. A dry run says what there would be, as far as worktrees go."""
     home = parts.home
     if dry_run:
-        found = await parts.db.read(due_for_archive, due, _MOST)
+        found = await parts.db.read(archivable, *due, _MOST)
         merged = await parts.db.read(tasks.merged_worktrees)
         worktrees = [home.worktrees / owner for owner in {*found, *merged}]
         return found, *await asyncio.to_thread(disk_use, *worktrees)

@@ -14,9 +14,9 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import Children
-from kapelle.store import children, runs, tasks
+from kapelle.store import children, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, resolve
+from kapelle.store.query import Row, resolve, work_rows
 from kapelle.workspaces import repository_of
 
 # What may hold secrets, or commands that Kapelle would start: a child has its parent's. What it
@@ -42,7 +42,9 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
             raise not_own(str(other))
-    left = await parts.db.read(_left, parent_id, parts.settings().children)
+    of_root = parts.settings().children.budget_usd
+    found = await parts.db.read(children.tightest, parent_id, of_root)
+    left = None if found is None else left_usd(*found)
     asked = spec.get("budget_usd")
     if left is not None and (not left or (asked and asked > left)):
         raise LimitReached(
@@ -128,11 +130,6 @@ def _placed(parent: Row, spec: Any, field: str = "") -> Any:
     return place
 
 
-def _left(connection: Connection, parent_id: str, limits: Children) -> float | None:
-    found = children.tightest(connection, parent_id, limits.budget_usd)
-    return None if found is None else left_usd(*found)
-
-
 def own_key(parent_id: str | None, key: str | None) -> str | None:
     """An idempotency key; an attempt's is none that another attempt or the owner can have."""
     return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}" if parent_id and key else key
@@ -190,7 +187,7 @@ def why_stopped(verb: str, parent: str | None, reason: str | None = None) -> str
 def require_undecided(connection: Connection, work_id: str) -> None:
     """Raise Forbidden where a task or run waits for a person, or a person has stopped it: no
     attempt has it go on."""
-    row = (tasks if is_id("task", work_id) else runs).row(connection, work_id)
+    row = work_rows(work_id).row(connection, work_id)
     if is_id("task", work_id) and row["waiting_for"] == "input":
         raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
     stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"

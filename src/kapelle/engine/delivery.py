@@ -31,7 +31,7 @@ from kapelle.engine.prompt import fenced
 from kapelle.engine.retry import repeat
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import deliveries, processes, steps, tasks
+from kapelle.store import deliveries, events, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
@@ -79,7 +79,8 @@ class Deliveries:
     async def _deliver(self, owner: str) -> None:
         """Deliver it, and write down what came of it or when it is tried again."""
         db = self._parts.db
-        work, row = await db.read(_rows, owner)
+        work, row = await db.read(get_work, owner), await db.read(deliveries.find, owner)
+        assert row is not None
         failed = work.status != "completed"
         try:
             failpoint("deliver_begin")
@@ -323,19 +324,13 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
     return [CheckResult.model_validate(one) for step in reversed(made) for one in step.result or ()]
 
 
-def _rows(connection: Connection, owner: str) -> tuple[Task | Run, Row]:
-    row = deliveries.find(connection, owner)
-    assert row is not None
-    return get_work(connection, owner), row
-
-
 def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     """What came of it, in the row and in the history."""
     ended = {"force": False, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
     deliveries.update(connection, owner, **values, **ended)
     kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
     told = ("status", "reason", "url", "state", "branch")
-    deliveries.tell(connection, kind, owner, **{name: values.get(name) for name in told})
+    events.append(connection, kind, owner, **{name: values.get(name) for name in told})
 
 
 def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> None:
@@ -344,4 +339,4 @@ def _refreshed(connection: Connection, owner: str, values: dict[str, Any]) -> No
     deliveries.update(connection, owner, **values, updated_at=datetime.now(UTC))
     if before and (before["state"], before["ci"]) != (values["state"], values["ci"]):
         told = {name: values[name] for name in ("url", "state", "ci")}
-        deliveries.tell(connection, "delivery.changed", owner, **told)
+        events.append(connection, "delivery.changed", owner, **told)

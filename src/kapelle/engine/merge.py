@@ -11,7 +11,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError
-from kapelle.domain.ids import is_id, new_id
+from kapelle.domain.ids import is_id, kind_of, new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
@@ -23,7 +23,7 @@ from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.patterns import find_pattern
-from kapelle.engine.tasks.actions import record_change, tell
+from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
@@ -31,6 +31,7 @@ from kapelle.settings.trust import drop, records
 from kapelle.store import events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
+from kapelle.store.query import work_rows
 from kapelle.workspaces import Candidate, Diff, checkouts_around, git_in, working_directory
 
 _log = logging.getLogger("kapelle.merge")
@@ -161,7 +162,7 @@ def get_work(connection: Connection, id_: str) -> Task | Run:
 
 async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
     """The spellings of the secrets that a task or run could see."""
-    row = await parts.db.read((tasks if isinstance(work, Task) else runs).row, work.id)
+    row = await parts.db.read(work_rows(work.id).row, work.id)
     tried = work.attempts if isinstance(work, Task) else []
     return parts.secrets_of(row, [attempt.id for attempt in tried])
 
@@ -347,7 +348,7 @@ class Verification:
         process = parts.process(await parts.db.write(processes.begin, owner, name))
         directory, settings = Path(work.directory), parts.work_settings(work.directory)
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
-        env = {**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id}
+        env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
         place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
         label = f"{check.label} of the merge of {work.id}"
         launch = await place.command(process, check.command or "", check.timeout_s, label)
@@ -357,11 +358,12 @@ class Verification:
 
     async def _refusal(self, found: Candidate, result: CheckResult) -> ChecksFailed:
         """The evidence for a person, once it is in the history."""
-        work, noun = self.work, _noun(self.work).lower()
+        work, noun = self.work, kind_of(self.work.id)
         shown = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
         facts = {"name": result.name, "exit_code": result.exit_code, "output": shown}
         where = {"base": found.base, "commit": found.new}
-        await self.parts.db.write(tell, work.id, "merge_refused", **where, **facts)
+        kind = f"{noun}.merge_refused"
+        await self.parts.db.write(events.append, kind, work.id, **where, **facts)
         again = f"`kapelle resume {work.id} --merge` has its agent mend that; " * (noun == "task")
         return ChecksFailed(
             f"{work.id} was not merged: `{result.name}` fails on what {found.base} would be, "
@@ -377,10 +379,6 @@ async def check_again(parts: Parts, task: Task) -> None:
         raise Conflict(f"{task.id} committed nothing on which its checks could be made once more.")
     await recall(parts, task)
     await Verification(parts, task, lambda _: None).again(commit)
-
-
-def _noun(work: Task | Run) -> str:
-    return type(work).__name__.upper()
 
 
 async def clear_aside(parts: Parts, owner: str) -> None:

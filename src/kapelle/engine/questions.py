@@ -86,7 +86,7 @@ def end(
 def _let_run_go_on(connection: Connection, run_id: str, token: str, text: str | None) -> None:
     run = runs.row(connection, run_id)
     steps.end(connection, run_id, token.partition(":")[2], text)
-    events.append(connection, "run.answered", run_id=run_id, title=run["title"], answer=text)
+    events.append(connection, "run.answered", run_id, title=run["title"], answer=text)
     if run["status"] == RunStatus.WAITING:
         runs.change(connection, run_id, RunStatus.QUEUED, "answered")
 

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from kapelle.engine.parts import Parts
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
 from kapelle.secrets import REQUEST_AGE_S
-from kapelle.store import attempts, backup, processes, runs, tasks
-from kapelle.store.database import Connection
+from kapelle.store import attempts, backup, processes, query
 
 _log = logging.getLogger("kapelle.upkeep")
 _ROUND_S = 60.0
@@ -58,10 +56,8 @@ class Upkeep:
         # What only a crash or a restored backup leaves is there when a daemon begins; to look
         # into every directory costs seconds where there are 100,000.
         if number < _FIRST_ROUNDS or number % _EVERY_ROUNDS == 0:
-            await _guarded("stopping attempts", stop_unknown_attempts, parts)
-            await _guarded("stopping checks", stop_unknown_steps, parts)
-            await _guarded("finding worktrees", put_away_unknown_worktrees, parts, setbacks)
-            await _guarded("finishing archives", finish_archiving, parts, setbacks)
+            await _guarded("stopping processes", stop_left_processes, parts)
+            await _guarded("finding worktrees", put_away_left_worktrees, parts, setbacks)
         await _guarded("ending commands in containers", end_left, parts)
         await _guarded("removing containers", remove_containers, parts)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
@@ -84,7 +80,7 @@ class Upkeep:
         if not scarce and number % _EVERY_ROUNDS:
             return
         await archive.put_away_merged(parts, self._setbacks)
-        due = replace(due, merged=now) if scarce else due
+        due = due._replace(merged=now) if scarce else due
         await archive.archive_old(parts, self._setbacks, due)
 
 
@@ -133,26 +129,21 @@ def shorten(log: Path) -> bool:
 _ATTEMPT_AGE_S = 60.0
 
 
-async def stop_unknown_attempts(parts: Parts) -> None:
-    """End agents that no row knows of, as after a backup was put back; what they wrote is kept."""
+async def stop_left_processes(parts: Parts) -> None:
+    """End agents that no row knows of, as after a backup was put back, and the checks of runs that
+    are not under way; what they wrote is kept."""
+    rows = await parts.db.read(processes.of_ended_runs)
+    left = {parts.process(row).directory: f"{row['owner']} is not under way" for row in rows}
     places = {parts.home.attempts: attempts.ids, parts.home.processes: processes.directories}
     for place, known in places.items():
         # In this order: a process is stored before its directory is made.
         names = await asyncio.to_thread(os.listdir, place)
         present = {name for name in names if not name.endswith(SUFFIX)}
-        unknown = [place / name for name in present - await parts.db.read(known)]
-        for process_dir in await asyncio.to_thread(_unfinished, unknown):
-            _log.warning("%s is in no database: its processes are ended", process_dir.name)
-            parts.runner.stop(process_dir, "this process is in no database")
-
-
-async def stop_unknown_steps(parts: Parts) -> None:
-    """End the checks of runs that are not under way."""
-    rows = await parts.db.read(processes.of_ended_runs)
-    ended = {parts.process(row).directory: row["owner"] for row in rows}
-    for process_dir in await asyncio.to_thread(_unfinished, ended):
-        _log.warning("%s is not under way: a check of it is ended", ended[process_dir])
-        parts.runner.stop(process_dir, "this run is not under way")
+        unknown = present - await parts.db.read(known)
+        left |= {place / name: f"{name} is in no database" for name in unknown}
+    for process_dir in await asyncio.to_thread(_unfinished, left):
+        _log.warning("a process is ended: %s", left[process_dir])
+        parts.runner.stop(process_dir, left[process_dir])
 
 
 def _unfinished(directories: Iterable[Path]) -> list[Path]:
@@ -167,38 +158,31 @@ def _unfinished(directories: Iterable[Path]) -> list[Path]:
     return found
 
 
-async def put_away_unknown_worktrees(parts: Parts, setbacks: archive.Setbacks) -> None:
-    """Remove worktrees whose task is in no database, which keeps their content under a ref, and
-    those of merges that were cut short, with their processes."""
+async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> None:
+    """Remove worktrees whose task is in no database, which keeps their content under a ref, those
+    of merges that were cut short, with their processes, and those of what is archived, where a
+    crash came between the row and that."""
     # In this order: a task is stored before its worktree is begun, so what was found has a row.
-    found = await parts.workspaces.traces()
-    known = await parts.db.read(tasks.ids_of_worktrees) | await parts.db.read(runs.ids_of_worktrees)
+    present = await parts.workspaces.traces()
+    stored = await parts.db.read(query.archived_at_of, sorted(present))
+    unknown = present - stored.keys() - parts.live.keys()
 
     async def put_away(owner: str) -> None:
-        await clear_aside(parts, owner)
-        _log.warning("the worktree of the unknown task %s was put away", owner)
-
-    await setbacks.each(sorted(found - known - parts.live.keys()), put_away)
-
-
-async def finish_archiving(parts: Parts, setbacks: archive.Setbacks) -> None:
-    """Remove the worktrees of what is archived, where a crash came between the row and that."""
-
-    async def remove(owner: str) -> None:
+        if owner in unknown:
+            await clear_aside(parts, owner)
+            _log.warning("the worktree of the unknown task %s was put away", owner)
         # Asked again, for the removals before this one may have taken a while.
-        if _long_archived(await parts.db.glance(_archived_at_of, [owner])):
+        elif _long_archived(await parts.db.glance(query.archived_at_of, [owner])):
             await parts.workspaces.discard(owner)
             _log.warning("the worktree of %s, which is archived, was put away", owner)
 
-    present = sorted(await parts.workspaces.traces())
-    archived = await parts.db.read(_archived_at_of, present)
-    await setbacks.each(_long_archived(archived), remove)
+    await setbacks.each(sorted(unknown.union(_long_archived(stored))), put_away)
 
 
 async def drop_unused_secrets(parts: Parts) -> None:
     """Delete the variables of tasks and runs that were never stored, or that are archived."""
     owners = await asyncio.to_thread(parts.secrets.owners, "task", "run")
-    stored = await parts.db.read(_archived_at_of, owners)
+    stored = await parts.db.read(query.archived_at_of, owners)
     for owner in {*owners} - {*stored} | {*_long_archived(stored)}:
         parts.secrets.forget(owner)
 
@@ -206,14 +190,8 @@ async def drop_unused_secrets(parts: Parts) -> None:
 async def forget_shells(parts: Parts) -> None:
     """Delete the environments in which nothing was asked for of late that is still there."""
     if old := await asyncio.to_thread(parts.secrets.old_shells):
-        used = await parts.db.read(tasks.shells_in_use, old)
-        for digest in {*old} - used - await parts.db.read(runs.shells_in_use, old):
+        for digest in {*old} - await parts.db.read(query.shells_in_use, old):
             parts.secrets.forget(f"shell_{digest}")
-
-
-def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetime | None]:
-    """When tasks and runs were archived, those that are stored."""
-    return tasks.archived_at_of(connection, ids) | runs.archived_at_of(connection, ids)
 
 
 def _long_archived(archived_at: dict[str, datetime | None]) -> list[str]:

@@ -377,13 +377,13 @@ class LocalContext(GitContext):
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._locks.setdefault(name, asyncio.Semaphore(places))
 
-    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def gather(self, *branches: Coroutine[Any, Any, T]) -> list[T]:
         # Cancelled, it returns when all branches have ended, and their agents with them.
         ended = await asyncio.gather(*branches, return_exceptions=True)
         errors = [item for item in ended if isinstance(item, BaseException)]
         for error in sorted(errors, key=lambda error: not isinstance(error, Suspended)):
             raise error
-        return list(ended)
+        return [one for one in ended if not isinstance(one, BaseException)]
 
     async def finish(self) -> str | None:
         """Put away what tasks left; the run's own worktree stays if its branch holds anything.

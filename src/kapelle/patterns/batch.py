@@ -1,6 +1,6 @@
 """A list of independent pieces of work, so many at once, and one report at the end."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -35,6 +35,8 @@ class ItemSpec(PartSpec):
 
 class BatchSpec(PatternSpec):
     """A list of independent pieces of work, so many of them at once."""
+
+    own_project: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
@@ -73,10 +75,6 @@ class BatchSpec(PatternSpec):
     @property
     def subject(self) -> str:
         return f"{counted(len(self.items), 'item')}: {self.items[0].label}"
-
-    @property
-    def own_project(self) -> bool:
-        return True
 
     @property
     def roles(self) -> list[Role]:

@@ -1,5 +1,7 @@
 """The same task to several at once: checks sort them out, a score or a judge picks one."""
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kapelle.domain.options import command
@@ -23,6 +25,8 @@ from kapelle.patterns.spec import (
 
 class BestOfSpec(PatternSpec):
     """The same task to several at once; checks sort them out, a score or a judge picks one."""
+
+    needs_git: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
@@ -51,10 +55,6 @@ class BestOfSpec(PatternSpec):
         None, "the agent that chooses where there is no eval; by default the run's agent"
     )
     judge_model: ModelName = field(None, "the judge's model")
-
-    @property
-    def needs_git(self) -> bool:
-        return True
 
     @property
     def roles(self) -> list[Role]:

@@ -243,11 +243,8 @@ class Context(ABC):
         others in after a crash."""
 
     @abstractmethod
-    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]: ...
-
     async def gather(self, *branches: Coroutine[Any, Any, T]) -> list[T]:
         """Several branches at once; the first error, in their order, once all have ended."""
-        return await self._gather(*branches)
 
     @overload
     async def query(self, prompt: str, shape: type[M], *, title: str, **who: Unpack[Who]) -> M: ...

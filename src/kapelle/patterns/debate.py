@@ -1,6 +1,6 @@
 """Two sides debate in rounds; what comes of it may be acted on, and verified by the other side."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -35,6 +35,8 @@ The other side has looked at your work. Mend what it found, or say why not.""",
 class DebateSpec(PatternSpec):
     """A matter that two sides debate in rounds until they agree or the rounds are over."""
 
+    never_blocks: ClassVar[bool] = True
+
     model_config = ConfigDict(
         json_schema_extra=command(
             "Have two agents debate a matter in rounds, and one of them act on what comes of it."
@@ -59,10 +61,6 @@ class DebateSpec(PatternSpec):
         [], "what must pass when it is done", "--check", kind="check", max_length=100
     )
     minutes: AgentName = field(None, "an agent that takes no side, and writes the minutes")
-
-    @property
-    def never_blocks(self) -> bool:
-        return True
 
     @property
     def roles(self) -> list[Role]:

@@ -44,7 +44,7 @@ class LoopSpec(PatternSpec):
     prompt: Prompt | None = Field(
         default=None,
         description="what every iteration is asked to do",
-        json_schema_extra=prompt_argument("steps"),
+        json_schema_extra=prompt_argument(before="steps"),
     )
     steps: list[StepSpec] = field(
         [], "instead of a prompt: the steps of every iteration, as in a pipeline", "--step",

@@ -5,8 +5,8 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.options import argument, command
-from kapelle.domain.specs import field
+from kapelle.domain.options import command
+from kapelle.domain.specs import field, prompt_argument
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
@@ -34,11 +34,7 @@ class OrchestrateSpec(PatternSpec):
 
     goal: Prompt = Field(
         description="what is to be reached",
-        json_schema_extra=argument(
-            "GOAL",
-            help="What to reach; - reads it from stdin.",
-            file=("--goal-file", "Read the goal from a file, or - for stdin."),
-        ),
+        json_schema_extra=prompt_argument("goal", "What to reach"),
     )
     until: RunChecks = field([], "commands that must all pass for the goal to be reached")
     worker: AgentName = field(None, "the agent of the workers; by default the run's agent")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
-from kapelle.domain.options import argument, command
-from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
+from kapelle.domain.options import command
+from kapelle.domain.specs import CheckKind, CheckSpec, Text, field, prompt_argument
 from kapelle.domain.text import counted
 from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
@@ -34,12 +34,8 @@ class TeamSpec(PatternSpec):
 
     goal: Prompt = Field(
         description="what is to be reached",
-        json_schema_extra=argument(
-            "GOAL",
-            help="What to build; - reads it from stdin.",
-            file=("--goal-file", "Read the goal from a file, or - for stdin."),
-            ask="What is the goal? ",
-            asked={"ask": True, "confirm": True},
+        json_schema_extra=prompt_argument(
+            "goal", "What to build", ask="What is the goal? ", asked={"ask": True, "confirm": True}
         ),
     )
     success_criteria: list[Text] = field(

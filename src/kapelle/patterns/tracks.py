@@ -1,6 +1,7 @@
 """A file of features in parallel tracks: implement, verify on the merge result, fix, merge."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,6 +20,8 @@ _SHOWN = 8_000
 
 class TracksSpec(PatternSpec):
     """A file of features, worked off by several tracks at once."""
+
+    needs_git: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
@@ -61,10 +64,6 @@ class TracksSpec(PatternSpec):
     @property
     def subject(self) -> str:
         return f"The features of {self.features}"
-
-    @property
-    def needs_git(self) -> bool:
-        return True
 
     @property
     def roles(self) -> list[Role]:

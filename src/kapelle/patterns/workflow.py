@@ -1,10 +1,12 @@
 """An unattended run: a plan with milestones, then cycles of review and implementation."""
 
+from typing import ClassVar
+
 from pydantic import ConfigDict, Field
 
 from kapelle.domain.answers import instructions
-from kapelle.domain.options import argument, command
-from kapelle.domain.specs import CheckSpec, field
+from kapelle.domain.options import command
+from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import counted
 from kapelle.patterns import workflow_phases as phases
 from kapelle.patterns import workflow_plan as plans
@@ -21,6 +23,9 @@ _STALE = 2
 class WorkflowSpec(PatternSpec):
     """A task that is planned, implemented and reviewed in cycles while nobody watches."""
 
+    needs_git: ClassVar[bool] = True
+    never_blocks: ClassVar[bool] = True
+
     model_config = ConfigDict(
         json_schema_extra=command(
             "Have a task planned, implemented and reviewed in cycles until its milestones hold.",
@@ -31,11 +36,7 @@ class WorkflowSpec(PatternSpec):
 
     task: Prompt = Field(
         description="what is to be reached",
-        json_schema_extra=argument(
-            "TASK",
-            help="What to reach; - reads it from stdin.",
-            file=("--task-file", "Read the task from a file, or - for stdin."),
-        ),
+        json_schema_extra=prompt_argument("task", "What to reach"),
     )
     implementers: list[CandidateSpec] = field(
         [], "who plans and implements, the first that can; by default the run's agent",
@@ -59,14 +60,6 @@ class WorkflowSpec(PatternSpec):
         True, "wait for a person where it is blocked",
         flags={"--unattended": (False, "Where it is blocked it fails, and says what to do.")},
     )  # fmt: skip
-
-    @property
-    def never_blocks(self) -> bool:
-        return True
-
-    @property
-    def needs_git(self) -> bool:
-        return True
 
     @property
     def roles(self) -> list[Role]:

@@ -34,7 +34,7 @@ class Service:
         self.tasks, self.runs = Tasks(parts, queue), Runs(parts, lambda: queue.held)
         self.work = Work(parts, merges, self.tasks, self.runs)
         self.questions = Questions(parts)
-        scheduled = ScheduledWork(parts, self.tasks, self.runs)
+        scheduled = ScheduledWork(parts)
         self.scheduler = Scheduler(parts.db, scheduled.start, parts.secrets)
         self.schedules = Schedules(parts.db, self.scheduler, scheduled, parts.secrets)
         self.output, self.terminals = Output(parts), Terminals(parts)

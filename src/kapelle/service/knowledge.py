@@ -30,6 +30,7 @@ from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.text import counted, search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
+from kapelle.engine.retry import repeat
 from kapelle.engine.tasks.brief import project_of
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.agents import ask
@@ -182,13 +183,7 @@ class Knowledge:
 
     async def run(self) -> None:
         """Judge what is reported when it comes, and all that agents reported now and then."""
-        with self._parts.db.watch(_CHANGED) as changed:
-            while True:
-                try:
-                    await self.review()
-                except KapelleError as error:
-                    _log.warning("learnings are judged later: %s", error.message)
-                await changed.wait(_LOOK_S)
+        await repeat(_log, self.review, self._parts.db.watch(_CHANGED), _LOOK_S)
 
     async def review(self) -> None:
         """Judge all that is due, the oldest first."""

@@ -11,12 +11,14 @@ import json
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.task import Event
 from kapelle.domain.views import NotifyView
 from kapelle.engine.parts import Parts
+from kapelle.engine.retry import repeat
 from kapelle.runner.command import Command, Running
 from kapelle.service.integrations import key_of, request
 from kapelle.store import events, runs, tasks
@@ -50,7 +52,7 @@ class Notify:
 
     async def test(self) -> list[NotifyView]:
         """Tell you something by every way that is set, and say what came of it."""
-        ways: list[Way] = [way for way in ("webhook", "command") if self._is_set(way)]
+        ways: list[Way] = [way for way in get_args(Way) if self._is_set(way)]
         if not ways:
             hint = "Type `kapelle config set notify.url https://…` or `notify.command`."
             raise InvalidInput("No way to notify you is set.", hint=hint)
@@ -58,25 +60,22 @@ class Notify:
         return [NotifyView(way=way, problem=await self._problem(way, told)) for way in ways]
 
     async def run(self) -> None:
-        await asyncio.gather(self._follow("webhook"), self._follow("command"))
-
-    async def _follow(self, way: Way) -> None:
-        with self._parts.db.watch(*_KINDS) as changed:
-            while True:
-                try:
-                    if self._is_set(way):
-                        await self._tell_all(way)
-                    elif self._at.get(way) != _NOT_SET:
-                        # Set again, it begins with what happens from then on.
-                        await self._parts.db.write(events.forget, way)
-                        self._at[way] = _NOT_SET
-                except Exception:  # the daemon goes on, and this with the next event
-                    _log.exception("nothing can be told by %s", way)
-                await changed.wait(_LOOK_S)
+        """Tell what happens by every way that is set, until cancelled."""
+        ways: tuple[Way, ...] = get_args(Way)
+        watch = self._parts.db.watch
+        await asyncio.gather(
+            *(repeat(_log, partial(self._tell_all, w), watch(*_KINDS), _LOOK_S) for w in ways)
+        )
 
     async def _tell_all(self, way: Way) -> None:
         """Tell what happened since the last time; the first time, nothing of the past."""
         db = self._parts.db
+        if not self._is_set(way):
+            if self._at.get(way) != _NOT_SET:
+                # Set again, it begins with what happens from then on.
+                await db.write(events.forget, way)
+                self._at[way] = _NOT_SET
+            return
         if (position := self._at.get(way, _NOT_SET)) == _NOT_SET:
             position = await db.write(events.position, way)
         while found := await db.read(_after, position):

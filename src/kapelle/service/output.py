@@ -9,17 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import KapelleError, NotFound
+from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, Record, RunningCheck, Task
 from kapelle.domain.text import cut
 from kapelle.domain.views import AttemptFile, OutputHits
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.attempt import AGENT
+from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, picture
 from kapelle.runner.output import FARTHEST, LogReader, find, read, tail_offset
 from kapelle.runner.pack import pack_of
@@ -217,7 +215,7 @@ class Output:
         for what it complained of is told first."""
         process_dir = self._parts.process_directory(attempt.id)
         out, err = (until.out, until.err) if until else (None, None)
-        agent = self._agent(task, attempt)
+        agent = agent_of(self._parts, task, attempt.agent)
         first = agent.begins_with if agent else b""
         place.out = tail_offset(process_dir / "out.log", tail, out, first)
         errors = tail if until is None or place.out == 0 else 0
@@ -232,7 +230,7 @@ class Output:
         until: "_Place | None" = None,
     ) -> AsyncIterator[Line]:
         until = until or _Place(attempt.number, FARTHEST, FARTHEST)
-        agent = self._agent(task, attempt)
+        agent = agent_of(self._parts, task, attempt.agent)
         process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
         err_log = LogReader(process_dir / "err.log", place.err, until=until.err)
@@ -280,13 +278,6 @@ class Output:
         process_dir = self._parts.process_directory(attempt.id)
         printed = attempt.ended_at is not None and attempt.output_bytes > 0
         return printed and not process_dir.exists() and not pack_of(process_dir).exists()
-
-    def _agent(self, task: Task, attempt: Attempt) -> Agent | None:
-        try:
-            settings = self._parts.settings(task.directory)
-            return get_agent(attempt.agent, settings, interactive=task.interactive)
-        except KapelleError:
-            return None  # it is not configured any more
 
 
 async def _outline(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:

@@ -3,10 +3,9 @@
 from contextlib import suppress
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.ids import is_id
 from kapelle.domain.specs import Directory, Name, Spec
 from kapelle.domain.views import Project
-from kapelle.engine.archive import archive_run, archive_task
+from kapelle.engine.archive import archive_work
 from kapelle.engine.parts import Parts
 from kapelle.service.search import Search
 from kapelle.store import projects
@@ -57,8 +56,7 @@ class Projects:
             await self._parts.db.write(projects.archive, name, archived)
         for work in await self._parts.db.read(projects.ended_work, name) if archived else ():
             with suppress(Conflict):  # somebody has taken it up again
-                archive = archive_task if is_id("task", work) else archive_run
-                await archive(self._parts, work)
+                await archive_work(self._parts, work)
         return await self._parts.db.read(projects.get, name)
 
     async def delete(self, name: Name) -> Project:

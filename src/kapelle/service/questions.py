@@ -11,7 +11,7 @@ from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
 from kapelle.service.tasks import require_attempt
-from kapelle.service.work import wait
+from kapelle.service.work import until
 from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
 
@@ -48,9 +48,9 @@ class Questions:
     ) -> Question:
         """A question once it is answered, or expired; after timeout_s as it is: then call again."""
         question = await self._db.read(_of, token, attempt_id)
-        await wait(
-            self._db, question.work_id, timeout_s,
-            lambda c, _: questions.get(c, token).status != "open",
+        await until(
+            self._db, [question.work_id], timeout_s,
+            lambda connection: questions.get(connection, token).status != "open",
         )  # fmt: skip
         if attempt_id is None:
             return await self._db.read(questions.get, token)

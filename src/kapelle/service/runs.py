@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import Belonging, require_directory, submit
 from kapelle.service.batches import with_list
-from kapelle.service.work import below, of_repository, wait
+from kapelle.service.work import below, of_repository, until
 from kapelle.store import deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
@@ -130,7 +131,7 @@ class Runs:
         """The run once it has ended, waits or is paused; after timeout_s as it is: then call
         again."""
         run_id = await self._id(text)
-        await wait(self._db, run_id, timeout_s, self._is_resting)
+        await until(self._db, [run_id], timeout_s, partial(self._is_resting, run_id=run_id))
         return await self.get(run_id)
 
     async def pause(self, text: str, parent: str | None, body: PauseBody | None = None) -> Run:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
-from kapelle.domain.ids import is_id
 from kapelle.domain.schedule import (
     OPEN,
     Firing,
@@ -24,6 +22,7 @@ from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.task import Limit
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import start as run_start
+from kapelle.engine.runs.control import end_child
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
@@ -31,8 +30,6 @@ from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets import SpecSecrets
 from kapelle.service.batches import with_list
-from kapelle.service.runs import CancelRun, Runs
-from kapelle.service.tasks import CancelTask, Tasks
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import unused_id
@@ -43,8 +40,6 @@ TASK = "task"
 @dataclass
 class ScheduledWork:
     _parts: Parts
-    _tasks: Tasks
-    _runs: Runs
 
     async def examine(self, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Find out now what would otherwise be found out in the night: what can be started as
@@ -76,11 +71,7 @@ class ScheduledWork:
         return await run_start.start(self._parts, kind, spec, key, belonging)
 
     async def cancel(self, subject: str, reason: str) -> None:
-        with suppress(Conflict):  # it has ended meanwhile
-            if is_id("run", subject):
-                await self._runs.cancel(subject, body=CancelRun(reason=reason))
-            else:
-                await self._tasks.cancel(subject, body=CancelTask(reason=reason))
+        await end_child(self._parts, subject, reason)
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:
@@ -91,10 +82,7 @@ def _task(spec: dict[str, Any]) -> TaskSpec:
 
 
 # What tells one schedule from another, besides its id.
-_COMPARED = (
-    "title", "kind", "spec", "directory", "cron", "timezone", "every_s", "missed", "overlap",
-    "max_runs", "at", "after", "expires_at",
-)  # fmt: skip
+_COMPARED = {*ScheduleSpec.model_fields, "directory"}
 
 
 class SchedulePage(BaseModel):

@@ -3,13 +3,13 @@
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import Conflict, Forbidden, KapelleError
+from kapelle.domain.errors import Conflict, Forbidden
 from kapelle.domain.run import rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import TaskStatus, is_resting
@@ -29,11 +29,11 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
 from kapelle.engine.tasks.actions import NewLimits
-from kapelle.engine.tasks.attempt import phase
+from kapelle.engine.tasks.attempt import agent_of, phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, submit
 from kapelle.runner.process_tree import output_bytes
-from kapelle.service.work import below, of_repository, wait
+from kapelle.service.work import below, of_repository, until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 
@@ -120,7 +120,7 @@ class Tasks:
         """The task once it has ended or waits for input; after timeout_s as it is: then call
         again."""
         task_id: str = (await self._db.glance(_row, text))["id"]
-        await wait(self._db, task_id, timeout_s, _is_resting)
+        await until(self._db, [task_id], timeout_s, partial(_is_resting, task_id=task_id))
         return await self.get(task_id)
 
     async def cancel(
@@ -179,14 +179,9 @@ class Tasks:
             return task_id, actions.say(connection, task_id, body.message, self._parts.home.said)
 
         task_id, attempt = await self._db.write(leave)
-        hears = False
-        if attempt is not None:
-            with suppress(KapelleError):  # it is not configured any more
-                task = await self.get(task_id)
-                settings = self._parts.settings(task.directory)
-                agent = get_agent(attempt["agent"], settings, interactive=task.interactive)
-                hears = agent.hears
-        return SayView(id=task_id, told="now" if hears else "next_attempt")
+        task = await self.get(task_id)
+        agent = agent_of(self._parts, task, attempt["agent"]) if attempt else None
+        return SayView(id=task_id, told="now" if agent and agent.hears else "next_attempt")
 
     async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:
         """Say in one line how far you are, as the agent of a task; people see it beside the

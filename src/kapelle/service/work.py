@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field
@@ -231,7 +232,7 @@ class Work:
         require_ended(work, "pr", force=wanted.draft)
         asked = {"draft": wanted.draft, "force": wanted.force, "by_person": True}
         await self._db.write(deliveries.ask, work.id, "pr", **asked)
-        await wait(self._db, work.id, timeout_s, _is_delivered)
+        await until(self._db, [work.id], timeout_s, partial(_is_delivered, id_=work.id))
         work = await self._get(kind, work.id)
         assert work.delivery is not None
         return PullRequestView(id=work.id, delivery=work.delivery)
@@ -329,13 +330,6 @@ async def below(db: Database, parent: str | None, kind: Kind) -> list[str] | Non
         return None
     found = await db.read(children.below, parent)
     return [one.id for one in found if is_id(kind, one.id)]
-
-
-async def wait(
-    db: Database, id_: str, timeout_s: float, is_resting: Callable[[Connection, str], bool]
-) -> None:
-    """Return as soon as a task or run rests, or when time is up."""
-    await until(db, [id_], timeout_s, lambda connection: is_resting(connection, id_))
 
 
 async def until(

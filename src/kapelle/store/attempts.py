@@ -1,7 +1,6 @@
 """Queries about attempts and the checks made on them."""
 
 import secrets
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Row, Rows, Statement, has
+from kapelle.store.query import Row, Rows, Statement, grouped, has
 from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = Statement(attempts.insert())
@@ -36,8 +35,6 @@ _RUNNING = Statement(
     .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
 )
-Condition = sa.ColumnElement[bool]
-
 _IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
 _OF_TASKS = sa.select(attempts).where(attempts.c.task_id.in_(_IDS))
 _OF_TASKS = _OF_TASKS.order_by(attempts.c.task_id, attempts.c.number)
@@ -99,18 +96,15 @@ def running(connection: sa.Connection, performer: str) -> dict[str, str]:
 
 
 def tried(
-    connection: sa.Connection, account: str, recently: datetime, since: datetime, *which: Condition
+    connection: sa.Connection, account: str, recently: datetime, since: datetime, *model: str | None
 ) -> bool:
-    """Whether of the attempts under this account since then, the first is a recent one and one
-    still runs."""
-    under, began = (attempts.c.account == account, *which), attempts.c.started_at
+    """Whether of the attempts under this account since then, by this model if one is given, the
+    first is a recent one and one still runs."""
+    by_model = (attempts.c.model.is_not_distinct_from(one) for one in model)
+    under, began = (attempts.c.account == account, *by_model), attempts.c.started_at
     running = (attempts.c.status == AttemptStatus.RUNNING, began >= max(since, recently))
     earlier = (began >= since, began < recently)
     return has(connection, *under, *running) and not has(connection, *under, *earlier)
-
-
-def model_is(model: str | None) -> Condition:
-    return attempts.c.model.is_not_distinct_from(model)
 
 
 def ids(connection: sa.Connection) -> set[str]:
@@ -125,12 +119,8 @@ def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
 
 
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
-    if not ids:
-        return {}
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    for mapping in connection.execute(_OF_TASKS, {"ids": ids}).mappings():
-        found[mapping["task_id"]].append(_attempt(mapping))
-    return found
+    rows = connection.execute(_OF_TASKS, {"ids": ids}).mappings() if ids else ()
+    return grouped((row["task_id"], _attempt(row)) for row in rows)
 
 
 def add_check(
@@ -152,12 +142,8 @@ def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, Che
 
 
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
-    if not ids:
-        return {}
-    found: dict[str, list[CheckResult]] = defaultdict(list)
-    for mapping in connection.execute(_CHECKS_OF, {"ids": ids}).mappings():
-        found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
-    return found
+    rows = connection.execute(_CHECKS_OF, {"ids": ids}).mappings() if ids else ()
+    return grouped((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)
 
 
 def is_seen(made: Sequence[Any]) -> bool:

@@ -7,14 +7,12 @@ import sqlalchemy as sa
 from kapelle.domain.budget import left_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
-from kapelle.store.query import Row, Rows, Statement, in_parts
+from kapelle.store.query import Row, Statement, in_parts, work_rows
 from kapelle.store.tables import WORK, attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
-_tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
-_asked_tasks = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
-_asked_runs = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
-_ASKED = Statement(sa.union_all(_asked_tasks, _asked_runs))
+_asked = (sa.select(t.c.id).where(t.c.parent_task_id == sa.bindparam("task_id")) for t, _ in WORK)
+_ASKED = Statement(sa.union_all(*_asked))
 
 
 class Member(NamedTuple):
@@ -31,12 +29,11 @@ def line(connection: sa.Connection, work_id: str) -> list[Row]:
     found: list[Row] = []
     around: str | None = work_id
     while around is not None:
-        is_task = is_id("task", around)
-        row = (_tasks if is_task else _runs).find(connection, around)
+        row = work_rows(around).find(connection, around)
         if row is None:
             break  # it was forgotten
         found.append(row)
-        around = row["parent_task_id"] or row["run_id" if is_task else "parent_id"]
+        around = row["parent_task_id"] or row["run_id" if is_id("task", around) else "parent_id"]
     return found
 
 

@@ -37,7 +37,7 @@ def ask(
         connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
     else:
         update(connection, owner, **values)
-    tell(connection, ASKED, owner)
+    events.append(connection, ASKED, owner)
 
 
 def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
@@ -47,14 +47,6 @@ def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
         own = work["parent_task_id"] and base in {None, above[0]["workspace_branch"]}
         if mode != "merge" or not own:
             raise Forbidden("What an attempt asks for is delivered to its own branch alone.")
-
-
-def tell(connection: sa.Connection, kind: str, owner: str, **facts: Any) -> None:
-    """Add to the history what came of a delivery."""
-    if is_id("task", owner):
-        events.append(connection, kind, owner, **facts)
-    else:
-        events.append(connection, kind, run_id=owner, **facts)
 
 
 def find(connection: sa.Connection, owner: str) -> Row | None:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from kapelle.domain.ids import kind_of
 from kapelle.domain.task import Event, Record
 from kapelle.store.database import about
 from kapelle.store.query import Statement
@@ -22,17 +23,17 @@ _INSERT_OF_TASK = Statement(
 def append(
     connection: sa.Connection,
     kind: str,
-    task_id: str | None = None,
+    work_id: str | None = None,
     attempt_id: str | None = None,
     /,
-    *,
-    run_id: str | None = None,
     **data: Any,
 ) -> None:
-    """Record what happened, and wake whoever watches for this kind, task or run."""
+    """Record what happened to a task or a run, and wake whoever watches for it or this kind."""
+    is_run = work_id is not None and kind_of(work_id) == "run"
+    task_id, run_id = (None, work_id) if is_run else (work_id, None)
     subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
     values = {**subject, "at": datetime.now(UTC), "data": data}
-    if task_id is not None and run_id is None:
+    if task_id is not None:
         run_id = _INSERT_OF_TASK.scalar(connection, **values, of_task=task_id)
     else:
         _INSERT.write(connection, **values, run_id=run_id)
@@ -70,7 +71,7 @@ def last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> 
 
 def merged_into(connection: sa.Connection, work_id: str) -> str | None:
     """The branch that a task or a run was last merged into, if the history still tells."""
-    kind = work_id.partition("_")[0]
+    kind = kind_of(work_id)
     query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged")
     query = query.where((events.c.task_id if kind == "task" else events.c.run_id) == work_id)
     data = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).scalar()

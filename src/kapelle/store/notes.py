@@ -56,7 +56,7 @@ def author_of(connection: sa.Connection, attempt_id: str | None) -> Row | None:
     """The attempt that asks, while it runs; None is a person."""
     if attempt_id is None:
         return None
-    columns = (attempts.c.id, attempts.c.task_id, tasks.c.project, tasks.c.run_id)
+    columns = (attempts.c.id, attempts.c.task_id, tasks.c.project)
     query = sa.select(*columns).join(tasks, tasks.c.id == attempts.c.task_id)
     query = query.where(attempts.c.id == attempt_id, attempts.c.ended_at.is_(None))
     if (found := connection.execute(query).mappings().first()) is None:
@@ -169,11 +169,10 @@ def _write(
     by: str = _PERSON,
 ) -> Note:
     task_id, attempt_id = (author["task_id"], author["id"]) if author else (None, None)
-    size = len(value or "")
-    run_id = author["run_id"] if author else scope if is_id("run", scope) else None
     kind = "note.deleted" if value is None else "note.written"
-    events.append(connection, kind, task_id, attempt_id, run_id=run_id, scope=scope, key=key,
-                  size=size)  # fmt: skip
+    of = task_id or (scope if is_id("run", scope) else None)
+    facts = {"scope": scope, "key": key, "size": len(value or "")}
+    events.append(connection, kind, of, attempt_id, **facts)
     about(connection, {f"notes of {scope}", f"note {key} of {scope}"})
     connection.execute(notes.delete().where(notes.c.scope == scope, notes.c.key == key))
     values = {

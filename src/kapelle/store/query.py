@@ -1,18 +1,20 @@
 """What the tables of tasks, runs and schedules have in common: rows by id, prefixes, pages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
-from kapelle.store.tables import WORK, deliveries, end_of, metadata
+from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
+T = TypeVar("T")
 _Named = dict[str, Any]
 _Compiled = tuple[str, _Named, list[tuple[str, Any]], _Named]
 
@@ -107,6 +109,14 @@ def count(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
     return connection.execute(sa.select(sa.func.count()).where(*which)).scalar_one()
 
 
+def grouped(pairs: Iterable[tuple[str, T]]) -> defaultdict[str, list[T]]:
+    """What belongs to each key, in order; an empty list to one that has nothing."""
+    found: defaultdict[str, list[T]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
 def in_parts(
     connection: sa.Connection, query: sa.Select[Any], column: sa.Column[str], among: Sequence[str]
 ) -> Iterator[Any]:
@@ -156,24 +166,6 @@ class Rows:
         query = self._table.update().where(running, claimed.is_distinct_from(performer))
         return connection.execute(query.values(performer=performer)).rowcount
 
-    def archived_at_of(
-        self, connection: sa.Connection, ids: Sequence[str]
-    ) -> dict[str, datetime | None]:
-        """Those of the ids that are stored, with when they were archived."""
-        query = sa.select(self._table.c.id, self._table.c.archived_at)
-        return {id_: moment for id_, moment in in_parts(connection, query, self._table.c.id, ids)}
-
-    def ids_of_worktrees(self, connection: sa.Connection) -> set[str]:
-        """The ids of those that work in a worktree."""
-        query = sa.select(self._table.c.id).where(self._table.c.workspace_kind == "worktree")
-        return set(connection.execute(query).scalars())
-
-    def shells_in_use(self, connection: sa.Connection, digests: Sequence[str]) -> set[str]:
-        """Those of the environments that something was asked for in which is not archived."""
-        shell = self._table.c.shell
-        query = sa.select(shell).where(shell.in_(digests), self._table.c.archived_at.is_(None))
-        return set(connection.execute(query.distinct()).scalars())
-
     def ended_of(
         self, connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
     ) -> list[str]:
@@ -182,40 +174,23 @@ class Rows:
         query = sa.select(id_).where(self._table.c.ended_at < before).order_by(id_)
         return [row[0] for row in islice(in_parts(connection, query, id_, ids), limit)]
 
-    def archivable(
-        self,
-        connection: sa.Connection,
-        merged: datetime | None,
-        cancelled: datetime | None,
-        failed: datetime | None,
-        limit: int,
-    ) -> list[str]:
-        """Those that are part of nothing else and ended before the moment for how they ended."""
-        columns, part_of = self._table.c, dict(WORK)[self._table]
-        kinds = (
-            (merged, columns.merged_at.is_not(None)),
-            (cancelled, columns.status == "cancelled"),
-            (failed, sa.and_(columns.status == "failed", columns.merged_at.is_(None))),
-        )
-        due = [sa.and_(kind, columns.ended_at < moment) for moment, kind in kinds if moment]
-        query = sa.select(columns.id).where(columns.archived_at.is_(None), part_of.is_(None))
-        query = query.where(sa.or_(sa.false(), *due)).order_by(columns.ended_at).limit(limit)
-        return list(connection.execute(query).scalars())
-
     def page(
         self,
         connection: sa.Connection,
         wanted: Any,
         chosen: sa.Select[Any],
         letters: sa.ColumnElement[int] = _NO_LETTERS,
+        among: Sequence[str] | None = None,
     ) -> tuple[list[Row], str | None]:
-        """Rows of the ids that a query and a filter select, newest first, and the next cursor.
+        """Rows of the ids that a query and a filter select, newest first, and the next cursor; of
+        these ids alone, if some are given.
 
         Fields of the filter that are columns say what those must be. The rows are fewer than its
         limit, but at least one, when what they hold is long.
         """
         id_ = self._table.c.id
         query = chosen.add_columns(letters).where(*self._conditions(wanted))
+        query = query if among is None else query.where(id_.in_(among))
         found = connection.execute(query.order_by(id_.desc()).limit(wanted.limit + 1)).all()
         ids: list[str] = []
         total = 0
@@ -298,6 +273,60 @@ def workspace_of(row: Row | dict[str, Any]) -> Workspace:
     return Workspace.model_validate(
         {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
     )
+
+
+TASKS, RUNS = Rows(tasks, "task"), Rows(runs, "run")
+
+
+def work_rows(work_id: str) -> Rows:
+    """The rows that a task or a run stands among, by what its id says."""
+    return RUNS if is_id("run", work_id) else TASKS
+
+
+def update_work(connection: sa.Connection, work_id: str, /, **values: Any) -> None:
+    work_rows(work_id).update(connection, work_id, **values)
+
+
+def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
+    """Those of the ids that are stored tasks and runs, with when they were archived."""
+    found: dict[str, datetime | None] = {}
+    for table, _ in WORK:
+        query = sa.select(table.c.id, table.c.archived_at)
+        found |= {id_: moment for id_, moment in in_parts(connection, query, table.c.id, ids)}
+    return found
+
+
+def shells_in_use(connection: sa.Connection, digests: Sequence[str]) -> set[str]:
+    """Those of the environments that something was asked for in which is not archived."""
+    used = (
+        sa.select(table.c.shell).where(table.c.shell.in_(digests), table.c.archived_at.is_(None))
+        for table, _ in WORK
+    )
+    return set(connection.execute(sa.union(*used)).scalars())
+
+
+def archivable(
+    connection: sa.Connection,
+    merged: datetime | None,
+    cancelled: datetime | None,
+    failed: datetime | None,
+    limit: int,
+) -> list[str]:
+    """Runs and tasks, so many of each, that are part of nothing else and ended before the moment
+    for how they ended."""
+    found: list[str] = []
+    for table, part_of in reversed(WORK):
+        columns = table.c
+        kinds = (
+            (merged, columns.merged_at.is_not(None)),
+            (cancelled, columns.status == "cancelled"),
+            (failed, sa.and_(columns.status == "failed", columns.merged_at.is_(None))),
+        )
+        due = [sa.and_(kind, columns.ended_at < moment) for moment, kind in kinds if moment]
+        query = sa.select(columns.id).where(columns.archived_at.is_(None), part_of.is_(None))
+        query = query.where(sa.or_(sa.false(), *due)).order_by(columns.ended_at).limit(limit)
+        found += connection.execute(query).scalars()
+    return found
 
 
 def touched(

@@ -1,6 +1,5 @@
 """Runs: insert, find, list, who belongs to whom, changes of status."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -8,14 +7,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from kapelle.domain.budget import Spent, calls_spent
-from kapelle.domain.question import Question
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
+from kapelle.store.query import RUNS, Statement, count, grouped, in_parts, workspace_of
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, count, in_parts, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
@@ -26,12 +24,9 @@ _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
 
-_rows = Rows(runs, "run")
-row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
-by_idempotency_key = _rows.by_idempotency_key
-archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
-shells_in_use, ended_of, take_over = _rows.shells_in_use, _rows.ended_of, _rows.take_over
-archivable = _rows.archivable
+row, find, update, resolve = RUNS.row, RUNS.find, RUNS.update, RUNS.resolve
+by_idempotency_key = RUNS.by_idempotency_key
+ended_of, take_over = RUNS.ended_of, RUNS.take_over
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
@@ -68,17 +63,15 @@ def page(
 ) -> tuple[list[Run], str | None]:
     """Runs, newest first, and the cursor of the next page, if there is one; of these alone."""
     query = sa.select(runs.c.id)
-    if among is not None:
-        query = query.where(runs.c.id.in_(among))
     if wanted.parent_id is None and not wanted.nested:
         query = query.where(runs.c.parent_id.is_(None))
-    rows, cursor = _rows.page(connection, wanted, query, _LETTERS)
+    rows, cursor = RUNS.page(connection, wanted, query, _LETTERS, among)
     return _complete(connection, rows), cursor
 
 
 def end_requested(connection: sa.Connection, run_id: str) -> str | None:
     """The reason for which a run is to end, if somebody asked for that."""
-    found = _rows.find(connection, run_id)
+    found = find(connection, run_id)
     if found is None or found["stop"] not in {"cancel", "abandon"}:
         return None
     return found["reason"] or "cancelled"
@@ -116,13 +109,12 @@ def family(connection: sa.Connection, run_id: str) -> list[str]:
 def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
     """Each of the runs with all runs below it, with one query for each generation."""
     query = sa.select(runs.c.parent_id, runs.c.id).order_by(runs.c.id)
-    below: defaultdict[str, list[str]] = defaultdict(list)
-    generation = {*run_ids}
+    links, generation = list[tuple[str, str]](), {*run_ids}
     while generation:
         found = [*in_parts(connection, query, runs.c.parent_id, sorted(generation))]
         generation = {child for _, child in found} - {*run_ids}
-        for parent, child in found:
-            below[parent].append(child)
+        links += found
+    below = grouped(links)
     families = {run_id: [run_id] for run_id in run_ids}
     for family in families.values():
         for member in family:  # which grows meanwhile
@@ -238,7 +230,7 @@ def change(
     if status is RunStatus.COMPLETED:
         seen = _verified(connection, _families(connection, [run_id]))
         facts["verified"] = run_id in seen and not _denies(values.get("result"))
-    events.append(connection, f"run.{status}", run_id=run_id, **facts)
+    events.append(connection, f"run.{status}", run_id, **facts)
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
@@ -264,9 +256,8 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
     of_tasks = of_tasks.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
-    by_run: defaultdict[str, list[Any]] = defaultdict(list)
-    for check in in_parts(connection, of_tasks, tasks.c.run_id, members):
-        by_run[check.run_id].append(check)
+    made_by = in_parts(connection, of_tasks, tasks.c.run_id, members)
+    by_run = grouped((check.run_id, check) for check in made_by)
     found = {
         top
         for top, family in families.items()
@@ -298,9 +289,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     verified = _verified(connection, {run_id: families[run_id] for run_id in sure})
     # One branch of a run may ask while another is at work.
     begun = [row["id"] for row in rows if row["status"] in _BEGUN]
-    asked: defaultdict[str, list[Question]] = defaultdict(list)
-    for question in questions.unanswered(connection, begun):
-        asked[question.work_id].append(question)
+    asked = grouped((one.work_id, one) for one in questions.unanswered(connection, begun))
     found = []
     for row in rows:
         run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])

@@ -1,6 +1,5 @@
 """Schedules and their firings: one row for each slot, and what it started."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -11,7 +10,7 @@ from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFil
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement
+from kapelle.store.query import Rows, Statement, grouped
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
@@ -133,10 +132,7 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
         .where(_is_going(firings.c.subject))
         .order_by(firings.c.schedule_id, firings.c.slot)
     )
-    found: dict[str, list[str]] = defaultdict(list)
-    for schedule_id, subject in connection.execute(query):
-        found[schedule_id].append(subject)
-    return found
+    return grouped((schedule_id, subject) for schedule_id, subject in connection.execute(query))
 
 
 def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row
+from kapelle.store.query import Row, work_rows
 from kapelle.store.tables import runs, tasks
 
 Damaged = sqlite3.DatabaseError
@@ -129,6 +129,5 @@ def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: i
 
 def work(connection: sa.Connection, id_: str) -> Row | None:
     """A task or a run that is there and not archived."""
-    table = runs if id_.startswith("run_") else tasks
-    query = sa.select(table).where(table.c.id == id_, table.c.archived_at.is_(None))
-    return connection.execute(query).mappings().first()
+    found = work_rows(id_).find(connection, id_)
+    return found if found and found["archived_at"] is None else None

@@ -1,6 +1,5 @@
 """Tasks: insert, find, list, the order in which they start, dependencies, changes of status."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +12,8 @@ from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, r
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
+from kapelle.store.query import TASKS, Statement, grouped, has, workspace_of
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, has, workspace_of
 from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import dependencies, runs, task_tags, tasks
@@ -60,10 +59,7 @@ _last_end = (
     .scalar_subquery()
 )
 
-_rows = Rows(tasks, "task")
-row, find, update, resolve = _rows.row, _rows.find, _rows.update, _rows.resolve
-archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
-shells_in_use, archivable = _rows.shells_in_use, _rows.archivable
+row, find, update, resolve = TASKS.row, TASKS.find, TASKS.update, TASKS.resolve
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -81,7 +77,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
-    found = _rows.by_idempotency_key(connection, key)
+    found = TASKS.by_idempotency_key(connection, key)
     return None if found is None else _complete(connection, [found])[0]
 
 
@@ -90,14 +86,12 @@ def page(
 ) -> tuple[list[Task], str | None]:
     """Tasks, newest first, and the cursor of the next page, if there is one; of these alone."""
     query = sa.select(tasks.c.id)
-    if among is not None:
-        query = query.where(tasks.c.id.in_(among))
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)
     if not wanted.nested:
         query = query.where(tasks.c.run_id.is_(None))
-    rows, cursor = _rows.page(connection, wanted, query, sa.func.length(tasks.c.prompt))
+    rows, cursor = TASKS.page(connection, wanted, query, sa.func.length(tasks.c.prompt), among)
     return _complete(connection, rows), cursor
 
 
@@ -275,10 +269,8 @@ def replace_dependencies(
 
 
 def _dependencies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for task_id, other in connection.execute(_DEPENDENCIES_OF, {"ids": ids}):
-        found[task_id].append(other)
-    return found
+    found = connection.execute(_DEPENDENCIES_OF, {"ids": ids})
+    return grouped((task_id, other) for task_id, other in found)
 
 
 def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, TaskStatus]:

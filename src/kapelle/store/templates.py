@@ -1,6 +1,5 @@
 """Templates by their names, and what came of the tasks that used them."""
 
-from collections import defaultdict
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -9,6 +8,7 @@ from kapelle.domain.errors import Conflict, NotFound
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.template import Template, TemplateRecord, TemplateSpec
 from kapelle.store import events
+from kapelle.store.query import grouped
 from kapelle.store.tables import attempts, tasks, templates
 
 _JUDGED = (TaskStatus.COMPLETED, TaskStatus.FAILED)
@@ -93,7 +93,5 @@ def _records(connection: sa.Connection, name: str | None) -> dict[str, list[Temp
         .group_by(tasks.c.template, attempts.c.agent, attempts.c.model)
         .order_by(sa.desc("tasks"), attempts.c.agent, attempts.c.model)
     )  # fmt: skip
-    found: dict[str, list[TemplateRecord]] = defaultdict(list)
-    for row in connection.execute(query).mappings():
-        found[row["template"]].append(TemplateRecord.model_validate({**row}))
-    return found
+    rows = connection.execute(query).mappings()
+    return grouped((row["template"], TemplateRecord.model_validate({**row})) for row in rows)

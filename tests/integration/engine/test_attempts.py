@@ -9,11 +9,12 @@ import pytest
 from tests.integration.rows import task_row
 
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.outcome import Evidence
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate
-from kapelle.engine.tasks.attempt import Attempt, ClaimLost, Findings, Finish
+from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.queue import TaskQueue, begin
 from kapelle.engine.tasks.settle import conclude
@@ -26,7 +27,7 @@ from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Database
 from kapelle.workspaces import Workspaces
 
-_DONE = Finish(Exit(kind="exited", code=0)), Findings(True, result="mine")
+_DONE = Evidence(Exit(kind="exited", code=0), success=True, result="mine")
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def attempt(parts: Parts) -> Attempt:
 @pytest.fixture(params=["taken over", "settled"])
 async def lost(parts: Parts, attempt: Attempt, request: pytest.FixtureRequest) -> Attempt:
     if request.param == "settled":
-        await conclude(parts, attempt.id, *_DONE)
+        await conclude(parts, attempt.id, _DONE)
     else:
         await parts.db.write(attempts.take_over, "another")
     return attempt
@@ -82,7 +83,7 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> No
         await lost.warn("stalled", "mine")
     with pytest.raises(ClaimLost):
         await lost.process("checks/0")
-    await conclude(parts, lost.id, _DONE[0], Findings(False, "mine"))
+    await conclude(parts, lost.id, Evidence(_DONE.exit, reason="mine"))
     await perform(parts, lost.id)
     assert await stored(lost) == before
     assert await parts.db.read(events.last_seq) == told
@@ -99,7 +100,7 @@ async def test_no_process_is_started_for_what_is_lost(lost: Attempt, tmp_path: P
 async def test_whoever_took_it_over_settles_it(parts: Parts, attempt: Attempt) -> None:
     await parts.db.write(attempts.take_over, "another")
     parts.performer = "another"
-    await conclude(parts, attempt.id, *_DONE)
+    await conclude(parts, attempt.id, _DONE)
     task = await parts.db.read(tasks.get, attempt.task_id)
     assert (task.status, task.result) == (TaskStatus.COMPLETED, "mine")
     assert task.attempts[-1].status is AttemptStatus.COMPLETED
@@ -161,8 +162,9 @@ async def test_once_the_first_has_tried_for_long_all_go(trial: Trial, ended: boo
     await trial.parts.db.write(attempts.update, tried, started_at=long_ago)
     if ended:
         failure = Failure(FailureClass.CRASH, "it crashed")
-        findings = Findings(False, "it crashed", failure=failure)
-        await conclude(trial.parts, tried, Finish(Exit(kind="signaled", signal=11)), findings)
+        crash = Exit(kind="signaled", signal=11)
+        evidence = Evidence(crash, reason="it crashed", failure=failure)
+        await conclude(trial.parts, tried, evidence)
     assert len(await trial.begin(second)) == 1
     assert len(await trial.begin(third)) == 1
 
@@ -171,8 +173,8 @@ async def test_a_task_that_failed_was_not_refused(trial: Trial) -> None:
     await trial.limit("rehearsal")
     first, second, third = [await trial.add() for _ in range(3)]
     [tried] = await trial.begin(first)
-    findings = Findings(False, "no", failure=Failure(FailureClass.TASK, "no"))
-    await conclude(trial.parts, tried, Finish(Exit(kind="exited", code=0)), findings)
+    no = Failure(FailureClass.TASK, "no")
+    await conclude(trial.parts, tried, Evidence(_DONE.exit, reason="no", failure=no))
     assert len(await trial.begin(second, third)) == 2
 
 

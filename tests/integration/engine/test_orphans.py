@@ -43,7 +43,7 @@ class OrphanSetup:
 
     async def look(self) -> list[Path]:
         self.stopped = []
-        await upkeep.stop_unknown_steps(cast(Parts, SimpleNamespace(**vars(self))))
+        await upkeep.stop_left_processes(cast(Parts, SimpleNamespace(**vars(self))))
         return self.stopped
 
     async def add(self, status: RunStatus) -> str:
@@ -94,7 +94,7 @@ async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_
     duties = upkeep.Upkeep(cast(Parts, SimpleNamespace(**vars(setup), workspaces=MagicMock())))
     for _ in range(121):
         await duties.round()
-    assert looks.count("stopping checks") == looks.count("stopping attempts") == 5 + 2
+    assert looks.count("stopping processes") == looks.count("finding worktrees") == 5 + 2
     left = await setup.leave(await setup.add(RunStatus.FAILED), 900 * _HOUR_S)
     assert await setup.look() == [left]
 
@@ -119,7 +119,7 @@ async def test_agents_are_ended_that_no_row_knows_of(setup: OrphanSetup) -> None
     (setup.home.attempts / "over" / "exit.json").touch()
     (setup.home.attempts / "file").touch()
     (setup.home.attempts / "prepared").mkdir()
-    await upkeep.stop_unknown_attempts(cast(Parts, SimpleNamespace(**vars(setup))))
+    await upkeep.stop_left_processes(cast(Parts, SimpleNamespace(**vars(setup))))
     assert setup.stopped == [setup.home.attempts / list(ages)[1]]
 
 
@@ -128,7 +128,7 @@ async def test_checks_are_ended_that_no_row_knows_of(setup: OrphanSetup) -> None
     await setup.leave(run_id, _HOUR_S)
     left = await setup.leave(gone := new_id("run"), _HOUR_S)
     await setup.db.write(processes.delete, gone)
-    await upkeep.stop_unknown_attempts(cast(Parts, SimpleNamespace(**vars(setup))))
+    await upkeep.stop_left_processes(cast(Parts, SimpleNamespace(**vars(setup))))
     assert setup.stopped == [left]
 
 

@@ -60,7 +60,7 @@ async def begin(parts: Parts) -> str:
 
 
 async def tell(parts: Parts, run_id: str, number: int) -> None:
-    await parts.db.write(lambda c: events.append(c, "run.progress", run_id=run_id, number=number))
+    await parts.db.write(lambda c: events.append(c, "run.progress", run_id, number=number))
 
 
 def numbers(parts: Parts, run_id: str) -> list[int]:

@@ -26,7 +26,7 @@ from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
-from kapelle.store import attempts, backup, events, runs, tasks
+from kapelle.store import attempts, backup, events, query, runs, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.store.tables import runs as runs_table
@@ -80,7 +80,7 @@ async def add(parts: Parts, repository: Path | None = None, **changes: Any) -> s
 
 
 async def stored(parts: Parts, task_id: str) -> bool:
-    return task_id in await parts.db.read(tasks.archived_at_of, [task_id])
+    return task_id in await parts.db.read(query.archived_at_of, [task_id])
 
 
 def secret_of(parts: Parts, task_id: str, age_s: float = 0) -> Path:
@@ -225,7 +225,7 @@ async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
     busy = Busy(parts.home.root, "Kapelle", "kapelle@localhost")
     busy.parts, busy.repository = parts, repository
     parts.workspaces = busy
-    await upkeep.put_away_unknown_worktrees(parts, Setbacks())
+    await upkeep.put_away_left_worktrees(parts, Setbacks())
     assert standing(parts) == {busy.made}
 
 
@@ -309,7 +309,7 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
     cut = await add(parts, repository, archived_at=_LONG_AGO)
     just_now = await add(parts, repository, archived_at=datetime.now(UTC))
     ended = await add(parts, repository)
-    await upkeep.finish_archiving(parts, Setbacks())
+    await upkeep.put_away_left_worktrees(parts, Setbacks())
     assert standing(parts) == {just_now, ended}
     assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
     assert cut not in await parts.workspaces.traces()

@@ -35,8 +35,7 @@ async def test_work_is_due_by_how_and_when_it_ended(db: Database) -> None:
         ((None, None, None), []),
     ]
     for moments, expected in cases:
-        assert await db.read(tasks.archivable, *moments, 10) == expected
-    assert await db.read(runs.archivable, week, week, week, 10) == []
+        assert await db.read(query.archivable, *moments, 10) == expected
     assert await db.read(attempts.ended_of, ["attempt_x"], _NOW, 10) == []
 
 

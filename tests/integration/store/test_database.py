@@ -33,11 +33,9 @@ async def test_a_write_wakes_a_watch_and_numbers_grow_without_reuse(db: Database
 async def test_a_watch_for_keys_is_woken_by_events_about_them_and_by_nothing_else(
     db: Database,
 ) -> None:
-    async def wakes(
-        watched: tuple[str, ...], *event: str, within: float = 60, **subject: str
-    ) -> bool:
+    async def wakes(watched: tuple[str, ...], *event: str, within: float = 60) -> bool:
         with db.watch(*watched) as changed:
-            await db.write(events.append, *event, **subject)
+            await db.write(events.append, *event)
             begun = time.monotonic()
             await changed.wait(within)
             return time.monotonic() - begun < within
@@ -46,8 +44,8 @@ async def test_a_watch_for_keys_is_woken_by_events_about_them_and_by_nothing_els
     await db.write(lambda connection: connection.execute(tables.tasks.insert(), row))
     assert await wakes(("task_a",), "attempt.started", "task_a")
     assert await wakes(("task_b", "run_a"), "attempt.started", "task_a")
-    assert await wakes(("run_a",), "run.progress", run_id="run_a")
-    assert await wakes(("run.progress",), "run.progress", run_id="run_a")
+    assert await wakes(("run_a",), "run.progress", "run_a")
+    assert await wakes(("run.progress",), "run.progress", "run_a")
     assert not await wakes(("task_b", "run_b"), "attempt.started", "task_a", within=0.2)
     with db.watch("task_a") as changed, suppress(Conflict):
         await db.write(_append_and_fail)
@@ -64,7 +62,7 @@ async def test_what_is_stored_though_nobody_awaits_it_any_more_wakes_and_keeps_i
     def store(connection: Connection) -> None:
         begun.set()
         time.sleep(0.2)
-        events.append(connection, "run.created", run_id="run_a")
+        events.append(connection, "run.created", "run_a")
 
     async def create() -> None:
         with secrets.kept("run_a", {"env": {"TOKEN": "very-secret"}}):

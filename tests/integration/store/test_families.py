@@ -98,7 +98,7 @@ async def test_an_event_of_a_runs_task_is_one_of_the_run_also_when_the_task_is_g
     other = await add_task(db, None)
     for subject in (task_id, other):
         await db.write(events.append, "task.archived", subject)
-    await db.write(lambda c: events.append(c, "run.archived", run_id=run_id))
+    await db.write(lambda c: events.append(c, "run.archived", run_id))
     await db.write(lambda c: c.execute(tables.tasks.delete()))
     told = await db.read(events.after, 0, run_id=run_id)
     assert [(event.task_id, event.run_id) for event in told] == [(task_id, run_id), (None, run_id)]

@@ -18,7 +18,7 @@ async def test_numbers_that_json_does_not_know_are_null(db: Database) -> None:
     await db.write(runs.update, run_id, progress=facts)
     shown = (await db.read(runs.get, run_id)).progress
     assert shown == {"loss": None, "worst": [None, {"best": None}], "fine": 0.5}
-    await db.write(lambda c: events.append(c, "run.progress", run_id=run_id, loss=math.nan))
+    await db.write(lambda c: events.append(c, "run.progress", run_id, loss=math.nan))
     assert (await db.read(events.after, 0))[-1].data == {"loss": None}
 
 

@@ -21,7 +21,6 @@ GOOD = Evidence(
     detail=None,
     success=True,
     reason=None,
-    asks=False,
     failure=None,
 )
 TASK = Failure(FailureClass.TASK, "it said so")
@@ -29,7 +28,7 @@ BAD = replace(
     GOOD, exit=Exit(kind="exited", code=1), success=False, reason="it broke", failure=TASK
 )
 SAME = RetrySpec(policy="same", max_attempts=3, delay_s=10, max_delay_s=60)
-FIRST = History(number=1, tries=1)
+FIRST = History(tries=1)
 
 
 def ended(kind: FailureClass, history: History = FIRST, retry: RetrySpec | None = None) -> Outcome:
@@ -64,15 +63,15 @@ def test_a_persons_wish_comes_before_everything_else() -> None:
 
 
 def test_the_retry_policy_tries_again_until_its_tries_are_spent() -> None:
-    again = decide(BAD, SAME, History(2, 2), NOW, 0.5)
+    again = decide(BAD, SAME, History(2), NOW, 0.5)
     assert again.task is TaskStatus.QUEUED
     assert again.not_before == NOW + timedelta(seconds=20)
-    assert decide(BAD, SAME, History(3, 3), NOW, 0.5).task is TaskStatus.FAILED
+    assert decide(BAD, SAME, History(3), NOW, 0.5).task is TaskStatus.FAILED
     assert decide(BAD, RetrySpec(), FIRST, NOW, 0.5).task is TaskStatus.FAILED
 
 
 def test_a_question_waits_for_a_person_and_goes_on_from_there() -> None:
-    outcome = decide(replace(BAD, asks=True), SAME, FIRST, NOW, 0.5)
+    outcome = decide(replace(BAD, question="Which?"), SAME, FIRST, NOW, 0.5)
     assert (outcome.task, outcome.waiting_for) == (TaskStatus.WAITING, "input")
     assert outcome.next_mode == "resume"
 
@@ -87,7 +86,7 @@ def test_a_rate_limit_waits_for_its_reset_and_spends_no_try() -> None:
 
 def refused(times: int, since: datetime = NOW, at: datetime | None = None) -> Outcome:
     limited = replace(BAD, failure=Failure(FailureClass.RATE_LIMIT, "429", at))
-    history = History(times, 1, refusals=times, refused_since=since)
+    history = History(1, refusals=times, refused_since=since)
     return decide(limited, RetrySpec(), history, NOW, 0.5)
 
 
@@ -107,7 +106,7 @@ def test_a_limit_that_never_ends_is_not_believed_for_ever() -> None:
 
 
 def test_another_agent_takes_over_at_once_where_there_is_one() -> None:
-    able = History(1, 1, can_switch=True)
+    able = History(1, can_switch=True)
     for kind in FailureClass:
         outcome = ended(kind, able)
         if POLICIES[kind].switches:
@@ -121,7 +120,7 @@ def test_an_overload_is_outlasted_for_half_an_hour_without_spending_a_try() -> N
     since, now, overloads = NOW, NOW, 0
     while True:
         overloads += 1
-        history = History(overloads, 1, overloads, since)
+        history = History(1, overloads, since)
         failed = replace(BAD, failure=Failure(FailureClass.OVERLOADED, "529"))
         outcome = decide(failed, RetrySpec(), history, now, 0.999)
         if outcome.task is not TaskStatus.QUEUED:
@@ -141,7 +140,7 @@ def test_what_no_retry_can_mend_stops_at_once_and_names_the_fix(kind: FailureCla
 
 
 def test_a_session_that_is_gone_is_gone_on_without_at_once() -> None:
-    outcome = ended(FailureClass.SESSION_LOST, History(2, 1, had_session=True))
+    outcome = ended(FailureClass.SESSION_LOST, History(1, had_session=True))
     assert (outcome.task, outcome.not_before) == (TaskStatus.QUEUED, None)
     assert (outcome.next_mode, outcome.spends_a_try) == ("resume", False)
 
@@ -152,16 +151,16 @@ def test_a_session_that_was_never_asked_for_is_no_reason_to_go_on_for_ever() -> 
 
 def test_the_first_agent_that_is_free_again_ends_the_wait() -> None:
     soon = NOW + timedelta(seconds=5)
-    outcome = ended(FailureClass.RATE_LIMIT, History(2, 1, others_free_at=soon))
+    outcome = ended(FailureClass.RATE_LIMIT, History(1, others_free_at=soon))
     assert (outcome.waiting_for, outcome.not_before) == ("rate_limit", soon)
     assert (outcome.reason or "").startswith("all of its agents are limited; the last: ")
 
 
 def test_a_stalled_agent_is_nudged_once() -> None:
-    nudged = ended(FailureClass.STALLED, History(1, 1, can_nudge=True))
+    nudged = ended(FailureClass.STALLED, History(1, can_nudge=True))
     assert (nudged.task, nudged.next_mode) == (TaskStatus.QUEUED, "resume")
     assert nudged.next_message
-    assert ended(FailureClass.STALLED, History(2, 1, nudges=1, can_nudge=True)).task == "failed"
+    assert ended(FailureClass.STALLED, History(1, nudges=1, can_nudge=True)).task == "failed"
     assert ended(FailureClass.STALLED).task is TaskStatus.FAILED
 
 
@@ -185,7 +184,7 @@ def test_no_stated_reset_is_believed_beyond_reason(year: int) -> None:
     stated = datetime(year, 1, 1, tzinfo=UTC)
     limited = replace(BAD, failure=Failure(FailureClass.RATE_LIMIT, "429", stated))
     waits = [
-        (decide(limited, RetrySpec(), History(1, 1, refusals=n), NOW, 0.5).not_before or NOW) - NOW
+        (decide(limited, RetrySpec(), History(1, refusals=n), NOW, 0.5).not_before or NOW) - NOW
         for n in (1, 5, 50)
     ]
     assert timedelta(seconds=1) <= min(waits)

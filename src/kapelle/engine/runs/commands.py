@@ -87,7 +87,7 @@ class CommandContext(GitContext):
         """Add what came of a check to the history, once."""
         self._journal.note(connection, step, {"told": number + 1})
         kind = "check.passed" if result.passed else "check.failed"
-        events.append(connection, kind, run_id=self.run_id, **check_facts(result))
+        events.append(connection, kind, self.run_id, **check_facts(result))
 
     async def _command(
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
@@ -97,7 +97,7 @@ class CommandContext(GitContext):
         with self._parts.making(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
-                events.append(connection, CHECK_STARTED, run_id=self.run_id, **told)
+                events.append(connection, CHECK_STARTED, self.run_id, **told)
 
             process, ended = await self._execute(name, command, spec.timeout_s, place, announce)
         result = await place.judged(spec, process, ended)
@@ -161,7 +161,7 @@ class CommandContext(GitContext):
         limit_s = timeout_s if left is None else max(0.1, min(timeout_s, left))
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         stop = partial(runs.end_requested, run_id=self.run_id)
-        tell = partial(self._parts.db.write, events.append, TAMPERED, run_id=self.run_id)
+        tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
         ended = await retried(self._parts.execute)(self.run_id, name, launch, stop, tell)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.

@@ -15,7 +15,7 @@ from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.text import titled, writable
 from kapelle.engine.children import NoRoom, require_room
@@ -31,14 +31,10 @@ from kapelle.patterns.results import Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import update_work
 
-# What a task takes over from the spec of its run, unless the pattern says otherwise.
-_INHERITED = (
-    "directory", "agent", "template", "priority", "fallback_agents", "system_prompt", "env",
-    "shell", "prove",
-)  # fmt: skip
-# Its title and its limits are a run's own.
-_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
+# A run's own: what tasks and runs inside it do not take over from its spec.
+_OWN = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
 
 _LOOK_S = 1.0
 
@@ -100,7 +96,8 @@ class DurableContext(CommandContext):
         asked = {name: asked[name] for name in asked if name not in Manner.__annotations__}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
-        inherited = {name: getattr(run, name) for name in _INHERITED} | {"project": self._project}
+        names = set(WorkSpec.model_fields) - _OWN
+        inherited = {name: getattr(run, name) for name in names} | {"project": self._project}
         # A model belongs to the agent that it was named with.
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
@@ -172,7 +169,7 @@ class DurableContext(CommandContext):
 
     async def _inherited(self, own: bool) -> dict[str, Any]:
         """What a run inside this one takes over; its own worktree begins where this one is."""
-        fields = set(PatternSpec.model_fields) - _NOT_INHERITED
+        fields = set(PatternSpec.model_fields) - _OWN
         inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
         inherited |= {"project": self._project} if self._project else {}
         if own and self._is_git:
@@ -224,7 +221,7 @@ class DurableContext(CommandContext):
         def end(connection: Connection, _made: None) -> None:
             known = runs.row(connection, self.run_id)["progress"]
             runs.update(connection, self.run_id, progress={**known, **facts})
-            events.append(connection, "run.progress", run_id=self.run_id, **facts)
+            events.append(connection, "run.progress", self.run_id, **facts)
 
         step = Step("progress", "progress", no_work, end=end, data=facts, at_once=True)
         await self._journal.step(step)
@@ -297,8 +294,7 @@ class DurableContext(CommandContext):
         def end(connection: Connection, merged: Merged) -> Any:
             if merged.ok:
                 self._remember(connection, merged.commit)
-                update = tasks.update if isinstance(work, TaskResult) else runs.update
-                update(connection, work.id, merged_at=datetime.now(UTC))
+                update_work(connection, work.id, merged_at=datetime.now(UTC))
             return merged.model_dump(mode="json")
 
         step = Step("merge", work.id, perform, end=end)
@@ -313,7 +309,7 @@ class DurableContext(CommandContext):
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._journal.lock(name, places)
 
-    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def gather(self, *branches: Coroutine[Any, Any, T]) -> list[T]:
         return await self._journal.gather(branches)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Set
 from contextlib import suppress
 from typing import NoReturn
 
@@ -14,8 +13,9 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.results import MAKES_WAY, NOBODY
 from kapelle.runner.process_dir import is_running
-from kapelle.store import attempts, children, events, runs, steps, tasks
+from kapelle.store import attempts, children, events, runs, steps
 from kapelle.store.database import Connection
+from kapelle.store.query import work_rows
 
 _LOOK_S = 1.0
 # Running agents tell what they used every few seconds.
@@ -30,33 +30,25 @@ END = frozenset({"cancel", "abandon"})
 class Interrupted(BaseException):
     """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
 
-    rank = 0  # of several, the one that goes before the others
-
 
 class Paused(Interrupted):
     """A person wants the run to pause."""
 
-    rank = 2
-
 
 class Suspended(Interrupted):
-    """The run waits for a person's answer, at these places."""
-
-    rank = 3
-
-    def __init__(self, asked: Set[str]) -> None:
-        super().__init__()
-        self.asked = asked
+    """The run waits for a person's answer."""
 
 
 class Cancelled(Interrupted):
     """A person wants the run to end."""
 
-    rank = 1
-
 
 class Superseded(Interrupted):
     """Another performer or a later execution has the run now: this one writes nothing more."""
+
+
+# Of several, the one that goes before the others comes first.
+IN_ORDER = (Superseded, Cancelled, Paused, Suspended, BaseException)
 
 
 class Control:
@@ -72,7 +64,7 @@ class Control:
         self._parts, self._run_id, self._claim, self._budget = parts, run_id, claim, budget
         # Why branches have left off; the others go on beside them.
         self._paused = False
-        self._asked: set[str] = set()
+        self.asked: set[str] = set()  # at which places
 
     async def require(self, *, still: bool = False) -> None:
         """Raise unless the run may go on; a pause lets what is still at work end first."""
@@ -89,8 +81,8 @@ class Control:
                 raise Paused
         elif self._paused:
             raise Paused  # it was resumed: the branch that left off is played again, with the rest
-        elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
-            raise Suspended(self._asked)  # it was answered: likewise
+        elif self.asked and self.asked - steps.unanswered(connection, self._run_id):
+            raise Suspended  # it was answered: likewise
 
     def require_claim(self, connection: Connection) -> runs.Row:
         """The run's row; raises Superseded if this execution has lost it."""
@@ -102,8 +94,8 @@ class Control:
     async def suspend(self, position: str) -> NoReturn:
         """Leave off until the question at this place is answered."""
         await self.require()
-        self._asked.add(position)
-        raise Suspended(self._asked)
+        self.asked.add(position)
+        raise Suspended
 
     async def left(self) -> Left:
         return self._budget.left(await self._parts.db.glance(self._spent))
@@ -150,8 +142,7 @@ class Control:
     async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
-        row = runs.row if is_id("run", child_id) else tasks.row
-        spent = False
+        row, spent = work_rows(child_id).row, False
         with self._parts.db.watch(child_id, self._run_id) as changed:
             while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.require(still=child["status"] == TaskStatus.RUNNING)
@@ -263,7 +254,7 @@ def resume(connection: Connection, run_id: str) -> None:
         found = runs.row(connection, member)
         if found["stop"] == "pause":
             runs.update(connection, member, stop=None, reason=None)
-            events.append(connection, "run.resumed", run_id=member, title=found["title"])
+            events.append(connection, "run.resumed", member, title=found["title"])
         if found["status"] == RunStatus.PAUSED:
             runs.change(connection, member, RunStatus.QUEUED, "resumed")
 
@@ -273,7 +264,7 @@ def _request_stop(
 ) -> None:
     runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit)
     kind = "run.pausing" if stop == "pause" else "run.stopping"
-    events.append(connection, kind, run_id=run_id, reason=reason)
+    events.append(connection, kind, run_id, reason=reason)
 
 
 def _require_open(connection: Connection, run_id: str) -> runs.Row:
@@ -286,7 +277,7 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
 async def end_child(
     parts: Parts, child_id: str, reason: str, *, with_tasks: bool = True, limit: str | None = None
 ) -> None:
-    """End a task or run of a run, unless it has just ended by itself."""
+    """End a task or run that something else started, unless it has just ended by itself."""
     with suppress(Conflict):
         if is_id("run", child_id):
             await cancel(parts, child_id, reason, with_tasks=with_tasks, limit=limit)

@@ -227,8 +227,8 @@ class RunExecutor:
             result = await _watched(pattern.function(context, spec), journal, control)
         except (Superseded, Paused):
             return Verdict(RunStatus.PAUSED)
-        except Suspended as stop:
-            return Verdict(RunStatus.WAITING, asked=stop.asked)
+        except Suspended:
+            return Verdict(RunStatus.WAITING, asked=control.asked)
         except Cancelled:
             return await self._cancelled(run["id"], context.kept)
         except LimitReached as error:

@@ -11,7 +11,7 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
-from kapelle.engine.runs.control import Control, Interrupted
+from kapelle.engine.runs.control import IN_ORDER, Control, Interrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import processes, steps
@@ -246,11 +246,10 @@ class Journal:
                 for task in entered:
                     task.cancel()
                 raise
-            errors = [item for item in ended if isinstance(item, BaseException)]
             # The end goes before a pause, and both before errors, which the replay repeats.
-            ranks = [item.rank if isinstance(item, Interrupted) else 4 for item in errors]
-            for _, error in sorted(zip(ranks, errors, strict=True), key=lambda pair: pair[0]):
-                raise error
+            for kind in IN_ORDER:
+                for error in (item for item in ended if isinstance(item, kind)):
+                    raise error
         return list(ended)
 
 

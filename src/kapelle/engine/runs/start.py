@@ -132,9 +132,8 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
         )
     runs.insert(connection, {**values, "created_at": datetime.now(UTC)})
     run_id: str = values["id"]
-    events.append(
-        connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
-    )
+    about = {"title": values["title"], "pattern": values["pattern"]}
+    events.append(connection, "run.created", run_id, **about)
     if (deliver := values["spec"].get("deliver", "branch")) != "branch":
         deliveries.ask(connection, run_id, deliver)
     if also is not None:

@@ -11,7 +11,7 @@ from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_betw
 
 # A slot that is found later than this was missed.
 GRACE = timedelta(seconds=60)
-_INSTANT = timedelta(microseconds=1)
+INSTANT = timedelta(microseconds=1)
 
 Row = Mapping[Any, Any]  # a stored row, by the names of its columns
 
@@ -48,7 +48,7 @@ class Situation:
     def end_of_time(self) -> datetime:
         """The first moment whose slot does not count any more, or just after now."""
         expires_at: datetime | None = self.schedule["expires_at"]
-        return min(expires_at or self.now + _INSTANT, self.now + _INSTANT)
+        return min(expires_at or self.now + INSTANT, self.now + INSTANT)
 
     @property
     def expired(self) -> bool:
@@ -147,8 +147,8 @@ def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[dat
     """The slots from first on: those that were missed, and those that are just due."""
     cron, zone = situation.schedule["cron"], situation.schedule["timezone"]
     limit = situation.now - GRACE
-    late = passed(cron, zone, first, min(limit, situation.end_of_time) - _INSTANT)
-    start, end = max(first, limit) - _INSTANT, situation.end_of_time - _INSTANT
+    late = passed(cron, zone, first, min(limit, situation.end_of_time) - INSTANT)
+    start, end = max(first, limit) - INSTANT, situation.end_of_time - INSTANT
     return late, list(slots_between(cron, zone, start, end))
 
 
@@ -189,7 +189,7 @@ def _decide_every(situation: Situation, decision: Decision) -> None:
     if not situation.in_flight:
         slot = decision.next_at
         if situation.last_slot is not None:
-            slot = max(slot, situation.last_slot + _INSTANT)
+            slot = max(slot, situation.last_slot + INSTANT)
         _fire(situation, decision, slot)
     decision.next_at = None
 

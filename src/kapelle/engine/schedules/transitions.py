@@ -1,6 +1,6 @@
 """Reads and changes of schedules and their firings around the rules, each in one transaction."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
@@ -11,7 +11,6 @@ from kapelle.store import events, schedules
 from kapelle.store.database import Connection
 
 _UNSETTLED = {Outcome.HELD, Outcome.STARTING}
-_INSTANT = timedelta(microseconds=1)
 
 
 def situation(
@@ -235,9 +234,9 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
             f"{found.in_flight} of {schedule_id} is still going.",
             hint="Wait until it has ended, or cancel it first.",
         )
-    slot = now if found.last_slot is None else max(now, found.last_slot + _INSTANT)
+    slot = now if found.last_slot is None else max(now, found.last_slot + rules.INSTANT)
     # Whole minutes belong to cron.
-    slot = slot if slot.microsecond else slot + _INSTANT
+    slot = slot if slot.microsecond else slot + rules.INSTANT
     reason = "run by a person"
     schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
     if rules.trigger_of(schedule) == "every":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.ids import is_id
+from kapelle.domain.ids import kind_of
 from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
@@ -19,7 +19,7 @@ from kapelle.domain.text import excerpt
 from kapelle.runner.shim import files
 from kapelle.store import accounts, attempts, deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row
+from kapelle.store.query import Row, update_work
 
 Stop = tuple[str, str] | None
 W = TypeVar("W", Task, Run)
@@ -178,33 +178,23 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
 
 def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
     """Store that a task or run was merged or archived, and tell the history."""
-    table = tasks if isinstance(work, Task) else runs
-    table.update(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
-    tell(connection, work.id, change, **data)
-
-
-def tell(connection: Connection, work_id: str, what: str, /, **data: Any) -> None:
-    """Add something to the history of a task or run."""
-    if is_id("run", work_id):
-        events.append(connection, f"run.{what}", run_id=work_id, **data)
-    else:
-        events.append(connection, f"task.{what}", work_id, **data)
+    update_work(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
+    events.append(connection, f"{kind_of(work.id)}.{change}", work.id, **data)
 
 
 def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
     """Store what a person marks a task or run with; that it was seen is not worth an event."""
-    (runs if is_id("run", work_id) else tasks).update(connection, work_id, **values)
+    update_work(connection, work_id, **values)
     if told := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
-        tell(connection, work_id, "marked", **told)
+        events.append(connection, f"{kind_of(work_id)}.marked", work_id, **told)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
     """Put an ended task or run away; returns it as it was before."""
     work = get(connection, text)
-    noun = "task" if isinstance(work, Task) else "run"
     if work.status not in FINAL | RUN_FINAL:
         raise Conflict(
-            f"{work.id} is {work.status}; only an ended {noun} can be archived.",
+            f"{work.id} is {work.status}; only an ended {kind_of(work.id)} can be archived.",
             hint=f"kapelle cancel {work.id} ends it.",
         )
     family = runs.family(connection, work.id) if isinstance(work, Run) else list[str]()

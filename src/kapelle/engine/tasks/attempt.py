@@ -7,21 +7,19 @@ performer that has lost the attempt to another one writes nothing any more.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
-from kapelle.domain.failures import Failure
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound, NotTrusted
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.task import Exit, Task, Usage, Workspace
+from kapelle.domain.task import Task, Workspace
 from kapelle.engine.container import end_left
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
@@ -39,33 +37,6 @@ T = TypeVar("T")
 
 class ClaimLost(Exception):
     """The attempt has ended, or another performer has it: this one has nothing to do with it."""
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The end of the agent's process."""
-
-    exit: Exit
-    timed_out: bool = False
-    detail: str | None = None
-    output_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What the agent reported, and what the checks found."""
-
-    success: bool
-    reason: str | None = None
-    result: str | None = None
-    claimed: Literal["success", "failure"] | None = None
-    question: str | None = None
-    failure: Failure | None = None
-    session_id: str | None = None
-    model: str | None = None
-    usage: Usage | None = None
-    session_usage: dict[str, float] = field(default_factory=dict)
-    can_nudge: bool = False
 
 
 AGENT = "agent"
@@ -281,6 +252,14 @@ def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Ro
 
 def is_started(process_dir: Path) -> bool:
     return (process_dir / "claim").exists()
+
+
+def agent_of(parts: Parts, task: Task, name: str) -> Agent | None:
+    """The adapter of an agent that worked on a task; None if it is not configured any more."""
+    try:
+        return get_agent(name, parts.settings(task.directory), interactive=task.interactive)
+    except KapelleError:
+        return None
 
 
 async def recall(parts: Parts, work: Task | Run) -> None:

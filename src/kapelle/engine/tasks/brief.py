@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kapelle.agents.base import Agent
-from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
@@ -16,7 +15,7 @@ from kapelle.domain.text import search_terms
 from kapelle.engine.container import TOLD
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
-from kapelle.engine.tasks.attempt import Attempt, recall, task_diff
+from kapelle.engine.tasks.attempt import Attempt, agent_of, recall, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, learnings, tasks
 from kapelle.store.query import Row
@@ -145,10 +144,8 @@ def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     """The end of an attempt's output, as text and not in the agent's own line format."""
     process_dir = parts.process_directory(last.id)
     lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
-    try:
-        settings = parts.settings(task.directory)
-        agent = get_agent(last.agent, settings, interactive=task.interactive)
-    except KapelleError:
+    agent = agent_of(parts, task, last.agent)
+    if agent is None:
         return "\n".join(lines)[-_LAST_OUTPUT:]
     words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)
     return words[-_LAST_OUTPUT:]

@@ -11,6 +11,7 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.engine.container import begin_container
@@ -18,7 +19,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import credential
-from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost, Findings, Finish
+from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.prepare import prepare
@@ -38,16 +39,16 @@ async def perform(parts: Parts, attempt_id: str) -> None:
     with parts.performing(attempt_id):
         failpoint("perform_begin")
         try:
-            finish, findings = await _work(parts, attempt_id)
+            evidence = await _work(parts, attempt_id)
             failpoint("perform_after_verify")
-            await retried(conclude)(parts, attempt_id, finish, findings)
+            await retried(conclude)(parts, attempt_id, evidence)
             failpoint("perform_end")
         except ClaimLost:
             # It was settled just before a crash, or another performer took it over.
             _log.info("%s is left alone: it is not this daemon's any more", attempt_id)
 
 
-async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
+async def _work(parts: Parts, attempt_id: str) -> Evidence:
     """Prepare the workspace, run the agent, verify its work."""
     attempt = None
     try:
@@ -56,7 +57,7 @@ async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
             # An agent that was started before a crash has its workspace to itself.
             await retried(prepare)(attempt)
         failpoint("perform_after_prepare")
-        finish = await retried(_run)(attempt)
+        end = await retried(_run)(attempt)
     except Unavailable:
         raise
     except KapelleError as error:
@@ -64,10 +65,10 @@ async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
             await browser.stop(attempt)
         return _not_possible(error)
     failpoint("perform_after_run")
-    return finish, await retried(verify)(attempt, finish)
+    return await retried(verify)(attempt, end)
 
 
-async def _run(attempt: Attempt) -> Finish:
+async def _run(attempt: Attempt) -> Evidence:
     """Start the agent, or find the one that was started before a crash, and wait for its end."""
     limits, agent = await limits_of(attempt), None
     if not attempt.is_started:
@@ -82,12 +83,12 @@ async def _run(attempt: Attempt) -> Finish:
         async with watched(attempt, agent, limits):
             ended = await attempt.execute(AGENT, launch)
     except Tampered as error:
-        return Finish(Exit(kind="tampered"), detail=error.message)
+        return Evidence(Exit(kind="tampered"), detail=error.message)
     except FileNotFoundError:
-        return Finish(Exit(kind="lost"), detail="its process directory was deleted while it ran")
+        return Evidence(Exit(kind="lost"), detail="its process directory was deleted while it ran")
     failpoint("run_after_execute")
     timed_out = ended.ended_by == "timeout"
-    return Finish(
+    return Evidence(
         exit=ended.exit,
         timed_out=timed_out,
         detail=ended.ending(attempt.timeout_s) if timed_out else ended.detail,
@@ -175,10 +176,10 @@ def _relaunch(attempt: Attempt) -> Launch:
     )
 
 
-def _not_possible(error: KapelleError) -> tuple[Finish, Findings]:
+def _not_possible(error: KapelleError) -> Evidence:
     """The end of an attempt whose agent could not even be started."""
     problem = error.with_hint
     kinds = {LimitReached: FailureClass.LIMIT, Tampered: FailureClass.TAMPERED}
     kind = kinds.get(type(error), FailureClass.ENVIRONMENT)
-    finish = Finish(Exit(kind="not_started"), detail=problem)
-    return finish, Findings(False, problem, failure=Failure(kind, problem))
+    end, failure = Exit(kind="not_started"), Failure(kind, problem)
+    return Evidence(end, detail=problem, reason=problem, failure=failure)

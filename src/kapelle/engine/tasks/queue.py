@@ -17,6 +17,7 @@ from kapelle.domain.budget import limit_reason
 from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
+from kapelle.domain.outcome import Evidence
 from kapelle.domain.states import AttemptStatus, RunStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
@@ -26,7 +27,6 @@ from kapelle.engine.questions import expire
 from kapelle.engine.retry import repeat
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
-from kapelle.engine.tasks.attempt import Findings, Finish
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
@@ -143,7 +143,7 @@ def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, dat
     of_account, of_model = chosen.limits
     tried = partial(attempts.tried, connection, chosen.account, datetime.now(UTC) - _TRIAL)
     return (of_account in ended and tried(ended[of_account])) or (
-        of_model in ended and tried(ended[of_model], attempts.model_is(chosen.model))
+        of_model in ended and tried(ended[of_model], chosen.model)
     )
 
 
@@ -288,9 +288,9 @@ class TaskQueue:
         beside = [one.directory for one in (await self._parts.processes(attempt_id)).values()]
         for process_dir in [self._parts.process_directory(attempt_id), *beside]:
             self._parts.runner.stop(process_dir, problem)
-        finish = Finish(Exit(kind="lost"), detail=problem)
         failure = Failure(FailureClass.LOST, problem)
-        await conclude(self._parts, attempt_id, finish, Findings(False, problem, failure=failure))
+        evidence = Evidence(Exit(kind="lost"), detail=problem, reason=problem, failure=failure)
+        await conclude(self._parts, attempt_id, evidence)
 
 
 def _stuck(connection: Connection) -> tuple[bool, bool, bool]:

@@ -21,7 +21,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
 from kapelle.engine.tasks.actions import unread
-from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
+from kapelle.engine.tasks.attempt import ClaimLost, claimed
 from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, questions, tasks
 from kapelle.store.database import Connection
@@ -31,11 +31,11 @@ from kapelle.store.query import Row
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
 
-async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Findings) -> None:
+async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
     """The end of an attempt in the database; nothing happens the second time."""
     others: list[Candidate] = []
     failures = Failures()
-    if findings.failure is not None:
+    if evidence.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
         settings = None
@@ -47,7 +47,7 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
         said = unread(parts.home.said, attempt_id)
-        if findings.failure is not None:
+        if evidence.failure is not None:
             # Nobody knows whether what it was answered arrived, unless it went on after that.
             printed_at = 0.0
             with suppress(OSError):
@@ -55,7 +55,7 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
-        _Settlement(connection, attempt, task, finish, findings, others, failures, said).write()
+        _Settlement(connection, attempt, task, evidence, others, failures, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
@@ -70,8 +70,7 @@ class _Settlement:
     connection: Connection
     attempt: Row
     task: Row
-    finish: Finish
-    findings: Findings
+    evidence: Evidence
     others: Sequence[Candidate]
     failures: Failures
     said: str | None  # by people, and not read by the agent
@@ -80,15 +79,18 @@ class _Settlement:
     @property
     def failure(self) -> Failure | None:
         """Why the attempt failed, unless it was stopped."""
-        return None if self.task["stop"] else self.findings.failure
+        return None if self.task["stop"] else self.evidence.failure
 
     def write(self) -> None:
         """Record how the attempt ended and move its task."""
-        connection, attempt, task, exit = self.connection, self.attempt, self.task, self.finish.exit
+        connection, attempt, task = self.connection, self.attempt, self.task
+        exit = self.evidence.exit
         if task["stop"] is None:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
-        outcome = decide(self._evidence(), retry, self._history(), self.now, random.random())
+        by_person = {"stop": task["stop"], "detail": task["reason"]} if task["stop"] else {}
+        evidence = replace(self.evidence, agent=attempt["agent"], **by_person)
+        outcome = decide(evidence, retry, self._history(), self.now, random.random())
         if outcome.waiting_for == "input":
             outcome = self._asking(outcome)
         elif self.said and outcome.task is TaskStatus.COMPLETED:
@@ -116,7 +118,7 @@ class _Settlement:
 
     def _found(self) -> dict[str, Any]:
         """What the attempt came to, for its row."""
-        findings, failure, exit = self.findings, self.failure, self.finish.exit
+        found, failure, exit = self.evidence, self.failure, self.evidence.exit
         # The session that it went on with, where it died before it could name it.
         lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
         resumes = self.attempt["mode"] == "resume" and not lost
@@ -124,16 +126,15 @@ class _Settlement:
             "exit_kind": exit.kind,
             "exit_code": exit.code,
             "exit_signal": exit.signal,
-            "claimed": findings.claimed,
-            "question": findings.question,
+            "claimed": found.claimed,
+            "question": found.question,
             "failure": failure.kind if failure else None,
             "evidence": failure.evidence if failure else None,
-            "session_id": findings.session_id
-            or (self.attempt["started_from"] if resumes else None),
-            "session_usage": findings.session_usage or None,
-            "model": findings.model or self.attempt["model"],
-            "output_bytes": self.finish.output_bytes,
-            **(findings.usage.model_dump() if findings.usage else {}),
+            "session_id": found.session_id or (self.attempt["started_from"] if resumes else None),
+            "session_usage": found.session_usage or None,
+            "model": found.model or self.attempt["model"],
+            "output_bytes": found.output_bytes,
+            **(found.usage.model_dump() if found.usage else {}),
         }
 
     def _past(self) -> list[dict[str, Any]]:
@@ -159,7 +160,7 @@ class _Settlement:
                 self._pause_account(until, f"{agent} is rate-limited{scope}", failure.of_model)
         elif failure.kind in _WORKED:
             accounts.end_trial(connection, account, self._model_account, self.now)
-        elif failure.policy.trips and self.finish.exit.kind != "not_started":
+        elif failure.policy.trips and self.evidence.exit.kind != "not_started":
             # The circuit breaker: failures in a row that are the environment's pause the account.
             most = self.failures.breaker
             if accounts.failed_again(connection, account) >= most:
@@ -192,24 +193,11 @@ class _Settlement:
             account=account, agent=attempt["agent"], until=until.isoformat(), reason=reason,
         )  # fmt: skip
 
-    def _evidence(self) -> Evidence:
-        task, findings = self.task, self.findings
-        return Evidence(
-            agent=self.attempt["agent"],
-            exit=self.finish.exit,
-            stop=task["stop"],
-            detail=task["reason"] if task["stop"] else self.finish.detail,
-            success=findings.success,
-            reason=findings.reason,
-            asks=findings.question is not None,
-            failure=findings.failure,
-        )
-
     def _history(self) -> History:
         """What happened to the task before, this attempt included."""
         attempt, task = self.attempt, self.task
-        if self.findings.failure is None:
-            return History(attempt["number"], task["tries"])
+        if self.evidence.failure is None:
+            return History(task["tries"])
         past = self._past()
         overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
         paused = accounts.paused(self.connection, self.now)
@@ -218,7 +206,6 @@ class _Settlement:
         pauses = [pause[0] for other in able if (pause := other.pause(paused))]
         refusals = self._refusals()
         return History(
-            number=attempt["number"],
             tries=task["tries"],
             refusals=len(refusals),
             refused_since=(refusals[-1]["ended_at"] or self.now) if refusals else None,
@@ -226,7 +213,7 @@ class _Settlement:
             # It may have worked for hours before it met the first.
             overloaded_since=(overloaded[-1]["ended_at"] or self.now) if overloaded else None,
             nudges=sum(row["failure"] == FailureClass.STALLED for row in past) - 1,
-            can_nudge=self.findings.can_nudge,
+            can_nudge=self.evidence.can_nudge,
             can_switch=len(pauses) < len(able),
             others_free_at=min(pauses, default=None),
             had_session=attempt["started_from"] is not None,
@@ -236,7 +223,7 @@ class _Settlement:
         """It waits for a person, unless that was answered when the agent had just ended."""
         asked = questions.untold(self.connection, self.attempt["id"])
         if not asked:
-            spec = QuestionSpec.model_construct(text=self.findings.question or "")
+            spec = QuestionSpec.model_construct(text=self.evidence.question or "")
             questions.ask(self.connection, self.task["id"], spec)
         elif all(question.status != "open" for question in asked):
             message = tell(self.connection, self.attempt)
@@ -246,11 +233,11 @@ class _Settlement:
 
     def _reason(self, outcome: Outcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
-        reason, detail = outcome.reason, self.finish.detail
+        reason, detail = outcome.reason, self.evidence.detail
         # Such as who survived the kill.
         if detail is not None and detail not in (reason or ""):
             reason = f"{reason}; {detail}" if reason else detail
-        fix = self.findings.failure.policy.fix if self.findings.failure else None
+        fix = self.evidence.failure.policy.fix if self.evidence.failure else None
         if fix and outcome.task is TaskStatus.FAILED:
             fix = fix.format(agent=self.attempt["agent"], task=self.task["id"])
             return f"{reason} → {fix}"
@@ -260,7 +247,7 @@ class _Settlement:
         task, waits = self.task, outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
         was_read = outcome.attempt is AttemptStatus.COMPLETED or task["stop"]
-        was_read = was_read or self.findings.question
+        was_read = was_read or self.evidence.question
         heard = None if was_read else self.attempt["message"]
         unread = "\n\n".join(filter(None, [heard, self.said]))
         merges = self.attempt["mode"] == "merge"  # it ended before its base was in
@@ -268,7 +255,7 @@ class _Settlement:
             outcome = replace(outcome, next_mode="merge" if merges else "resume")
         values: dict[str, Any] = {
             "waiting_for": outcome.waiting_for,
-            "question": self.findings.question if waits else None,
+            "question": self.evidence.question if waits else None,
             "not_before": outcome.not_before,
             "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
             "next_mode": outcome.next_mode,
@@ -276,7 +263,7 @@ class _Settlement:
             "stop": None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
-            values["result"] = self.findings.result
+            values["result"] = self.evidence.result
         if task["stop"] == "requeue":
             values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
         if outcome.task is TaskStatus.QUEUED and reason != "requeued":

@@ -13,6 +13,7 @@ from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
 from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unresolved, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted_files
@@ -29,7 +30,7 @@ from kapelle.engine.output import (
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject
 from kapelle.engine.questions import end
-from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, require_claim, task_diff
+from kapelle.engine.tasks.attempt import CHECKS, Attempt, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -52,10 +53,10 @@ _ERROR = re.compile(
 )
 
 
-async def verify(attempt: Attempt, finish: Finish) -> Findings:
+async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
-    summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
-    verdict, unanswered = await _told(attempt, finish, verdict)
+    summary, tail, verdict = await asyncio.to_thread(_examine, attempt, evidence)
+    verdict, unanswered = await _told(attempt, evidence, verdict)
     await _look_around(attempt)
     if attempt.task["browser"]:
         await stop(attempt)
@@ -63,10 +64,10 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     if attempt.is_read_only:
         await attempt.parts.workspaces.remove_copy(attempt.owner)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
-    success = verdict.success and not finish.timed_out
+    success = verdict.success and not evidence.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        failure, reason = _failed(attempt, finish, verdict, summary, tail)
+        failure, reason = _failed(attempt, evidence, verdict, summary, tail)
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
@@ -82,12 +83,13 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
             failure = Failure(kind, error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
     asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
-    return Findings(
+    return replace(
+        evidence,
         success=success,
         reason=reason,
         result=verdict.result,
         claimed=verdict.claimed,
-        question=unanswered or (None if finish.timed_out else verdict.question),
+        question=unanswered or (None if evidence.timed_out else verdict.question),
         failure=failure,
         session_id=summary.session_id,
         model=model,
@@ -97,9 +99,11 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     )
 
 
-async def _told(attempt: Attempt, finish: Finish, verdict: Verdict) -> tuple[Verdict, str | None]:
+async def _told(
+    attempt: Attempt, evidence: Evidence, verdict: Verdict
+) -> tuple[Verdict, str | None]:
     """The verdict with what the agent handed in, and what it asked and did not wait for."""
-    if finish.exit.kind == "tampered":
+    if evidence.exit.kind == "tampered":
         return verdict, None
     told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
     verdict = _with_handed_in(verdict, told["handed_in"]) if told["handed_in"] else verdict
@@ -144,7 +148,7 @@ async def _look_around(attempt: Attempt) -> None:
             await attempt.warn("repository", f"{text} See that nothing runs there unasked.")
 
 
-def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
+def _examine(attempt: Attempt, evidence: Evidence) -> tuple[Summary, str, Verdict]:
     """What an agent said, the end of it as text, and what that means."""
     tail = output_tail(attempt.process_dir)
     try:
@@ -152,32 +156,32 @@ def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
     except KapelleError as error:
         return Summary(), tail, Verdict(False, error.message)
     summary = read_output(agent, attempt.process_dir)
-    if finish.exit.kind == "tampered":
-        return summary, tail, Verdict(False, finish.detail)
-    if finish.exit.kind == "not_started":
-        return summary, tail, Verdict(False, finish.detail or "the agent could not be started")
-    return summary, tail, agent.judge(summary, finish.exit, tail)
+    if evidence.exit.kind == "tampered":
+        return summary, tail, Verdict(False, evidence.detail)
+    if evidence.exit.kind == "not_started":
+        return summary, tail, Verdict(False, evidence.detail or "the agent could not be started")
+    return summary, tail, agent.judge(summary, evidence.exit, tail)
 
 
 def _failed(
-    attempt: Attempt, finish: Finish, verdict: Verdict, summary: Summary, tail: str
+    attempt: Attempt, evidence: Evidence, verdict: Verdict, summary: Summary, tail: str
 ) -> tuple[Failure, str]:
     """Why an agent failed, and what is said of that."""
     # Who writes its own end may write the cause of it as well.
-    cause = None if finish.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
+    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
     found = cause or verdict.failure
-    if finish.timed_out:
-        found = Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+    if evidence.timed_out:
+        found = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")
     elif found is None:
-        found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
+        found = classify(summary, evidence.exit, tail, attempt.settings.failures.environment)
         if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
             # An exit code is all that a plain command can say, and it said so.
             found = Failure(FailureClass.TASK, found.evidence)
-    if finish.exit.kind == "lost":
-        return found, f"lost: {finish.detail or 'nobody saw how it ended'}"
-    if finish.timed_out or cause:
+    if evidence.exit.kind == "lost":
+        return found, f"lost: {evidence.detail or 'nobody saw how it ended'}"
+    if evidence.timed_out or cause:
         return found, found.evidence
-    return found, verdict.reason or finish.detail or found.evidence
+    return found, verdict.reason or evidence.detail or found.evidence
 
 
 async def _commit(attempt: Attempt) -> str | None:

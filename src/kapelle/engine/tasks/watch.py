@@ -263,15 +263,11 @@ class Watch:
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
         pause = _STRICT_S if self._limits.strict and watched else _CALM_S
-        looked_at = time.monotonic()
         while not await self._ended_within(min(pause, self._activities.pause_s)):
             try:
-                await self._tell()
-                if time.monotonic() - looked_at < pause:
-                    continue
-                looked_at = time.monotonic()
                 if await self._look():
                     return
+                self._tell()
             except ClaimLost:
                 return
             except Exception:
@@ -283,13 +279,11 @@ class Watch:
             await asyncio.wait_for(self.ended.wait(), seconds)
         return self.ended.is_set()
 
-    async def _tell(self) -> None:
+    def _tell(self) -> None:
         """Tell whoever looks on what it does, if something was printed since the last time."""
         (told_at, before), now = self._told, time.monotonic()
         if now - told_at >= self._activities.pause_s and self._printed() != before:
             self._told = (now, self._printed())
-            if self._agent.reads_whole_output:
-                await asyncio.to_thread(self._count)
             self._activities.tell(self)
 
     def _printed(self) -> int:
