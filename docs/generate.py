@@ -217,13 +217,27 @@ def _capability(field: str, capabilities: Capabilities) -> str:
 
 
 def schemas() -> str:
-    """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
+    """src/kapelle/cli/schemas.json: the specs as the command line knows them, each thing once.
+
+    A field that is one of every pattern's stands with "pattern", and elsewhere by its name alone.
+    """
+    made, shared = specs(), dict[str, Any]()
+    common = made["pattern"]["properties"]
+    for name, schema in made.items():
+        shared |= schema.pop("$defs")
+        fields = {} if name == "pattern" else schema["properties"]
+        for key in [key for key, shape in fields.items() if shape == common.get(key)]:
+            fields[key] = None
+    return json.dumps({"$defs": shared, **made}, indent=1, ensure_ascii=False) + "\n"
+
+
+def specs() -> dict[str, dict[str, Any]]:
+    """What the command line makes options of, by what it is called."""
     found: dict[str, type[BaseModel]] = {
         "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
         "template": TemplateSpec, "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
-    made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
 
 
 def _for_people(schema: dict[str, Any]) -> dict[str, Any]:
