@@ -1,6 +1,6 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from kapelle.cli.command import Report, option
@@ -55,11 +55,19 @@ def whole_list(found: Items, lines: Lines, nothing: str) -> Report:
         say(nothing)
 
 
-def columns(header: str, row: Callable[[dict[str, Any]], Iterable[Any]], **how: Any) -> Lines:
-    """Lines that make a table: its header, the cells of one row, and how `table` is to show it."""
+def columns(
+    header: str,
+    row: Callable[[dict[str, Any]], Iterable[Any]],
+    by_status: Mapping[str, str | None] | None = None,
+    **how: Any,
+) -> Callable[[Items], list[str]]:
+    """Lines that make a table: its header, the cells of one row, the styles of its second column
+    by what that begins with, and how else `table` is to show it."""
 
     def lines(found: Items) -> list[str]:
         rows = [[one_line(str(cell)) for cell in row(one)] for one in found]
+        if by_status is not None:
+            how["styles"] = [by_status.get(cells[1].partition(",")[0]) for cells in rows]
         return table(header.split(","), rows, **how)
 
     return lines

@@ -22,8 +22,10 @@ from kapelle.cli.command import (
 )
 from kapelle.cli.format import (
     ERROR,
+    STATUS_STYLE,
     Run,
     Task,
+    between,
     clean,
     colourful,
     delivery_words,
@@ -50,7 +52,7 @@ from kapelle.cli.ids import (
 )
 from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import Limit, listing, status_option, statuses
+from kapelle.cli.pages import Limit, columns, listing, status_option, statuses
 from kapelle.cli.values import (
     duration_s,
     future_time,
@@ -110,26 +112,17 @@ def list_work(path: str, query: dict[str, Any], everything: bool, limit: int, hi
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     """A table of tasks and runs, with the names of their repositories if wanted."""
-    from kapelle.cli.format import STATUS_STYLE, between, table
 
-    cells = [
-        [
-            item["id"],
-            status_words(item),
-            # Who works on a task or did last may be a fallback agent.
-            one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16),
-            between(item["created_at"], None),
-            one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
-            _title(item),
-        ]
-        for item in items
-    ]
-    styles = [STATUS_STYLE.get(item["status"]) for item in items]
-    kinds = {"PATTERN" if "pattern" in item else "AGENT" for item in items}
-    header = ["ID", "STATUS", "/".join(sorted(kinds)), "AGE", "REPOSITORY", "TITLE"]
-    for row in [] if repositories else [header, *cells]:
-        del row[-2]
-    return table(header, cells, styles)
+    def row(item: Task | Run) -> list[str]:
+        # Who works on a task or did last may be a fallback agent.
+        who = one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16)
+        where = one_line(os.path.basename(item.get("repository") or item["directory"]), 20)
+        cells = [item["id"], status_words(item), who, between(item["created_at"], None)]
+        return [*cells, *([where] if repositories else []), _title(item)]
+
+    kinds = "/".join(sorted({"PATTERN" if "pattern" in item else "AGENT" for item in items}))
+    where = "REPOSITORY," if repositories else ""
+    return columns(f"ID,STATUS,{kinds},AGE,{where}TITLE", row, STATUS_STYLE)(items)
 
 
 def _title(item: Task | Run) -> str:
