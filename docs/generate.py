@@ -237,7 +237,27 @@ def specs() -> dict[str, dict[str, Any]]:
         "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
         "template": TemplateSpec, "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
-    return {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
+    made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
+    return {name: _read(schema) for name, schema in made.items()}
+
+
+# Of a shape the command line reads these; how long a text may be, the daemon knows.
+_BY_NAME = {"$defs", "properties", "patternProperties"}
+_AS_IT_IS = {KEY, "$ref", "const", "default", "description", "enum", "maximum", "minimum"}
+_SHAPES = {"additionalProperties", "allOf", "anyOf", "items", "oneOf", "required", "type"}
+
+
+def _read(shape: Any) -> Any:
+    """A shape without what the command line does not read."""
+    if isinstance(shape, list):
+        return [_read(one) for one in shape]
+    if not isinstance(shape, dict):
+        return shape
+    found = {key: part for key, part in shape.items() if key in _AS_IT_IS}
+    found |= {key: _read(part) for key, part in shape.items() if key in _SHAPES}
+    for key in _BY_NAME & shape.keys():
+        found[key] = {name: _read(one) for name, one in shape[key].items()}
+    return {key: found[key] for key in shape if key in found}
 
 
 def _for_people(schema: dict[str, Any]) -> dict[str, Any]:
