@@ -1,6 +1,7 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 from kapelle.cli.command import Report, option
@@ -40,9 +41,10 @@ def listing(
     client: Connection | None = None,
 ) -> Report:
     """The newest of what there is at a path, which the daemon gives page by page."""
-    found, more = _fetch(client or Connection(), path, query, limit)
-    yield from whole_list(found, lines, nothing)
-    if more:
+    query = {**query, "limit": min(_PAGE, limit + 1)}
+    found = [*islice((client or Connection()).pages(path, query), limit + 1)]
+    yield from whole_list(found[:limit], lines, nothing)
+    if found[limit:]:
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
 
 
@@ -71,17 +73,3 @@ def columns(
         return table(header.split(","), rows, **how)
 
     return lines
-
-
-def _fetch(client: Connection, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:
-    """At most so many, and whether there are more."""
-    found: Items = []
-    cursor = None
-    while len(found) < limit:
-        size = min(_PAGE, limit - len(found))
-        page = client.get(path, {**query, "limit": size, "cursor": cursor})
-        found += page[path.rpartition("/")[2]]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    return found, bool(cursor)

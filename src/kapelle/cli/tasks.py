@@ -63,7 +63,7 @@ from kapelle.cli.values import (
     refuse,
     usd,
 )
-from kapelle.client.http import Connection
+from kapelle.client.http import LONG_POLL_S, Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
 from kapelle.domain.report import FINAL
@@ -149,7 +149,6 @@ def show_status(client: Connection, path: str) -> Report:
     yield from describe(client, item)
 
 
-LONG_POLL_S = 25.0
 LIVE_POLL_S = 1.0
 PAUSE_S = 0.5
 Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]

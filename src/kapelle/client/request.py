@@ -5,7 +5,6 @@ that is left early, has its socket shut, so that no thread stays behind.
 """
 
 import asyncio
-import builtins
 import inspect
 import os
 import re
@@ -69,14 +68,8 @@ class Resources:
         return read(self._kind, answer, f"/{self._noun}")
 
     def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(path, {**query, "cursor": cursor})
-            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
+        """Every item of a list, as it is needed."""
+        return (read(kind, item, path) for item in self._connection.pages(path, query))
 
 
 class Awaited(Resources):
