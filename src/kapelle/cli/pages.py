@@ -68,8 +68,8 @@ def columns(
 
     def lines(found: Items) -> list[str]:
         rows = [[one_line(str(cell)) for cell in row(one)] for one in found]
-        if by_status is not None:
-            how["styles"] = [by_status.get(cells[1].partition(",")[0]) for cells in rows]
-        return table(header.split(","), rows, **how)
+        known = by_status or {}
+        styles = [known.get(cells[1].partition(",")[0]) for cells in rows]
+        return table(header.split(","), rows, **{"styles": styles, **how})
 
     return lines

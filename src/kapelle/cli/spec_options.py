@@ -367,8 +367,6 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
             typed = read_line(about["ask"]) or ""
             if params.get("follow") and not params.get("as_json"):
                 spec.update({**about.get("asked", {}), **spec})
-    elif typed is None and file == Path("-"):
-        typed, file = "-", None
     text = read_prompt(typed, file, hint, option.key)
     if followers:
         spec[later] = [text, *read_prompts(followers, words, 2)]

@@ -141,11 +141,15 @@ class Connection:
         """What a path tells that waits by itself, asked for until it is over or the time is up."""
         began = time.monotonic()
         while True:
-            left = LONG_POLL_S if limit_s is None else limit_s - (time.monotonic() - began)
+            asked = time.monotonic()
+            left = LONG_POLL_S if limit_s is None else limit_s - (asked - began)
             poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
             found = self.get(path, {**query, "timeout_s": poll_s}, poll_s + 30)
             if is_over(found) or left <= 0:
                 return found
+            if time.monotonic() - asked < poll_s / 2:
+                # What rests is told at once, also to whoever waits for its end.
+                _sleep(min(PAUSE_S, poll_s))
 
     def post(
         self, path: str, body: Any = None, timeout: float = TIMEOUT_S, *, tries: int = 1
@@ -313,15 +317,13 @@ class Connection:
         A daemon that was told to stop takes its socket away, and is not brought back behind
         the back of whoever stopped it.
         """
-        scope = cancellation.get()
-        sleep = time.sleep if scope is None else scope.sleep
         problem = Unavailable(
             "The daemon was stopped; running agents go on without it.",
             hint="`kapelle serve` starts it again, and so does the next command.",
         )
         deadline = time.monotonic() + RETURN_S
         while time.monotonic() < deadline:
-            sleep(PAUSE_S)
+            _sleep(PAUSE_S)
             if self.address.url is None and not self.address.home.socket.exists():
                 continue
             try:
@@ -393,6 +395,11 @@ def _hold(used: socket.socket | None) -> None:
     """Let a cancellation know the socket that is waited at, or that there is none."""
     if (scope := cancellation.get()) is not None:
         scope.hold(used)
+
+
+def _sleep(seconds: float) -> None:
+    scope = cancellation.get()
+    (time.sleep if scope is None else scope.sleep)(seconds)
 
 
 def _send(

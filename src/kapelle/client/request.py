@@ -28,7 +28,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import Cancellation, Connection, Query, cancellation
+from kapelle.client.http import Cancellation, Connection, cancellation
 from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 
 P = ParamSpec("P")
@@ -66,10 +66,6 @@ class Resources:
 
     def _read(self, answer: object) -> Any:
         return read(self._kind, answer, f"/{self._noun}")
-
-    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list, as it is needed."""
-        return (read(kind, item, path) for item in self._connection.pages(path, query))
 
 
 class Awaited(Resources):
@@ -150,7 +146,8 @@ def request(
             given = _given(signature, self, *args, **kwargs)
             where = self._place(path, given)
             if get_origin(returned) is Generator:
-                return self._pages(where, get_args(returned)[0], given)
+                kind, items = get_args(returned)[0], self._connection.pages(where, given)
+                return (read(kind, item, where) for item in items)
             more = {"timeout": given["timeout_s"] + _MORE_S} if "timeout_s" in given else options
             answer = getattr(self._connection, method)(where, given, **more)
             return read(self._kind if isinstance(returned, TypeVar) else returned, answer, where)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kapelle.cli.output import say
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached
 from kapelle.home import Home
 
 LONGEST_S = 100
@@ -95,13 +95,6 @@ def own_name(path: str | None) -> str:
     return shlex.quote(os.path.abspath(program) if shown.startswith("..") else shown)
 
 
-class TookTooLong(KapelleError):
-    """The demo takes longer than it ever should."""
-
-    code = "took_too_long"
-    exit_code = 1
-
-
 @contextmanager
 def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[list[str]]:
     """Stop the daemon and the agents at the end, also after Ctrl-C, SIGTERM or a failure.
@@ -129,7 +122,7 @@ def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[li
 
 def _leave(number: int, _: object) -> NoReturn:
     if number == signal.SIGALRM:
-        raise TookTooLong(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
+        raise LimitReached(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
     raise SystemExit(128 + number)
 
 
