@@ -285,10 +285,10 @@ def test_the_list_names_whoever_took_over() -> None:
         (
             "account.paused",
             {"account": "a:1", "agent": "a", "until": "2026-01-01T00:00:00Z", "reason": "limited"},
-            "until=2026-01-01T00:00:00Z reason=limited",
+            "limited; it pauses until 202",
         ),
-        ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "text=4 of 5 turns"),
-        ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "agent=judge text=a b"),
+        ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "task_1 4 of 5 turns"),
+        ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "by judge: a b"),
         ("attempt.failed", {"code": 1, "signal": None}, "task_1 code=1"),
     ],
 )
