@@ -217,13 +217,47 @@ def _capability(field: str, capabilities: Capabilities) -> str:
 
 
 def schemas() -> str:
-    """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
+    """src/kapelle/cli/schemas.json: the specs as the command line knows them, each thing once.
+
+    A field that is one of every pattern's stands with "pattern", and elsewhere by its name alone.
+    """
+    made, shared = specs(), dict[str, Any]()
+    common = made["pattern"]["properties"]
+    for name, schema in made.items():
+        shared |= schema.pop("$defs")
+        fields = {} if name == "pattern" else schema["properties"]
+        for key in [key for key, shape in fields.items() if shape == common.get(key)]:
+            fields[key] = None
+    return json.dumps({"$defs": shared, **made}, indent=1, ensure_ascii=False) + "\n"
+
+
+def specs() -> dict[str, dict[str, Any]]:
+    """What the command line makes options of, by what it is called."""
     found: dict[str, type[BaseModel]] = {
         "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
         "template": TemplateSpec, "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
     made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return {name: _read(schema) for name, schema in made.items()}
+
+
+# Of a shape the command line reads these; how long a text may be, the daemon knows.
+_BY_NAME = {"$defs", "properties", "patternProperties"}
+_AS_IT_IS = {KEY, "$ref", "const", "default", "description", "enum", "maximum", "minimum"}
+_SHAPES = {"additionalProperties", "allOf", "anyOf", "items", "oneOf", "required", "type"}
+
+
+def _read(shape: Any) -> Any:
+    """A shape without what the command line does not read."""
+    if isinstance(shape, list):
+        return [_read(one) for one in shape]
+    if not isinstance(shape, dict):
+        return shape
+    found = {key: part for key, part in shape.items() if key in _AS_IT_IS}
+    found |= {key: _read(part) for key, part in shape.items() if key in _SHAPES}
+    for key in _BY_NAME & shape.keys():
+        found[key] = {name: _read(one) for name, one in shape[key].items()}
+    return {key: found[key] for key in shape if key in found}
 
 
 def _for_people(schema: dict[str, Any]) -> dict[str, Any]:

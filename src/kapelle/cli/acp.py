@@ -164,7 +164,8 @@ class Server:
                 self._tell(session, text)
                 continue
             if event.get("event") == "end":
-                self._conclude(session, event.get("task") or event.get("run"))
+                session.work = ended = event.get("task") or event["run"]
+                self._tell(session, f"\n{verdict(ended)}\n{_next(ended)}")
             elif "event" in event:
                 self._event(session, ServerEvent(event.pop("event"), event, None))
             elif "seq" in event:
@@ -175,15 +176,6 @@ class Server:
             elif "error" in event:
                 told = event["error"]
                 self._tell(session, f"{told['message']} {told.get('hint') or ''}\n")
-
-    def _conclude(self, session: Session, ended: dict[str, Any] | None) -> None:
-        if ended is None and session.work is not None:
-            ended = json.loads(
-                "".join(self._output(session, ["status", session.work["id"], "--json"]))
-            )
-        if ended is not None:
-            session.work = ended
-            self._tell(session, f"\n{verdict(ended)}\n{_next(ended)}")
 
     def _event(self, session: Session, event: ServerEvent) -> None:
         """What a task's agent did: a tool as a tool, the rest as text."""

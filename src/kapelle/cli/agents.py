@@ -26,9 +26,7 @@ TIMEOUT_S = 200.0
 
 def list_agents() -> Report:
     """List the agents that are known, and whether they can be used."""
-    from kapelle.cli.spec_options import absolute_directory
-
-    yield (known := Connection().get("/agents", {"directory": absolute_directory(None)}))
+    yield (known := Connection().get("/agents", {"directory": str(current())}))
     yield from columns("NAME,STATUS,LOGIN,MODEL,", lambda agent: [
         agent["name"], "paused" if agent["paused_until"] else agent["status"],
         login_words(agent["login"]) if agent["installed"] else "", agent["model"] or "",
@@ -87,9 +85,7 @@ def check(
 
     Exits with 1 when one that was named cannot.
     """
-    from kapelle.cli.spec_options import absolute_directory
-
-    client, directory = Connection(), absolute_directory(None)
+    client, directory = Connection(), str(current())
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
     known = [] if named else client.get("/agents", {"directory": directory})

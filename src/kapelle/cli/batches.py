@@ -48,7 +48,8 @@ def save(
     file: Path = argument("FILE", "A list in .md or .csv; - reads Markdown from stdin."),
 ) -> Report:
     """Keep a list under a name; what was there is replaced."""
-    return _saved(Connection(), name, {"text": _text(file), "format": format_of(file.name)})
+    body = {"text": read_prompt(None, file, noun="list"), "format": format_of(file.name)}
+    return _saved(Connection(), name, body)
 
 
 @batches.command()
@@ -80,8 +81,3 @@ def delete(name: Name) -> Report:
 
 def _path(name: str) -> str:
     return f"/batches/{quote(name, safe='')}"
-
-
-def _text(file: Path) -> str:
-    is_stdin = str(file) == "-"
-    return read_prompt("-" if is_stdin else None, None if is_stdin else file, "", "list")

@@ -2,16 +2,16 @@
 which files."""
 
 import os
-import time
+from operator import itemgetter
 from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Ended, Report, argument, command_group, flag, option
 from kapelle.cli.format import ERROR, local, short
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import Limit, columns, listing, whole_list
-from kapelle.cli.tasks import LONG_POLL_S, Timeout
+from kapelle.cli.tasks import Timeout
 from kapelle.cli.values import duration_s, optional, read_prompt
-from kapelle.client.http import Connection
+from kapelle.client.http import LONG_POLL_S, Connection
 
 notes = command_group("Read and write notes that agents and people share." + LISTS)
 
@@ -75,15 +75,9 @@ def watch(
     timeout: Timeout = None,
 ) -> Report:
     """Wait until notes are there, change or equal a text, and print them; exit 2 in vain."""
-    limit_s, began = optional(duration_s, timeout, "--timeout"), time.monotonic()
+    limit_s = optional(duration_s, timeout, "--timeout")
     query = {"keys": keys, "scope": scope, "equals": equals, "after": after}
-    client, found = Connection(), dict[str, Any](met=False)
-    while not found["met"]:
-        left = LONG_POLL_S if limit_s is None else limit_s - (time.monotonic() - began)
-        poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
-        found = client.get("/notes/watch", {**query, "timeout_s": poll_s}, timeout=poll_s + 30)
-        if left <= 0:
-            break
+    found = Connection().wait("/notes/watch", query, itemgetter("met"), limit_s)
     if not found["met"]:
         say("kapelle: the time is up.")
     yield Ended(found, 0 if found["met"] else ERROR)

@@ -20,6 +20,7 @@ from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, NotFound, Unavailable
 from kapelle.domain.text import counted
 from kapelle.home import Home, write_private
+from kapelle.runner.shim.tree import start_time
 
 STOP_TIMEOUT_S = 90.0
 
@@ -95,10 +96,10 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
 
 
 def _wait_until_gone(client: Connection, pid: int) -> None:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    deadline, is_far = time.monotonic() + STOP_TIMEOUT_S, client.address.url is not None
     pause = 0.02
     while time.monotonic() < deadline:
-        if not listens(client.address) and (client.address.url is not None or not _alive(pid)):
+        if not listens(client.address) and (is_far or start_time(pid) is None):
             return
         time.sleep(pause)
         pause = min(pause * 1.5, 0.5)
@@ -106,18 +107,6 @@ def _wait_until_gone(client: Connection, pid: int) -> None:
         f"The daemon (process {pid}) was told to stop but is still there.",
         hint=f"Look into {client.address.home.log}; `kill {pid}` ends it.",
     )
-
-
-def _alive(pid: int) -> bool:
-    """Whether it is there; one that has ended and that its parent has not noticed is not."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 def open_page(

@@ -47,11 +47,11 @@ def demo(
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
         view.say()
-        with nothing_left_running(sandbox, keep=keep) as survivors:
+        with nothing_left_running(sandbox, keep=keep) as not_ended:
             report = run_demo(sandbox, view, playbook)
             # The code in it is for one browser, so it is asked for at the very end.
             page = run_kapelle("open", "--print").stdout.strip() if keep else None
-        report.survivors = survivors
+        report.not_ended = not_ended
         if as_json:
             document(as_document(report, sandbox, kept=not clean) | {"page": page})
         else:

@@ -65,7 +65,7 @@ def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, 
         data(item["id"])
         sys.stdout.flush()
     if to_end:
-        raise typer.Exit(exit_code(follow(client, item, as_json, whole=True, **how)))
+        raise typer.Exit(exit_code(follow(client, item, as_json, **how)))
     if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
 
@@ -82,14 +82,13 @@ def follow(
     *,
     tail: int | None = None,
     after: int | None = None,
-    whole: bool = False,
     asks: bool = True,
     iterations: bool = False,
 ) -> Task | Run:
     """Show a task or a run until it rests, ask what it asks, say what became of it, and return it.
 
     after is the number of an attempt that has been seen, with those before it. In JSON the end is
-    told with the whole of it, if asked for. Of iterations a line of JSON on stderr is all there is.
+    told with the whole of it. Of iterations a line of JSON on stderr is all there is.
     """
     is_run = "spent" in item
     asks = asks and not as_json and not iterations and can_ask()
@@ -110,8 +109,8 @@ def follow(
     with _interruptible(ended):
         ended = _delivered(client, ended)
     if as_json:
-        more = {"run" if is_run else "task": ended} if whole else {}
-        json_line({"event": "end", "status": ended["status"], **more})
+        kind = "run" if is_run else "task"
+        json_line({"event": "end", "status": ended["status"], kind: ended})
     elif iterations:
         _tell(ended["id"], **{name: ended[name] for name in ("status", "reason", "ended_at")})
     else:
@@ -166,21 +165,8 @@ def _display(
     if as_json or iterations or not sys.stdout.isatty():
         yield json_line if as_json else _show_iteration if iterations else _lines_of(item, show)
         return
-    known = [item]
-    own, ended = Connection(client.address, autostart=False), threading.Event()
-
-    def refresh() -> None:
-        while not ended.wait(_REFRESH_S):
-            # The stream itself reports a daemon that went away.
-            with suppress(KapelleError):
-                known[0] = own.get(path_of(item["id"]), timeout=5)
-
-    threading.Thread(target=refresh, daemon=True).start()
-    try:
-        with live(known) as show_above:
-            yield _lines_of(item, show_above)
-    finally:
-        ended.set()
+    with watched(client, [item]) as show_above:
+        yield _lines_of(item, show_above)
 
 
 def _lines_of(item: Task | Run, show: Callable[[Passage | None], None]) -> Callable[[Any], None]:
@@ -190,6 +176,29 @@ def _lines_of(item: Task | Run, show: Callable[[Passage | None], None]) -> Calla
     # What a run ended with is said again, with what to type next, when a live view is gone.
     hidden = FINAL if sys.stdout.isatty() else ()
     return lambda event: None if event["kind"].removeprefix("run.") in hidden else show(line(event))
+
+
+@contextmanager
+def watched(
+    client: Connection, items: Iterable[Task | Run]
+) -> Iterator[Callable[[Passage | None], None]]:
+    """Redraw what they are at, as it is asked for every second, until this is left."""
+    known = {item["id"]: item for item in items}
+    own, ended = Connection(client.address, autostart=False), threading.Event()
+
+    def refresh() -> None:
+        while not ended.wait(_REFRESH_S):
+            for some_id in [id_ for id_, item in known.items() if item["status"] not in FINAL]:
+                # Whoever waits for them reports a daemon that went away.
+                with suppress(KapelleError):
+                    known[some_id] = own.get(path_of(some_id), timeout=5)
+
+    threading.Thread(target=refresh, daemon=True).start()
+    try:
+        with live(known.values()) as show_above:
+            yield show_above
+    finally:
+        ended.set()
 
 
 @contextmanager

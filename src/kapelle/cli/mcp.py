@@ -13,7 +13,7 @@ from typing import Any
 
 from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
-from kapelle.client.environment import shell_for
+from kapelle.client.environment import with_shell
 from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.home import write_private
@@ -110,20 +110,16 @@ def _located(connection: Connection, message: Any) -> Any:
         return message
     params = _object(message.get("params"))
     name, given = str(params.get("name")), _object(params.get("arguments"))
+    here, path = {"directory": os.getcwd()}, ""
     if name == "run_start" and isinstance(given.get("spec"), dict):
-        given = {**given, "spec": _here(connection, given["spec"])}
+        given, path = {**given, "spec": {**here, **given["spec"]}}, "/runs"
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
-        given = _here(connection, given)
+        given, path = {**here, **given}, "/tasks"  # a spec, of whatever it starts
     elif name in {"pattern_list", "agent_list"} or name.startswith(("lock_", "learning_")):
-        given = {"directory": os.getcwd(), **given}
+        given = {**here, **given}
+    if connection.address.url is None:
+        given = with_shell(connection.address.home, path, given)
     return {**message, "params": {**params, "arguments": given}}
-
-
-def _here(connection: Connection, spec: dict[str, Any]) -> dict[str, Any]:
-    placed = {"directory": os.getcwd(), **spec}
-    if connection.address.url is not None:
-        return placed
-    return {"shell": shell_for(connection.address.home, placed["directory"]), **placed}
 
 
 def _object(found: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 from kapelle.cli.command import Report, option
@@ -40,9 +41,10 @@ def listing(
     client: Connection | None = None,
 ) -> Report:
     """The newest of what there is at a path, which the daemon gives page by page."""
-    found, more = _fetch(client or Connection(), path, query, limit)
-    yield from whole_list(found, lines, nothing)
-    if more:
+    query = {**query, "limit": min(_PAGE, limit + 1)}
+    found = [*islice((client or Connection()).pages(path, query), limit + 1)]
+    yield from whole_list(found[:limit], lines, nothing)
+    if found[limit:]:
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
 
 
@@ -55,25 +57,19 @@ def whole_list(found: Items, lines: Lines, nothing: str) -> Report:
         say(nothing)
 
 
-def columns(header: str, row: Callable[[dict[str, Any]], Iterable[Any]], **how: Any) -> Lines:
-    """Lines that make a table: its header, the cells of one row, and how `table` is to show it."""
+def columns(
+    header: str,
+    row: Callable[[dict[str, Any]], Iterable[Any]],
+    by_status: Mapping[str, str | None] | None = None,
+    **how: Any,
+) -> Callable[[Items], list[str]]:
+    """Lines that make a table: its header, the cells of one row, the styles of its second column
+    by what that begins with, and how else `table` is to show it."""
 
     def lines(found: Items) -> list[str]:
         rows = [[one_line(str(cell)) for cell in row(one)] for one in found]
-        return table(header.split(","), rows, **how)
+        known = by_status or {}
+        styles = [known.get(cells[1].partition(",")[0]) for cells in rows]
+        return table(header.split(","), rows, **{"styles": styles, **how})
 
     return lines
-
-
-def _fetch(client: Connection, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:
-    """At most so many, and whether there are more."""
-    found: Items = []
-    cursor = None
-    while len(found) < limit:
-        size = min(_PAGE, limit - len(found))
-        page = client.get(path, {**query, "limit": size, "cursor": cursor})
-        found += page[path.rpartition("/")[2]]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    return found, bool(cursor)

@@ -6,10 +6,10 @@ import typer
 
 from kapelle.cli.command import LISTS, Ended, JsonLines, Report, command_group, flag, option
 from kapelle.cli.follow import follow
-from kapelle.cli.format import INPUT_NEEDED, exit_code, one_line, settled
+from kapelle.cli.format import INPUT_NEEDED, STATUS_STYLE, between, exit_code, settled
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.output import document, say
-from kapelle.cli.pages import Items, Limit, status_option, statuses, whole_list
+from kapelle.cli.pages import Limit, columns, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
 from kapelle.client.http import Connection
@@ -63,21 +63,15 @@ def tail(
 def steps(run_id: RunId) -> Report:
     """List everything that a run did and does, in order."""
     found = Connection().get(run_path(run_id, "steps"))
-    return whole_list(found, _steps, "It has not done anything yet.")
+    shown = columns("STEP,STATUS,KIND,TOOK,WHAT", _step, STATUS_STYLE)
+    return whole_list(found, shown, "It has not done anything yet.")
 
 
-def _steps(found: Items) -> list[str]:
-    from kapelle.cli.format import STATUS_STYLE, between, table
-
-    rows = [
-        [step["position"], _state(step), step["kind"],
-         between(step["started_at"], step["ended_at"]),
-         one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))]
-        for step in found
-        for label in [step["label"] if step["label"] != step["kind"] else None]
-    ]  # fmt: skip
-    styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    return table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
+def _step(step: dict[str, Any]) -> list[Any]:
+    label = step["label"] if step["label"] != step["kind"] else None
+    what = " ".join(filter(None, [step["subject"], label, step["error"]]))
+    took = between(step["started_at"], step["ended_at"])
+    return [step["position"], _state(step), step["kind"], took, what]
 
 
 def _state(step: dict[str, Any]) -> str:

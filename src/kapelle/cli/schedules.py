@@ -28,12 +28,11 @@ from kapelle.cli.format import (
     fields,
     heading,
     one_line,
-    table,
     until,
 )
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.output import data, document, say, wants_json
-from kapelle.cli.pages import Limit, listing, status_option, statuses
+from kapelle.cli.pages import Items, Limit, columns, listing, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
     built_in,
@@ -49,7 +48,6 @@ from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 Schedule = dict[str, Any]
-Firing = dict[str, Any]
 
 STARTING = ("run", *built_in(), "start")
 
@@ -208,23 +206,13 @@ _MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "th
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
-def schedule_rows(schedules: Sequence[Schedule]) -> list[str]:
-    cells = [
-        [
-            schedule["id"],
-            schedule["status"],
-            one_line(trigger(schedule), 50),
-            until(schedule["next_at"]),
-            _runs(schedule),
-            one_line(_title(schedule)),
-        ]
-        for schedule in schedules
-    ]
-    styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
-    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], cells, styles, fold=(2, 3, 4))
+schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", lambda one: [
+    one["id"], one["status"], one_line(trigger(one), 50), until(one["next_at"]), _runs(one),
+    _title(one),
+], _STYLES, fold=(2, 3, 4))  # fmt: skip
 
 
-def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
+def describe(schedule: Schedule, firings: Items) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield from heading(schedule, schedule["reason"], _STYLES)
     # The first words of what it is about.
@@ -248,20 +236,12 @@ def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     yield from command_lines(_commands(schedule))
 
 
-def firing_rows(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> list[str]:
-    rows = [
-        [
-            _clock(firing["slot"], schedule),
-            firing["outcome"],
-            firing["subject"] or "",
-            firing["subject_status"] or "",
-            one_line(firing["reason"] or ""),
-        ]
-        for firing in firings
-    ]
-    styles = [_STYLES.get(firing["outcome"]) for firing in firings]
-    header = ["SLOT", "OUTCOME", "STARTED", "STATUS", "REASON"]
-    return table(header, rows, styles, indent, fold=(2, 3, 4))
+def firing_rows(firings: Items, schedule: Schedule, indent: int = 0) -> list[str]:
+    """What became of slots, by the clock of their schedule."""
+    return columns("SLOT,OUTCOME,STARTED,STATUS,REASON", lambda firing: [
+        _clock(firing["slot"], schedule), firing["outcome"], firing["subject"] or "",
+        firing["subject_status"] or "", firing["reason"] or "",
+    ], _STYLES, indent=indent, fold=(2, 3, 4))(firings)  # fmt: skip
 
 
 def trigger(schedule: Schedule) -> str:

@@ -68,6 +68,11 @@ def schemas() -> dict[str, Schema]:
     """The schemas of tasks, schedules and built-in patterns by what they are called."""
     text = files("kapelle.cli").joinpath("schemas.json").read_text(encoding="utf-8")
     found: dict[str, Schema] = json.loads(text)
+    shared, common = found.pop("$defs"), found["pattern"]["properties"]
+    for schema in found.values():
+        fields = schema["properties"].items()
+        schema["$defs"] = shared
+        schema["properties"] = {name: shape or common[name] for name, shape in fields}
     return found
 
 
@@ -362,8 +367,6 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
             typed = read_line(about["ask"]) or ""
             if params.get("follow") and not params.get("as_json"):
                 spec.update({**about.get("asked", {}), **spec})
-    elif typed is None and file == Path("-"):
-        typed, file = "-", None
     text = read_prompt(typed, file, hint, option.key)
     if followers:
         spec[later] = [text, *read_prompts(followers, words, 2)]

@@ -22,8 +22,10 @@ from kapelle.cli.command import (
 )
 from kapelle.cli.format import (
     ERROR,
+    STATUS_STYLE,
     Run,
     Task,
+    between,
     clean,
     colourful,
     delivery_words,
@@ -50,7 +52,7 @@ from kapelle.cli.ids import (
 )
 from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import Limit, listing, status_option, statuses
+from kapelle.cli.pages import Limit, columns, listing, status_option, statuses
 from kapelle.cli.values import (
     duration_s,
     future_time,
@@ -110,26 +112,17 @@ def list_work(path: str, query: dict[str, Any], everything: bool, limit: int, hi
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     """A table of tasks and runs, with the names of their repositories if wanted."""
-    from kapelle.cli.format import STATUS_STYLE, between, table
 
-    cells = [
-        [
-            item["id"],
-            status_words(item),
-            # Who works on a task or did last may be a fallback agent.
-            one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16),
-            between(item["created_at"], None),
-            one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
-            _title(item),
-        ]
-        for item in items
-    ]
-    styles = [STATUS_STYLE.get(item["status"]) for item in items]
-    kinds = {"PATTERN" if "pattern" in item else "AGENT" for item in items}
-    header = ["ID", "STATUS", "/".join(sorted(kinds)), "AGE", "REPOSITORY", "TITLE"]
-    for row in [] if repositories else [header, *cells]:
-        del row[-2]
-    return table(header, cells, styles)
+    def row(item: Task | Run) -> list[str]:
+        # Who works on a task or did last may be a fallback agent.
+        who = one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16)
+        where = one_line(os.path.basename(item.get("repository") or item["directory"]), 20)
+        cells = [item["id"], status_words(item), who, between(item["created_at"], None)]
+        return [*cells, *([where] if repositories else []), _title(item)]
+
+    kinds = "/".join(sorted({"PATTERN" if "pattern" in item else "AGENT" for item in items}))
+    where = "REPOSITORY," if repositories else ""
+    return columns(f"ID,STATUS,{kinds},AGE,{where}TITLE", row, STATUS_STYLE)(items)
 
 
 def _title(item: Task | Run) -> str:
@@ -156,9 +149,8 @@ def show_status(client: Connection, path: str) -> Report:
     yield from describe(client, item)
 
 
-LONG_POLL_S = 25.0
-LIVE_POLL_S = 1.0
-PAUSE_S = 0.5
+# What takes longer to stop is told of.
+_AT_ONCE_S = 0.5
 Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]
 
 
@@ -168,26 +160,24 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
-    limit_s = optional(duration_s, timeout, "--timeout")
-    deadline = None if limit_s is None else time.monotonic() + limit_s
-    client = Connection()
+    limit_s, client = optional(duration_s, timeout, "--timeout"), Connection()
     paths = [path_of(work_id(client, text)) for text in listed(task_ids, "An id")]
     items = [client.get(path) for path in paths]
     known = {item["id"]: item for item in items}
     if as_json:
-        _until(finished, client, known, deadline)
+        _until(finished, client, known, limit_s)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.follow import live
+        from kapelle.cli.follow import watched
 
-        with live(known.values()):
-            _until(finished, client, known, deadline, poll_s=LIVE_POLL_S)
+        with watched(client, items):
+            _until(finished, client, known, limit_s)
         for item in known.values():
             _show_end(item)
     else:
         for item in items:
             _show_end(item)
-        _until(finished, client, known, deadline, _show_end)
+        _until(finished, client, known, limit_s, _show_end)
     if pending := [item for item in known.values() if not finished(item)]:
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         first = f"{pending[0]['id']} ({pending[0]['status']})"
@@ -207,29 +197,15 @@ def _until(
     is_over: Callable[[Task | Run], bool],
     client: Connection,
     known: dict[str, Task | Run],
-    deadline: float | None = None,
+    limit_s: float | None = None,
     report: Callable[[Task | Run], None] = lambda _: None,
-    poll_s: float = LONG_POLL_S,
 ) -> None:
-    """Keep what is known up to date until all of it is over, or the time is up.
-
-    A short poll keeps the state of all of them fresh; a long one asks only for the first.
-    """
-    while pending := [item for item in known.values() if not is_over(item)]:
-        began = time.monotonic()
-        seconds = poll_s if deadline is None else min(poll_s, deadline - began)
-        if seconds <= 0:
-            break
-        query = {"timeout_s": round(seconds, 3)}
-        fresh = [client.get(path_of(pending[0]["id"], "wait"), query, timeout=seconds + 30)]
-        if poll_s < LONG_POLL_S:
-            fresh += [client.get(path_of(item["id"])) for item in pending[1:]]
-        for item in fresh:
-            known[item["id"]] = item
-            report(item)
-        if not is_over(fresh[0]) and time.monotonic() - began < seconds / 2:
-            # One that rests is answered at once, also to whoever waits for its end.
-            time.sleep(min(PAUSE_S, seconds))
+    """Keep what is known up to date until all of it is over, or the time is up."""
+    began = time.monotonic()
+    for some_id in [some_id for some_id, item in known.items() if not is_over(item)]:
+        left = None if limit_s is None else limit_s - (time.monotonic() - began)
+        known[some_id] = client.wait(path_of(some_id, "wait"), {}, is_over, left)
+        report(known[some_id])
 
 
 def change_each(
@@ -262,7 +238,7 @@ def change_each(
                 say(f"kapelle: {failure.message}")
             failure = error
     if wait:
-        _until(_has_ended, client, changed, time.monotonic() + PAUSE_S)
+        _until(_has_ended, client, changed, _AT_ONCE_S)
         if not all(map(_has_ended, changed.values())):
             say("Stopping; after tasks.grace_s what has not ended is killed. --no-wait leaves it.")
         _until(_has_ended, client, changed)

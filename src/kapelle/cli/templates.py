@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, option
-from kapelle.cli.format import cost, field, one_line, short, table
+from kapelle.cli.format import cost, field, one_line, short
 from kapelle.cli.ids import completing, template_path
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
@@ -37,13 +37,11 @@ def show(name: Name) -> Report:
     named = ("name", "agent", "model", "directory")
     yield from (field(name, one_line(found[name])) for name in named if found[name])
     yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
-    heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
-    yield from table(heads, [
-        [one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
-         f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
-         short(one["duration_s"] or 0)]
-        for one in found["records"]
-    ])  # fmt: skip
+    yield from columns("AGENT,MODEL,SUCCEEDED,RATE,COST,TURNS,TIME", lambda one: [
+        one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
+        f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
+        short(one["duration_s"] or 0),
+    ])(found["records"])  # fmt: skip
 
 
 def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., Report]:

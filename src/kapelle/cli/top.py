@@ -227,20 +227,7 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
         arguments += [typed] if word == "answer" else []
         say(f"$ kapelle {shlex.join(arguments)}")
         guarded(arguments)
-        sys.stderr.write("\nEnter goes back. ")
-        sys.stderr.flush()
-        _wait_for_key()
-
-
-def _wait_for_key() -> None:
-    """Until Enter or q is pressed, or the input has ended."""
-    saved = termios.tcgetattr(0)
-    tty.setcbreak(0, termios.TCSADRAIN)
-    try:
-        while os.read(0, 1) not in {b"\n", b"\r", b"q", b""}:
-            pass
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, saved)
+        read_line("\nEnter goes back. ")
 
 
 class _Screen:

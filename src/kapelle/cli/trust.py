@@ -14,7 +14,6 @@ from kapelle.cli.config import config_file, current
 from kapelle.cli.format import local, one_line, table
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
-from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import counted
@@ -50,7 +49,7 @@ def trust(
         ])  # fmt: skip
         yield from whole_list(client.get("/trust"), shown, nothing)
         return
-    [found] = client.get("/trust", {"directory": _absolute(directory)})
+    [found] = client.get("/trust", {"directory": os.path.abspath(directory or current())})
     if not show and found["items"]:
         found = {**_grant(client, found), "difference": found["difference"]}
     yield found
@@ -66,7 +65,8 @@ def trust(
 
 def untrust(directory: Place = None) -> Report:
     """Trust a repository no more; what it runs already goes on."""
-    yield (left := Connection().delete("/trust", {"directory": _absolute(directory)}))
+    place = os.path.abspath(directory or current())
+    yield (left := Connection().delete("/trust", {"directory": place}))
     if left["status"] == "trusted":
         say("It is no longer kept as trusted, but KAPELLE_TRUST of the daemon still names it.")
     else:
@@ -97,10 +97,6 @@ def _grant(client: Connection, found: dict[str, Any]) -> dict[str, Any]:
     body = {"directory": found["directory"], "digest": found["digest"]}
     granted: dict[str, Any] = client.post("/trust", body)
     return granted
-
-
-def _absolute(directory: str | None) -> str:
-    return os.path.abspath(directory) if directory else str(absolute_directory(None))
 
 
 def _explain(found: dict[str, Any], *, whole: bool = False) -> None:

@@ -297,17 +297,18 @@ MAX_PROMPT_BYTES = 1_000_000
 def read_prompt(
     argument: str | None, file: Path | None, hint: str = "", noun: str = "prompt"
 ) -> str:
-    """The prompt as text; refuses none, two at once, and more than 1 MB.
+    """The prompt as text, from stdin for -; refuses none, two at once, and more than 1 MB.
 
     The hint tells how to give one, and noun what it is called in what is said of it.
     """
     if argument is not None and file is not None:
         raise InvalidInput(f"The {noun} was given twice, as an argument and as a file.", hint=hint)
-    if file is not None:
+    is_piped = argument == "-" or file == Path("-")
+    if file is not None and not is_piped:
         raw = read_bytes(file, f"The {noun} file {file}", MAX_PROMPT_BYTES)
-    elif argument is not None and argument != "-":
+    elif argument is not None and not is_piped:
         raw = os.fsencode(argument)
-    elif argument == "-" or _something_on_stdin():
+    elif is_piped or _something_on_stdin():
         raw = read_bytes(None, "Standard input", MAX_PROMPT_BYTES)
         if not raw.strip():
             raise InvalidInput(f"There is no {noun} on stdin.", hint=hint)

@@ -81,10 +81,9 @@ class Notes(Resources):
     def get(self, key: str, scope: str | None = None) -> Note:
         """One note with its value and version."""
 
-    @Method
+    @request("pages", "/notes")
     def list(self, prefix: str = "", scope: str | None = None) -> list[Note]:
         """The notes whose keys begin with a prefix, without what they say."""
-        return [*self._pages("/notes", Note, {"prefix": prefix, "scope": scope})]
 
     @request("delete", "/notes")
     def delete(
@@ -146,7 +145,7 @@ class Learnings(Resources):
     def get(self, id: str) -> Learning:
         """One learning, by its id or any unique beginning of it."""
 
-    @Method
+    @request("pages", "/learnings")
     def list(
         self,
         query: str | None = None,
@@ -157,9 +156,6 @@ class Learnings(Resources):
         status: str = "kept",
     ) -> list[Learning]:
         """Learnings, the newest first, or with a query the best matches first."""
-        place = None if directory is None else absolute(directory)
-        only = {"query": query, "project": project, "directory": place, "tag": tag}
-        return [*self._pages("/learnings", Learning, {**only, "status": status})]
 
     @request("put", "/learnings/{id}")
     def edit(self, /, id: str, **changes: Any) -> Learning:

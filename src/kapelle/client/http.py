@@ -25,6 +25,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unav
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
 STREAM_SILENCE_S = 90.0
+LONG_POLL_S = 25.0
 RETURN_S = 10.0
 PAUSE_S = 0.2
 TRIES = 4
@@ -129,6 +130,32 @@ class Connection:
         """A body as it came, and its headers."""
         answer, response = self._ask("GET", target(path, query), timeout=timeout)
         return answer, response.headers
+
+    def pages(self, path: str, query: Query) -> Generator[dict[str, Any], None, None]:
+        """Every item of a list; a page is asked for when the one before it is used up."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, {**query, "cursor": cursor})
+            yield from page[path.rpartition("/")[2]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def wait(
+        self, path: str, query: Query, is_over: Callable[[Any], bool], limit_s: float | None
+    ) -> Any:
+        """What a path tells that waits by itself, asked for until it is over or the time is up."""
+        began = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            left = LONG_POLL_S if limit_s is None else limit_s - (asked - began)
+            poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
+            found = self.get(path, {**query, "timeout_s": poll_s}, poll_s + 30)
+            if is_over(found) or left <= 0:
+                return found
+            if time.monotonic() - asked < poll_s / 2:
+                # What rests is told at once, also to whoever waits for its end.
+                pause(min(PAUSE_S, poll_s))
 
     def post(
         self, path: str, body: Any = None, timeout: float = TIMEOUT_S, *, tries: int = 1

@@ -5,7 +5,6 @@ that is left early, has its socket shut, so that no thread stays behind.
 """
 
 import asyncio
-import builtins
 import inspect
 import os
 import re
@@ -31,7 +30,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import Cancellation, Connection, Query, cancellation
+from kapelle.client.http import Cancellation, Connection, cancellation
 from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 
 P = ParamSpec("P")
@@ -66,16 +65,6 @@ class Resources:
 
     def _read(self, answer: object) -> Any:
         return read(self._kind, answer, f"/{self._noun}")
-
-    def _pages(self, path: str, kind: type[T], query: Query) -> Stream[T]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
-        cursor: str | None = None
-        while True:
-            page = self._connection.get(path, {**query, "cursor": cursor})
-            yield from read(builtins.list[kind], page[path.rpartition("/")[2]], path)  # type: ignore[valid-type]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
 
 
 class Awaited(Resources):
@@ -169,7 +158,8 @@ def request(
             given = _given(signature, self, *args, **kwargs)
             where = self._place(path, given)
             if get_origin(returned) is Generator:
-                return self._pages(where, get_args(returned)[0], given)
+                kind, items = get_args(returned)[0], self._connection.pages(where, given)
+                return (read(kind, item, where) for item in items)
             more = {"timeout": given["timeout_s"] + _MORE_S} if "timeout_s" in given else options
             answer = getattr(self._connection, method)(where, given, **more)
             return read(self._kind if isinstance(returned, TypeVar) else returned, answer, where)

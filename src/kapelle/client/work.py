@@ -3,7 +3,6 @@
 # mypy: disable-error-code="empty-body"
 
 import builtins
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, SayView
 from kapelle.patterns.spec import PatternSpec
 
-LONG_POLL_S = 25.0
 OUTPUT_PAGE_BYTES = 8_000_000
 
 Item = TypeVar("Item", Task, Run, Schedule)
@@ -62,15 +60,13 @@ class Work(Collection[Piece]):
 
         It goes on waiting when the daemon is restarted.
         """
+
+        def is_over(told: object) -> bool:
+            return rests(self._read(told))
+
         path = self._place("/{noun}/{id}/wait", {"id": id})
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = LONG_POLL_S if deadline is None else max(deadline - time.monotonic(), 0)
-            poll_s = round(min(left, LONG_POLL_S), 3)
-            answer = self._connection.get(path, {"timeout_s": poll_s}, poll_s + 30)
-            found: Piece = self._read(answer)
-            if rests(found) or (deadline is not None and time.monotonic() >= deadline):
-                return found
+        found: Piece = self._read(self._connection.wait(path, {}, is_over, timeout_s))
+        return found
 
     @request("post", "/{noun}/{id}/archive")
     def archive(self, id: str) -> Piece:

@@ -68,7 +68,7 @@ class Report:
     refused: dict[str, str] = field(default_factory=dict)
     team: DemoRun = field(default_factory=DemoRun)
     loop: DemoRun = field(default_factory=DemoRun)
-    survivors: list[str] = field(default_factory=list)
+    not_ended: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def problems(self) -> list[str]:
@@ -85,8 +85,7 @@ class Report:
         found += self._problems_of_runs()
         if self.after is None or not self.after.passes:
             found.append(f"On the merged main, {self.after or 'the tests were not run'}.")
-        found += [f"Process {name} was left over and had to be killed." for name in self.survivors]
-        return found
+        return [*found, *self.not_ended]
 
     def _problem(self, key: str) -> Iterator[str]:
         task, merged = self.tasks[key], "merged" if key in self.merged else "not merged"

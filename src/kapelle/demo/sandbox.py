@@ -8,25 +8,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached
 from kapelle.home import Home
 
-if TYPE_CHECKING:
-    import psutil
-
 LONGEST_S = 100
-_SURVIVORS_S = 5.0
 # Of the person's environment only what programs need to run and to show text.
 _KEPT = frozenset(
     {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TERM"}
@@ -101,26 +95,18 @@ def own_name(path: str | None) -> str:
     return shlex.quote(os.path.abspath(program) if shown.startswith("..") else shown)
 
 
-class TookTooLong(KapelleError):
-    """The demo takes longer than it ever should."""
-
-    code = "took_too_long"
-    exit_code = 1
-
-
 @contextmanager
 def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[list[str]]:
     """Stop the daemon and the agents at the end, also after Ctrl-C, SIGTERM or a failure.
 
-    With keep they go on, unless it failed. Afterwards the list holds what had to be killed because
-    it did not end by itself.
+    With keep they go on, unless it failed. Afterwards the list holds what kept them from ending.
     """
-    survivors: list[str] = []
+    problems: list[str] = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     signal.alarm(LONGEST_S)
     try:
-        yield survivors
+        yield problems
     except BaseException:
         keep = False
         say("Stopping the daemon and its agents …")
@@ -130,49 +116,21 @@ def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[li
         # An impatient second Ctrl-C must not leave a daemon behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        survivors += [] if keep else _stop(sandbox)
+        problems += [] if keep else _stop(sandbox)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _leave(number: int, _: object) -> NoReturn:
     if number == signal.SIGALRM:
-        raise TookTooLong(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
+        raise LimitReached(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
     raise SystemExit(128 + number)
 
 
 def _stop(sandbox: Sandbox) -> list[str]:
     if not sandbox.home.root.exists():
         return []
-    with suppress(KapelleError):
-        # Agents of a daemon that was killed can only be stopped by another daemon.
-        Connection().get("/daemon")
-    kapelle("stop", "--agents")
-    deadline = time.monotonic() + _SURVIVORS_S
-    while (left := _processes(sandbox)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    names = []
-    for process in left:
-        with suppress(Exception):
-            names.append(f"{process.pid} ({process.name()})")
-            process.kill()
-    return names
-
-
-def _processes(sandbox: Sandbox) -> "list[psutil.Process]":
-    """Every live process that belongs to the demo's home."""
-    import psutil
-
-    home = str(sandbox.home.root)
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            mine = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
-            environ = process.environ()
-            paths = [environ.get("KAPELLE_RUN_DIR", ""), *process.cmdline()]
-            inside = any(path.startswith(f"{home}/") for path in paths)
-            if not mine and (inside or environ.get("KAPELLE_HOME") == home):
-                found.append(process)
-    return found
+    done = kapelle("stop", "--agents")
+    return [done.stderr.strip()] if done.returncode else []
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The steps of the demo, from failing tests to a merged result, shown as lines, in a terminal above
 what its tasks are at, or not at all."""
 
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,7 @@ from kapelle.cli.logs import Passage, show
 from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report, Tasks, series, task_spec
-from kapelle.demo.sandbox import Sandbox, kapelle
+from kapelle.demo.sandbox import Sandbox
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.report import FINAL
 
@@ -104,7 +103,7 @@ def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> Report:
     client = _start_daemon(sandbox, view, playbook)
     report.tasks = _submit(sandbox, client, view)
     report.kill = _watch(client, report.tasks, view)
-    _merge_tasks(report, view)
+    _merge_tasks(client, report, view)
     place = {"directory": str(sandbox.repository)}
     view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
     view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
@@ -210,14 +209,14 @@ def _await_output(client: Connection, tasks: Tasks) -> None:
             time.sleep(0.05)
 
 
-def _merge_tasks(report: Report, view: View) -> None:
+def _merge_tasks(client: Connection, report: Report, view: View) -> None:
     """Merge what is verified, and try to merge what is not, to show that Kapelle refuses."""
     view.say()
     view.say("4  What is verified is merged into main, and nothing else", "bold")
     for key, task in sorted(report.tasks.items(), key=lambda item: item[1]["status"]):
         if task["status"] not in {"completed", "failed"} or not task["workspace"]["branch"]:
             continue
-        commit, problem = _merge(task["id"])
+        commit, problem = _merge(client, task["id"])
         if commit:
             report.merged[key] = commit
             view.say(f"   ✓ {key:10} {commit[:10]}", "green")
@@ -228,15 +227,12 @@ def _merge_tasks(report: Report, view: View) -> None:
     view.say()
 
 
-def _merge(some_id: str) -> tuple[str | None, str]:
+def _merge(client: Connection, some_id: str) -> tuple[str | None, str]:
     """The commit with which it was merged, or why it was not."""
-    done = kapelle("merge", some_id, "--json")
-    if done.returncode == 0:
-        return str(json.loads(done.stdout)["commit"]), ""
     try:
-        return None, one_line(json.loads(done.stderr)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return None, one_line(done.stderr)
+        return str(client.merge(path_of(some_id, "merge"), {})["commit"]), ""
+    except KapelleError as error:
+        return None, one_line(error.message)
 
 
 def _run(
@@ -255,7 +251,7 @@ def _run(
         if event.kind.removeprefix("run.") in FINAL:
             break
     made.run = client.get(path_of(made.run["id"]))
-    made.merged, problem = _merge(made.run["id"])
+    made.merged, problem = _merge(client, made.run["id"])
     if made.merged:
         view.say(f"   ✓ merged into main as {made.merged[:10]}", "green")
     else:

@@ -7,11 +7,9 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
@@ -28,11 +26,10 @@ from kapelle.library.execution import cost_of, execute, process_directory, respo
 from kapelle.library.interaction import Caller, Suspended
 from kapelle.library.outcome import RunState
 from kapelle.patterns.context import Env, Fact, Place, TaskArgs
-from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
+from kapelle.patterns.results import Checked, Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.runner.output import both_streams, tail_text
+from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Ended, Launch
-from kapelle.runner.shim.files import OUT
 from kapelle.workspaces import Workspaces, working_directory
 
 _log = logging.getLogger("kapelle.library")
@@ -102,7 +99,6 @@ class LocalContext(GitContext):
         self._unanswered: list[str] = []
         self._account = parts.account
         self._tasks: dict[str, _Task] = {}
-        self._notes: dict[str, str] = {}
         self._worktrees: list[str] = []
         self._has_worked = False
         self._reverts = 0
@@ -233,18 +229,19 @@ class LocalContext(GitContext):
             title=task.title,
         )
 
-    async def run(
-        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
-    ) -> RunResult:
+    def _refuse(self, *_args: Any, **_fields: Any) -> Any:
         raise InvalidInput(
-            f"Without a daemon no run starts another one, such as {pattern}.",
-            hint="kapelle.connect().runs starts it in the daemon.",
+            "Without a daemon there is a team, and nothing else that runs can do.",
+            hint="kapelle.connect().runs starts any pattern in the daemon.",
         )
+
+    # What no team asks for.
+    run = score = sleep = now = note = read_note = budget = _refuse
 
     async def check(
         self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
-        subject, commit = self._subject(task), None
+        subject, commit = self._run if task is None else self._tasks[task], None
         if subject.result is not None:
             commit = subject.result.commit
         elif self._is_git:
@@ -254,15 +251,12 @@ class LocalContext(GitContext):
             checks=[await self._check(spec, subject, commit, env or {}) for spec in specs]
         )
 
-    def _subject(self, task: str | None) -> _Task:
-        return self._run if task is None else self._tasks[task]
-
     async def _check(
         self, check: CheckSpec, task: _Task, commit: str | None, env: Mapping[str, str]
     ) -> CheckResult:
         """Make one check in the place of a task, on what it has committed."""
         if check.kind is CheckKind.COMMAND:
-            ended, output, _ = await self._command(check.command or "", task, env, check.timeout_s)
+            ended, output = await self._command(check.command or "", task, env, check.timeout_s)
             result = check_result(check, ended, output)
         elif check.kind is CheckKind.DIFF_NOT_EMPTY and self._is_git:
             stat = ""
@@ -277,21 +271,10 @@ class LocalContext(GitContext):
         self.report(kind, name=check.label, task_id=task.id)
         return result
 
-    async def score(
-        self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
-    ) -> Scored:
-        ended, output, printed = await self._command(
-            command, self._subject(task), env or {}, timeout_s
-        )
-        if not ended.succeeded:
-            problem = f"the score command failed: {ended.ending(timeout_s)}"
-            return Scored(value=None, output=output, problem=problem)
-        return read_score(printed, output)
-
     async def _command(
         self, command: str, task: _Task, env: Mapping[str, str], timeout_s: float
-    ) -> tuple[Ended, str, str]:
-        """How it ended, all that it printed, and what of that went to stdout, each by its end."""
+    ) -> tuple[Ended, str]:
+        """How it ended, and the end of what it printed."""
         with process_directory() as directory:
             launch = Launch(
                 process_dir=directory,
@@ -304,11 +287,10 @@ class LocalContext(GitContext):
             )
             ended = await execute(launch, Stop())
             output = both_streams(directory, SHOWN_OUTPUT)
-            printed = tail_text(directory / OUT, SHOWN_OUTPUT)
         if ended.ended_by is not None:
             # What was cut short because the run's time is over says nothing about the work.
             self._account.require()
-        return ended, output, printed
+        return ended, output
 
     async def ask(self, question: str, default: str | None = None) -> str:
         if question in self._state.answers:
@@ -333,21 +315,8 @@ class LocalContext(GitContext):
             spent=self._account.spent,
         )
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(self._account.within(seconds) or 0)
-        self._account.require()
-
-    async def now(self) -> datetime:
-        return datetime.now(UTC)
-
     async def progress(self, **facts: Fact) -> None:
         self.report("run.progress", **facts)
-
-    async def note(self, key: str, value: str) -> None:
-        self._notes[key] = value
-
-    async def read_note(self, key: str) -> str | None:
-        return self._notes.get(key)
 
     async def commit(self, message: str) -> str | None:
         return await self._commit(self._owner, f"{message}\n")
@@ -370,9 +339,6 @@ class LocalContext(GitContext):
     async def take_in(self, task: TaskResult) -> list[str]:
         self._tasks[task.id].took_in = True
         return await super().take_in(task)
-
-    async def budget(self) -> Left:
-        return self._account.left
 
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._locks.setdefault(name, asyncio.Semaphore(places))
