@@ -190,7 +190,8 @@ class PrivateDoor:
         opened = file_identity(self._home.socket)
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await self._closing.wait()
                 return
             if file_identity(self._home.socket) == opened:
                 continue

@@ -118,7 +118,8 @@ class Locks:
                 raise Conflict(text, hint="Release what you hold, then take all of it at once.")
             if not claim.granted.is_set() and timeout_s:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(claim.granted.wait(), timeout_s)
+                    async with asyncio.timeout(timeout_s):
+                        await claim.granted.wait()
         finally:
             claim.asks -= 1
             claim.until = max(claim.until, self._clock() + (PATIENCE_S if timeout_s else 0.0))

@@ -140,7 +140,8 @@ class Attached:
                 else:
                     ended = not terminal.is_open(process_dir)
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._touched.wait(), pause)
+                        async with asyncio.timeout(pause):
+                            await self._touched.wait()
                     pause = _SHORTEST_S if self._touched.is_set() else min(2 * pause, _LONGEST_S)
                     self._touched.clear()
         finally:

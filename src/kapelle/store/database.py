@@ -337,6 +337,8 @@ class Watch:
 
     async def wait(self, timeout_s: float) -> None:
         """Return after the next write, or when time is up; writes since the last wait count."""
+        # Before Python 3.12, asyncio.wait_for swallows a cancellation that meets a write.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
         self._event.clear()

@@ -56,6 +56,21 @@ async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
     assert 2 <= passes <= 11
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_waits_for_a_write_can_be_cancelled_at_any_moment(turns: int) -> None:
+    """A duty that swallows its cancellation keeps the daemon from its end."""
+    watch = Watch()
+    waiting = asyncio.create_task(watch.wait(5))
+    await asyncio.sleep(0.01)
+    watch.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    over = waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert over or waiting.cancelled()
+
+
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59-12:00", "soon", 1])
 def test_a_cause_that_an_agent_wrote_does_no_harm(tmp_path: Path, at: object) -> None:
     cause = {"kind": "rate_limit", "evidence": "x", "retry_at": at}

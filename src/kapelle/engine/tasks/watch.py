@@ -276,7 +276,8 @@ class Watch:
 
     async def _ended_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.ended.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
         return self.ended.is_set()
 
     def _tell(self) -> None:
