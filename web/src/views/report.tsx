@@ -2,7 +2,8 @@ import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { api, ask } from '../api/client';
 import type { components } from '../api/schema';
-import { capital, counted, money, sentence, shortCommit } from '../model/format';
+import { capital, counted, inline, sentence, shortCommit } from '../model/format';
+import { price, priceOfSum } from '../model/price';
 import type { State } from '../model/work';
 import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
@@ -18,7 +19,7 @@ const HOURS = { night: 12, day: 24, week: 168 } as const;
 type Span = keyof typeof HOURS;
 
 const GROUPS: [Entry['group'], string][] = [
-  ['needs', 'Needs you'],
+  ['needs', 'Waits for you'],
   ['failed', 'Failed or cancelled'],
   ['done', 'Done'],
   ['open', 'Under way'],
@@ -71,7 +72,8 @@ export function View() {
 }
 
 function Told({ report }: { report: Report }) {
-  const { entries, cost } = report;
+  const { entries } = report;
+  const cost = priceOfSum(report.cost);
   if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
   const done = entries.filter((entry) => entry.group === 'done');
   const verified = done.filter((entry) => entry.verified).length;
@@ -80,11 +82,9 @@ function Told({ report }: { report: Report }) {
       <p className="dim">
         <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
         for, {done.length} done, {verified} of these verified,{' '}
-        {entries.filter((entry) => entry.merged).length} merged; {money(cost.cost_usd, 'cost unknown')}
-        {cost.cost_usd !== null &&
-          cost.unknown_cost > 0 &&
-          ` and ${counted(cost.unknown_cost, 'attempt')} of unknown cost`}
-        .
+        {entries.filter((entry) => entry.merged).length} merged;{' '}
+        {cost.usd === null ? 'cost unknown' : price(cost)}
+        {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}.
       </p>
       {GROUPS.map(([group, name]) => {
         const found = entries.filter((entry) => entry.group === group);
@@ -108,6 +108,9 @@ function Told({ report }: { report: Report }) {
   );
 }
 
+const costOf = ({ cost_usd }: Entry): string =>
+  cost_usd === null ? 'cost unknown' : price({ usd: cost_usd, unknown: 0 });
+
 function stateOfEntry({ group, verified, status }: Entry): State {
   if (status === 'cancelled') return 'cancelled';
   if (group === 'done') return verified ? 'ok' : 'said';
@@ -129,9 +132,9 @@ function One({ entry }: { entry: Entry }) {
             It asks: <Said>{entry.question}</Said>
           </p>
         )}
-        {entry.reason && (
+        {entry.reason && entry.reason !== entry.question && (
           <p className="dim">
-            <Said>{sentence(capital(entry.reason))}</Said>
+            <Said>{sentence(capital(inline(entry.reason)))}</Said>
           </p>
         )}
         {entry.group === 'done' && (
@@ -175,7 +178,7 @@ function One({ entry }: { entry: Entry }) {
         ))}
         {entry.group !== 'done' && entry.next[0] && <p className="cmd">{entry.next[0].command}</p>}
       </div>
-      <span className="age">{entry.cost_usd !== null && money(entry.cost_usd)}</span>
+      <span className="age">{entry.attempts > 0 && costOf(entry)}</span>
     </li>
   );
 }
