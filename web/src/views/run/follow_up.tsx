@@ -11,7 +11,8 @@ export function FollowUp({ run }: { run: Run }) {
   const [typed, setTyped] = useState('');
   const navigate = useNavigate();
   const follow = useAction((message: string) => actions.follow(run.id, message));
-  if (!hasEnded(run) || run.archived_at || !run.workspace.branch) return null;
+  // A merged branch is gone.
+  if (!hasEnded(run) || run.archived_at || run.merged_at || !run.workspace.branch) return null;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (typed.trim() && !follow.isPending)
