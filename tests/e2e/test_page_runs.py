@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -12,7 +13,7 @@ from tests.e2e.test_page import browser, log_in, page, url_of
 __all__ = ["browser", "page"]
 
 FOR_EVER = {"run": "sleep 600"}
-PARTS = [
+PARTS: list[dict[str, Any]] = [
     {"id": "a", "title": "Names", "task": "PART-a"},
     {"id": "b", "title": "Tokens", "task": "PART-b", "depends_on": ["a"]},
     {"id": "c", "title": "Charts", "task": "PART-c", "depends_on": ["a"]},

@@ -92,7 +92,7 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
 }
 
 const isAsked = ({ questions, reason }: Work): boolean =>
-  questions.length === 0 || questions.some(({ text }) => text === reason);
+  questions.length === 0 || questions.some(({ text }) => reason?.includes(text));
 
 const ending = (agents: number): string =>
   agents > 0

@@ -4,7 +4,7 @@ import { api, ask } from '../api/client';
 import type { components } from '../api/schema';
 import { capital, counted, inline, sentence, shortCommit } from '../model/format';
 import { price, priceOfSum } from '../model/price';
-import type { State } from '../model/work';
+import { named, type State } from '../model/work';
 import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
 import { Moment, Said } from '../parts/text';
@@ -75,6 +75,7 @@ function Told({ report }: { report: Report }) {
   const { entries } = report;
   const cost = priceOfSum(report.cost);
   if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
+  const titles = new Map(entries.map(({ id, title }) => [id, title]));
   const done = entries.filter((entry) => entry.group === 'done');
   const verified = done.filter((entry) => entry.verified).length;
   return (
@@ -97,7 +98,7 @@ function Told({ report }: { report: Report }) {
               </header>
               <ul className="results panel">
                 {found.map((entry) => (
-                  <One key={entry.id} entry={entry} />
+                  <One key={entry.id} entry={entry} titleOf={(id) => titles.get(id)} />
                 ))}
               </ul>
             </section>
@@ -111,13 +112,21 @@ function Told({ report }: { report: Report }) {
 const costOf = ({ cost_usd }: Entry): string =>
   cost_usd === null ? 'cost unknown' : price({ usd: cost_usd, unknown: 0 });
 
+const OPEN: Record<string, State> = {
+  running: 'run',
+  queued: 'queued',
+  blocked: 'blocked',
+  waiting: 'limit',
+};
+
 function stateOfEntry({ group, verified, status }: Entry): State {
   if (status === 'cancelled') return 'cancelled';
   if (group === 'done') return verified ? 'ok' : 'said';
-  return ({ needs: 'you', failed: 'bad', open: 'run' } as const)[group];
+  if (group === 'open') return OPEN[status] ?? 'todo';
+  return group === 'needs' ? 'you' : 'bad';
 }
 
-function One({ entry }: { entry: Entry }) {
+function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
   const checks = entry.evidence.filter((check) => check.passed);
   const parts = entry.parts.filter((part) => part.status !== 'completed');
   return (
@@ -132,9 +141,9 @@ function One({ entry }: { entry: Entry }) {
             It asks: <Said>{entry.question}</Said>
           </p>
         )}
-        {entry.reason && entry.reason !== entry.question && (
+        {entry.reason && !(entry.question && entry.reason.includes(entry.question)) && (
           <p className="dim">
-            <Said>{sentence(capital(inline(entry.reason)))}</Said>
+            <Said>{sentence(capital(named(inline(entry.reason), titleOf)))}</Said>
           </p>
         )}
         {entry.group === 'done' && (

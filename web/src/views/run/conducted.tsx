@@ -6,7 +6,7 @@ import { Glyph, Legend } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { Graph } from '../graph';
 import { nodesOf, type Part, partsOf, type Result } from './conductor_plan';
-import { commandsOf, type Phase, Phases } from './phases';
+import { afterwards, commandsOf, type Phase, Phases } from './phases';
 import { phaseOf } from './plan';
 import { meanings } from './within';
 
@@ -24,7 +24,7 @@ export function ConductedPhases({ run }: { run: Run }) {
   ];
   const phases: Phase[] = [
     ['conduct', `iteration ${run.progress.iteration ?? 1}`],
-    ['work', plan.length ? made.join(', ') : '', merged === plan.length],
+    ['work', plan.length ? made.join(', ') : '', afterwards(run, merged === plan.length)],
     ['verify', commandsOf(run.spec.until).join(', ') || 'a judge'],
   ];
   const at = PHASES.indexOf(phaseOf(run));
@@ -44,6 +44,7 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
       </Empty>
     );
   }
+  const nodes = nodesOf(run, steps);
   const failed = plan.filter((part) => part.status === 'failed' || part.status === 'conflict');
   const lack = run.progress.lack;
   return (
@@ -52,9 +53,9 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
         <header>
           <h2>Plan</h2>
           <span className="faint">as the conductor has it now</span>
-          <Legend of={meanings(run)} />
+          <Legend of={meanings(nodes)} />
         </header>
-        <Graph label="The plan" widest={200} nodes={nodesOf(run, steps)} />
+        <Graph label="The plan" widest={200} nodes={nodes} />
       </section>
       {failed.map((part) => (
         <div key={part.id} className="note">

@@ -67,7 +67,7 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
                   <Said>{oneLine(taskOf(step)?.text ?? '')}</Said>
                 </span>
                 <Elapsed className="num" from={step.started_at} to={step.ended_at ?? run.ended_at} />
-                <span className="num">{taskOf(step)?.agent ?? wordsFor(stepState(step, run))}</span>
+                <span className="num desk">{taskOf(step)?.agent ?? wordsFor(stepState(step, run))}</span>
               </li>
             ))}
           </ul>

@@ -5,20 +5,18 @@ import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { within } from './within';
 
-/** What a phase is called, what is known of it, and whether all of it is done once it is past. */
-export type Phase = [name: string, about: string, whole?: boolean];
+/** What a phase is called, what is known of it, and its sign once it is past: green if all of it is done. */
+export type Phase = [name: string, about: string, after?: State];
 
 /** How far a run is in what it does one after the other. */
 export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: number }) {
   return (
     <ol className="phases panel">
-      {phases.map(([name, about, whole = true], place) => {
+      {phases.map(([name, about, after = 'ok'], place) => {
         const past = run.status === 'completed' || place < at;
         const now = place === at && !past;
         const state = past
-          ? whole
-            ? 'ok'
-            : 'none'
+          ? after
           : now && run.status === 'failed'
             ? 'bad'
             : within(run, now ? 'run' : 'todo');
@@ -37,6 +35,10 @@ export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: num
     </ol>
   );
 }
+
+/** The sign of a phase that is past, by whether all that it should have done is. */
+export const afterwards = (run: Run, whole: boolean): State =>
+  whole ? 'ok' : run.status === 'failed' ? 'bad' : 'none';
 
 const LOOKS: Partial<Record<State, string>> = { run: 'now', you: 'you' };
 

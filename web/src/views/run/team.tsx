@@ -7,7 +7,7 @@ import { Glyph, Legend } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Said } from '../../parts/text';
 import { Graph } from '../graph';
-import { commandsOf, type Phase, Phases } from './phases';
+import { afterwards, commandsOf, type Phase, Phases } from './phases';
 import { criteriaOf, nodeOf, type Part, phaseOf, planned, planOf } from './plan';
 import { meanings, within } from './within';
 
@@ -26,19 +26,21 @@ export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
     [
       'work',
       parts.length > 0 ? `${merged} of ${parts.length} merged${working ? `, ${working} at work` : ''}` : '',
-      merged === parts.length,
+      afterwards(run, merged === parts.length),
     ],
-    ['verify', commands.join(', ') || 'no command', commands.length > 0],
+    ['verify', commands.join(', ') || 'no command', commands.length > 0 ? 'ok' : 'none'],
     ['review', 'four questions'],
   ];
-  const at = PHASES.indexOf(phaseOf(run));
-  return <Phases run={run} phases={phases} at={at < 0 ? lastOf(run) : at} />;
+  return <Phases run={run} phases={phases} at={placeOf(run)} />;
 }
 
-/** The phase that an iteration came to, between it and the next one or at the end. */
-function lastOf(run: Run): number {
+/** The phase that it is at; between iterations and at the end, the one that the last came to. */
+function placeOf(run: Run): number {
+  const at = PHASES.indexOf(phaseOf(run));
+  if (at >= 0) return at;
   const last = toldOf(run).at(-1);
-  return last?.review ? 4 : last?.checks.length ? 3 : last ? 2 : 0;
+  if (last?.review) return refusedBy(last.review).length > 0 ? 4 : PHASES.length;
+  return last?.checks.length ? 3 : last ? 2 : run.progress.iteration ? 1 : 0;
 }
 
 const toldOf = (run: Run): Told[] => (run.result as { iterations?: Told[] } | null)?.iterations ?? [];
@@ -65,6 +67,9 @@ const QUESTIONS: [keyof Review, string, string][] = [
   ['goal_complete', 'Goal complete', 'is it reached'],
 ];
 
+const refusedBy = (review: Review): string[] =>
+  QUESTIONS.filter(([key]) => review[key] === false).map(([, name]) => name.toLowerCase());
+
 export function Team({ run, steps }: { run: Run; steps: Step[] }) {
   const numbers = planned(steps);
   const told = toldOf(run);
@@ -76,14 +81,15 @@ export function Team({ run, steps }: { run: Run; steps: Step[] }) {
       </Empty>
     );
   }
+  const parts = planOf(run, steps, last);
   return (
     <section className="panel">
       <div className="box">
         <header>
           <h2>Plan of iteration {last}</h2>
-          <Legend of={meanings(run)} />
+          <Legend of={meanings(parts)} />
         </header>
-        <Plan parts={planOf(run, steps, last)} gates={<Gates run={run} />} />
+        <Plan parts={parts} gates={<Gates run={run} />} />
       </div>
       {told.toReversed().map((iteration) => (
         <Verdict
@@ -108,7 +114,7 @@ function Plan({ parts, gates }: { parts: Part[]; gates: ReactNode }) {
 const GATES = { id: 'gates', width: 132, height: 104 };
 
 function Gates({ run }: { run: Run }) {
-  const at = PHASES.indexOf(phaseOf(run));
+  const at = placeOf(run);
   const commands = commandsOf(run.spec.verify).join(', ');
   const state = (place: number): State => {
     if (run.status === 'completed' || at > place) return place === 3 && !commands ? 'none' : 'ok';
@@ -137,15 +143,16 @@ function Gates({ run }: { run: Run }) {
 
 function Verdict({ iteration, parts, run }: { iteration: Told; parts: Part[]; run: Run }) {
   const { review, checks } = iteration;
-  const no =
-    review && QUESTIONS.filter(([key]) => review[key] === false).map(([, name]) => name.toLowerCase());
-  const good = review !== null && no?.length === 0 && checks.every((check) => check.passed);
+  const no = review && refusedBy(review);
   const merged = parts.filter((part) => part.state === 'merged').length;
+  const all = merged === parts.length;
+  const good = all && no?.length === 0 && checks.every((check) => check.passed);
   const failed = parts.some((part) => part.state === 'bad');
   // Nobody judged the one in which the run was ended.
   const stopped = run.status === 'cancelled' && !review && !iteration.problem && !failed;
   const refused = no?.length ? `the reviewer said no to ${no.join(', ')}` : null;
-  const lacks = iteration.problem ?? refused ?? (stopped ? 'stopped' : 'not done');
+  const short = no && !all ? `${parts.length - merged} of ${counted(parts.length, 'part')} not merged` : null;
+  const lacks = iteration.problem ?? refused ?? short ?? (stopped ? 'stopped' : 'not done');
   return (
     <details className="fold" open={!good}>
       <summary>
@@ -160,8 +167,8 @@ function Verdict({ iteration, parts, run }: { iteration: Told; parts: Part[]; ru
         <p className="proofs">
           <span>
             <Glyph
-              state={merged === parts.length ? 'merged' : failed ? 'bad' : 'none'}
-              label={merged === parts.length || failed ? undefined : 'not all'}
+              state={all ? 'merged' : failed ? 'bad' : 'none'}
+              label={all || failed ? undefined : 'not all'}
             />
             {merged} of {counted(parts.length, 'part')} merged
           </span>

@@ -19,16 +19,16 @@ const WORDS: Partial<Record<State, string>> = {
   queued: 'to go on',
   cancelled: 'stopped',
   todo: 'to come',
-  blocked: 'to come',
+  blocked: 'waits',
   none: 'not done',
+  merged: 'merged',
+  said: 'done, not merged',
+  bad: 'failed',
 };
 
 /** The same as words, for what has none of its own. */
 export const wordsFor = (state: State): string => WORDS[state] ?? '';
 
-/** What the signs in the plan of a run may mean. */
-export const meanings = (run: Run): Partial<Record<State, string>> =>
-  Object.fromEntries([
-    ['merged', 'merged'],
-    ...(['run', 'blocked'] as const).map((state) => [within(run, state), wordsFor(within(run, state))]),
-  ]);
+/** What the signs of a plan mean, of those that are in it. */
+export const meanings = (parts: { state: State }[]): Partial<Record<State, string>> =>
+  Object.fromEntries(parts.map(({ state }) => [state, wordsFor(state)]));

@@ -6,7 +6,7 @@ import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
-import { type Phase, Phases } from './phases';
+import { afterwards, type Phase, Phases } from './phases';
 import { objectIn, phaseOf } from './plan';
 import { stepState, taskOf } from './step_facts';
 import { within, wordsFor } from './within';
@@ -46,7 +46,7 @@ export function WorkflowPhases({ run }: { run: Run }) {
     [
       'implement',
       `${held} of ${counted(plan.length, 'milestone')} ${held === 1 ? 'holds' : 'hold'}`,
-      held === plan.length,
+      afterwards(run, held === plan.length),
     ],
   ];
   return <Phases run={run} phases={phases} at={PHASES.indexOf(phaseOf(run))} />;
@@ -128,7 +128,7 @@ function OneMilestone({ one, state }: { one: Milestone; state: State }) {
           {one.evidence ?? (one.check ? `to be shown by ${one.check}` : 'to be seen by the reviewer')}
         </Said>
       </span>
-      <span />
+      <span className="desk" />
       <span className="num">{words}</span>
     </li>
   );
@@ -150,7 +150,7 @@ function OnePhase({ run, step, text }: { run: Run; step: Step; text: string }) {
         <Said>{oneLine(text || (facts?.reason ?? ''))}</Said>
       </span>
       <Elapsed className="num" from={step.started_at} to={step.ended_at ?? run.ended_at} />
-      <span className="num">{facts?.agent ?? wordsFor(state)}</span>
+      <span className="num desk">{facts?.agent ?? wordsFor(state)}</span>
     </li>
   );
 }

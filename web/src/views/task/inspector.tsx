@@ -88,7 +88,7 @@ function Used({ task }: { task: Task }) {
           name="Cost"
           used={cost?.usd ?? 0}
           most={task.budget_usd}
-          text={`${cost ? price(cost) : 'not told yet,'} of $${task.budget_usd}`}
+          text={`${cost ? price(cost) : 'nothing told'} of $${task.budget_usd}`}
         />
       )}
       {task.max_turns !== null && turns !== undefined && (
