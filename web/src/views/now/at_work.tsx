@@ -217,7 +217,9 @@ const Terminal = ({ attempt }: { attempt: Attempt }) => (
 
 function IdleFor({ attempt }: { attempt: Attempt }) {
   const idle = useIdle(attempt);
-  return <span className="warn">in a terminal{idle > 0 && `, idle for ${span(idle)}`}</span>;
+  return (
+    <span className={idle > 0 ? 'warn' : 'end'}>in a terminal{idle > 0 && `, idle for ${span(idle)}`}</span>
+  );
 }
 
 const [WIDE, HIGH, BAR] = [58, 12, 2.4];
