@@ -172,3 +172,25 @@ def test_what_a_failed_run_left_is_gone_on_with_or_merged(
     # What is merged needs nobody.
     expect(failed).to_have_count(0)
     assert (repository / "count").exists()
+
+
+def test_a_second_attempt_counts_from_its_own_beginning(
+    page: Page, kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    once = f"if test -e {flag}; then sleep 600; fi; touch {flag}; sleep 3"
+    with_playbook(kapelle, rule("Again", {"run": once}, {"fail": "no ideas"}))
+    task = kapelle.submit("Again", repository, title="Again")
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/tasks/{task}")
+    page.get_by_role("button", name="Retry").click()
+    verdict = page.locator(".verdict")
+    expect(verdict).to_contain_text("Attempt 2.")
+    # All of it is told too, of both attempts together.
+    told = re.search(r"Running for (\d+):(\d+)", verdict.inner_text())
+    used = re.search(r"Time\s+(\d+):(\d+)", page.locator(".inspector").inner_text())
+    assert told is not None
+    assert used is not None
+    seconds, all_of_it = (int(one[1]) * 60 + int(one[2]) for one in (told, used))
+    assert all_of_it >= seconds + 2

@@ -68,7 +68,7 @@ function Used({ task }: { task: Task }) {
   const seconds = last ? secondsBetween(last.started_at, last.ended_at ?? now) : 0;
   const facts: [string, ReactNode][] = [];
   const all = task.attempts.reduce(
-    (sum, { started_at, ended_at }) => sum + secondsBetween(started_at, ended_at ?? now),
+    (sum, { started_at, ended_at }) => sum + Math.max(0, secondsBetween(started_at, ended_at ?? now)),
     0,
   );
   if (task.timeout_s === null || task.attempts.length > 1) facts.push(['Time', clock(all)]);
