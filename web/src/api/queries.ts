@@ -217,11 +217,13 @@ export const actions = {
       ? ask(api.POST('/api/v1/runs/{run_id}/pr', onRun(work.id)))
       : ask(api.POST('/api/v1/tasks/{task_id}/pr', onTask(work.id)));
   },
-  merge: async (id: string) => {
+  /** Merge a branch; anyway is for one whose work has not come to what was asked for. */
+  merge: async (id: string, anyway = false) => {
+    const body = anyway ? ({ force: true, verify: true, style: 'merge' } as const) : undefined;
     for (;;) {
       const merged = isRunId(id)
-        ? await ask(api.POST('/api/v1/runs/{run_id}/merge', onRun(id)))
-        : await ask(api.POST('/api/v1/tasks/{task_id}/merge', onTask(id)));
+        ? await ask(api.POST('/api/v1/runs/{run_id}/merge', { ...onRun(id), body }))
+        : await ask(api.POST('/api/v1/tasks/{task_id}/merge', { ...onTask(id), body }));
       if (merged.status === 'merged') return merged;
     }
   },

@@ -87,6 +87,14 @@ export const capital = (text: string): string => text.charAt(0).toUpperCase() + 
 /** Exactly one full stop at the end. */
 export const sentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
 
+/** Lines as sentences behind one another. */
+export const inline = (text: string): string =>
+  text
+    .split(/\s*\n\s*/)
+    .filter(Boolean)
+    .map((line, at, all) => (at === all.length - 1 || /[,:;]$/.test(line) ? line : sentence(line)))
+    .join(' ');
+
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]?|\][^\u0007\u001b]*\u0007?|[ -/]*[0-~])|\u0007/g;
 

@@ -20,7 +20,7 @@ export function needsOf(under: Work[], over: Work[], flagged: Work[], now: numbe
   for (const work of active.filter(asksYou)) {
     needs.push({ kind: 'question', work, at: askedAt(work), behind: behind(work, active) });
   }
-  const failed = ended.filter((work) => work.status === 'failed' && !parentOf(work));
+  const failed = ended.filter((work) => work.status === 'failed' && !parentOf(work) && !work.merged_at);
   const refused = new Map<string, Task[]>();
   for (const work of failed) {
     const last = isRun(work) ? undefined : latest(work);

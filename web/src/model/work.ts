@@ -1,5 +1,6 @@
 import { type Attempt, isRun, type MergePreview, type Run, type Task, type Work } from '../api/client';
-import { capital, clock, counted, secondsBetween, sentence } from './format';
+import { capital, clock, counted, inline, secondsBetween, sentence } from './format';
+import { priceOf } from './price';
 
 export type State =
   | 'you'
@@ -59,18 +60,25 @@ export function attemptState(attempt: Attempt, task: Task): State {
 export const named = (reason: string, titleOf: (id: string) => string | undefined): string =>
   reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titleOf(id) ?? id);
 
-/** The state in bold and why, as two sentences. */
-export function verdict(work: Work, now: number): [string, string] {
-  const reason = work.reason ? sentence(capital(work.reason)) : '';
+/** Whether a run begins nothing more, and is paused once its agents have ended. */
+export const isPausing = (work: Work): boolean =>
+  isRun(work) && work.status === 'running' && !!work.reason?.startsWith('paused by ');
+
+/** The state in bold and why, as two sentences; with the titles of what runs inside a run. */
+export function verdict(work: Work, now: number, inside: string[] = []): [string, string] {
+  const reason = work.reason ? sentence(capital(inline(work.reason))) : '';
   switch (work.status) {
     case 'running': {
-      const since = work.started_at
-        ? `Running for ${clock(secondsBetween(work.started_at, now))}.`
-        : 'Running.';
-      return isRun(work) ? ofRun(work, since, reason) : [since, atWorkOn(work)];
+      const begun = isRun(work) ? work.started_at : (latest(work)?.started_at ?? work.started_at);
+      const since = begun ? `Running for ${clock(secondsBetween(begun, now))}.` : 'Running.';
+      if (!isRun(work)) return [since, atWorkOn(work)];
+      if (isPausing(work)) return ['Pausing.', ending(inside.length)];
+      return ofRun(work, since, doing(inside) || reason);
     }
     case 'waiting':
-      return asksYou(work) ? ['Waits for you.', reason] : ['Waits.', reason];
+      if (!asksYou(work)) return ['Waits.', reason];
+      // What it asks stands below, with the field for the answer.
+      return ['Waits for you.', isAsked(work) ? '' : reason];
     case 'completed':
       if (work.merged_at) return ['Merged.', reason];
       return ['Completed.', reason || (work.verified ? 'All checks passed.' : 'Nothing was checked.')];
@@ -81,6 +89,22 @@ export function verdict(work: Work, now: number): [string, string] {
     default:
       return [sentence(capital(work.status)), reason];
   }
+}
+
+const isAsked = ({ questions, reason }: Work): boolean =>
+  questions.length === 0 || questions.some(({ text }) => reason?.includes(text));
+
+const ending = (agents: number): string =>
+  agents > 0
+    ? `It begins nothing more, and waits for ${counted(agents, 'agent')} to end.`
+    : 'It begins nothing more, and waits for what is under way to end.';
+
+function doing(titles: string[]): string {
+  const last = titles.at(-1);
+  if (last === undefined) return '';
+  if (titles.length > 3) return `${titles.length} of its parts are running.`;
+  const before = titles.slice(0, -1).join(', ');
+  return before ? `${before} and ${last} are running.` : `${last} is running.`;
 }
 
 /** What a run is at, then for how long, how well, and with what. */
@@ -94,10 +118,8 @@ function ofRun(run: Run, since: string, reason: string): [string, string] {
         ? `Step ${step} of ${String(steps)}`
         : '';
   const target = typeof run.spec.target === 'number' ? `, target ${run.spec.target}` : '';
-  const parts = reason.split(' is running').length - 1;
-  const doing = parts > 2 ? `${parts} of its tasks are running.` : reason;
-  const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', doing];
-  if (!at) return [since, doing];
+  const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', reason];
+  if (!at) return [since, reason];
   return [typeof phase === 'string' ? `${at}, ${phase}.` : `${at}.`, facts.filter(Boolean).join(' ')];
 }
 
@@ -110,15 +132,9 @@ function atWorkOn(task: Task): string {
 export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
 
 /** What it costs so far; null when a part of it has no price. */
-export function costOf(work: Work, now?: Attempt['usage']): number | null | undefined {
-  if (isRun(work)) return work.spent.cost_usd;
-  const before = now ? work.attempts.slice(0, -1) : work.attempts;
-  const used = [...before.map((attempt) => attempt.usage), now ?? null];
-  const known = used.filter((usage) => usage !== null);
-  if (known.length === 0) return undefined;
-  return known.some((usage) => usage.cost_usd === null)
-    ? null
-    : known.reduce((sum, usage) => sum + (usage.cost_usd ?? 0), 0);
+export function costOf(work: Work): number | null | undefined {
+  const found = priceOf(work);
+  return found && (found.unknown > 0 ? null : found.usd);
 }
 
 /** Whether a pull request is open at its forge. */
@@ -129,10 +145,15 @@ export const isUndelivered = (work: Work): boolean =>
   work.delivery?.status === 'failed' || (isOpen(work) && work.delivery?.ci === 'failed');
 
 /** Whether a result lies on a branch that nobody has merged. */
-export function canMerge(work: Work): boolean {
-  const { branch, commit, base_commit } = work.workspace;
-  const changed = !!branch && !!commit && commit !== base_commit;
-  return work.status === 'completed' && !work.merged_at && changed;
+export const canMerge = (work: Work): boolean => work.status === 'completed' && isUnmerged(work);
+
+/** Whether a run that did not reach what it should have left something on its branch. */
+export const canMergeAnyway = (work: Work): work is Run =>
+  isRun(work) && ['failed', 'cancelled'].includes(work.status) && isUnmerged(work);
+
+function isUnmerged({ merged_at, workspace }: Work): boolean {
+  const { branch, commit, base_commit, owner } = workspace;
+  return !merged_at && !owner && !!branch && !!commit && commit !== base_commit;
 }
 
 /** What keeps work from being merged as it is, by what its daemon tells of the merge. */

@@ -4,6 +4,7 @@ import type { Work } from '../api/client';
 import { actions, type Marks, useAction } from '../api/queries';
 import { isSnoozed } from '../model/needs';
 import { Icon } from '../parts/icon';
+import { useHeld } from './act';
 
 export const useMark = (work: Work) => useAction((marks: Partial<Marks>) => actions.mark(work.id, marks));
 
@@ -26,15 +27,20 @@ const TIMES: [string, () => Date][] = [
 /** Entries of a menu that put work off. */
 function Times({ work }: { work: Work }) {
   const mark = useMark(work);
+  const { disabled } = useHeld();
   if (isSnoozed(work, Date.now())) {
     return (
-      <DropdownMenu.Item onSelect={() => mark.mutate({ snoozed_until: null })}>
+      <DropdownMenu.Item disabled={disabled} onSelect={() => mark.mutate({ snoozed_until: null })}>
         Back to what needs you
       </DropdownMenu.Item>
     );
   }
   return TIMES.map(([words, at]) => (
-    <DropdownMenu.Item key={words} onSelect={() => mark.mutate({ snoozed_until: at().toISOString() })}>
+    <DropdownMenu.Item
+      key={words}
+      disabled={disabled}
+      onSelect={() => mark.mutate({ snoozed_until: at().toISOString() })}
+    >
       {words}
     </DropdownMenu.Item>
   ));
@@ -43,7 +49,12 @@ function Times({ work }: { work: Work }) {
 /** Puts one thing that needs the person off. */
 export const Later = ({ work }: { work: Work }) => (
   <DropdownMenu.Root modal={false}>
-    <DropdownMenu.Trigger className="btn quiet sm icon" aria-label={`Later: ${work.title}`} title="Later">
+    <DropdownMenu.Trigger
+      className="btn quiet sm icon"
+      aria-label={`Later: ${work.title}`}
+      title="Later"
+      {...useHeld()}
+    >
       <Icon name="schedules" />
     </DropdownMenu.Trigger>
     <DropdownMenu.Portal>
@@ -59,7 +70,10 @@ export function MarkItems({ work }: { work: Work }) {
   const mark = useMark(work);
   return (
     <>
-      <DropdownMenu.Item onSelect={() => mark.mutate({ flagged: !work.flagged_at })}>
+      <DropdownMenu.Item
+        disabled={useHeld().disabled}
+        onSelect={() => mark.mutate({ flagged: !work.flagged_at })}
+      >
         {work.flagged_at ? 'Take the flag off' : 'Flag for attention'}
       </DropdownMenu.Item>
       <DropdownMenu.Label className="faint small">Later</DropdownMenu.Label>

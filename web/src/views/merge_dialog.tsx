@@ -1,17 +1,19 @@
 import type { Work } from '../api/client';
 import { actions, useAction, useMergePreview } from '../api/queries';
 import { counted, shortCommit } from '../model/format';
-import { obstacle } from '../model/work';
+import { canMergeAnyway, obstacle } from '../model/work';
 import { Button, Loading, Problem } from '../parts/controls';
 import { Dialog } from '../parts/dialog';
 import { Said } from '../parts/text';
 import { useToast } from '../parts/toast';
+import { Act } from './act';
 
 /** Asks once before a branch is merged, and says what will happen. */
 export function MergeDialog({ work, close }: { work: Work; close: () => void }) {
   const preview = useMergePreview(work.id, true);
   const toast = useToast();
-  const merge = useAction(actions.merge);
+  const anyway = canMergeAnyway(work);
+  const merge = useAction((id: string) => actions.merge(id, anyway));
   const start = () =>
     merge.mutate(work.id, {
       onSuccess: (merged) => {
@@ -20,13 +22,21 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
         close();
       },
     });
-  const seen = preview.data;
+  const told = preview.data;
+  // That it did not reach its goal is said, and is what one goes past.
+  const seen = told && anyway ? { ...told, problem: null } : told;
   const blocked = !!seen && obstacle(seen) !== null;
   return (
     <Dialog title={`Merge into ${seen?.base ?? work.workspace.base ?? 'its base'}`} close={close}>
       <p className="strong">
         <Said>{work.title}</Said>
       </p>
+      {anyway && (
+        <p>
+          It {work.status === 'failed' ? 'failed' : 'was cancelled'}: nothing shows that what is on its branch
+          is what was asked for.
+        </p>
+      )}
       {preview.isPending && <Loading lines={2} />}
       <Problem error={preview.error} />
       {seen && (
@@ -49,9 +59,9 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
       )}
       <Problem error={merge.error} />
       <div className="acts">
-        <Button look="primary" disabled={merge.isPending || blocked || preview.isPending} onClick={start}>
+        <Act look="primary" disabled={merge.isPending || blocked || preview.isPending} onClick={start}>
           {merge.isPending ? 'Merging' : 'Merge'}
-        </Button>
+        </Act>
         <Button look="quiet" onClick={close}>
           Not now
         </Button>

@@ -1,8 +1,9 @@
 import { type FormEvent, useId, useState } from 'react';
 import type { Question, Work } from '../api/client';
 import { actions, useAction } from '../api/queries';
-import { Button, Problem } from '../parts/controls';
+import { Problem } from '../parts/controls';
 import { Moment, Said } from '../parts/text';
+import { Act } from './act';
 
 /** What a piece of work asks, each with its field. */
 export const Questions = ({ work }: { work: Work }) =>
@@ -32,9 +33,9 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
       {choices.length > 0 && (
         <div className="choices">
           {choices.map((choice) => (
-            <Button key={choice} disabled={answer.isPending} onClick={() => answer.mutate(choice)}>
+            <Act key={choice} disabled={answer.isPending} onClick={() => answer.mutate(choice)}>
               <Said>{choice}</Said> {choice === otherwise && <span className="faint">its default</span>}
-            </Button>
+            </Act>
           ))}
         </div>
       )}
@@ -50,9 +51,9 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
-        <Button type="submit" look="primary" hotkey="↵" disabled={answer.isPending || !typed.trim()}>
+        <Act type="submit" look="primary" hotkey="↵" disabled={answer.isPending || !typed.trim()}>
           {answer.isPending ? 'Sending' : 'Answer'}
-        </Button>
+        </Act>
       </div>
       {asked.expires_at && (
         <p className="hint">

@@ -2,8 +2,9 @@ import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { api, ask } from '../api/client';
 import type { components } from '../api/schema';
-import { capital, counted, money, sentence, shortCommit } from '../model/format';
-import type { State } from '../model/work';
+import { capital, counted, inline, sentence, shortCommit } from '../model/format';
+import { price, priceOfSum } from '../model/price';
+import { named, type State } from '../model/work';
 import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
 import { Moment, Said } from '../parts/text';
@@ -18,7 +19,7 @@ const HOURS = { night: 12, day: 24, week: 168 } as const;
 type Span = keyof typeof HOURS;
 
 const GROUPS: [Entry['group'], string][] = [
-  ['needs', 'Needs you'],
+  ['needs', 'Waits for you'],
   ['failed', 'Failed or cancelled'],
   ['done', 'Done'],
   ['open', 'Under way'],
@@ -71,8 +72,10 @@ export function View() {
 }
 
 function Told({ report }: { report: Report }) {
-  const { entries, cost } = report;
+  const { entries } = report;
+  const cost = priceOfSum(report.cost);
   if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
+  const titles = new Map(entries.map(({ id, title }) => [id, title]));
   const done = entries.filter((entry) => entry.group === 'done');
   const verified = done.filter((entry) => entry.verified).length;
   return (
@@ -80,11 +83,9 @@ function Told({ report }: { report: Report }) {
       <p className="dim">
         <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
         for, {done.length} done, {verified} of these verified,{' '}
-        {entries.filter((entry) => entry.merged).length} merged; {money(cost.cost_usd, 'cost unknown')}
-        {cost.cost_usd !== null &&
-          cost.unknown_cost > 0 &&
-          ` and ${counted(cost.unknown_cost, 'attempt')} of unknown cost`}
-        .
+        {entries.filter((entry) => entry.merged).length} merged;{' '}
+        {cost.usd === null ? 'cost unknown' : price(cost)}
+        {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}.
       </p>
       {GROUPS.map(([group, name]) => {
         const found = entries.filter((entry) => entry.group === group);
@@ -97,7 +98,7 @@ function Told({ report }: { report: Report }) {
               </header>
               <ul className="results panel">
                 {found.map((entry) => (
-                  <One key={entry.id} entry={entry} />
+                  <One key={entry.id} entry={entry} titleOf={(id) => titles.get(id)} />
                 ))}
               </ul>
             </section>
@@ -108,13 +109,24 @@ function Told({ report }: { report: Report }) {
   );
 }
 
+const costOf = ({ cost_usd }: Entry): string =>
+  cost_usd === null ? 'cost unknown' : price({ usd: cost_usd, unknown: 0 });
+
+const OPEN: Record<string, State> = {
+  running: 'run',
+  queued: 'queued',
+  blocked: 'blocked',
+  waiting: 'limit',
+};
+
 function stateOfEntry({ group, verified, status }: Entry): State {
   if (status === 'cancelled') return 'cancelled';
   if (group === 'done') return verified ? 'ok' : 'said';
-  return ({ needs: 'you', failed: 'bad', open: 'run' } as const)[group];
+  if (group === 'open') return OPEN[status] ?? 'todo';
+  return group === 'needs' ? 'you' : 'bad';
 }
 
-function One({ entry }: { entry: Entry }) {
+function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
   const checks = entry.evidence.filter((check) => check.passed);
   const parts = entry.parts.filter((part) => part.status !== 'completed');
   return (
@@ -129,9 +141,9 @@ function One({ entry }: { entry: Entry }) {
             It asks: <Said>{entry.question}</Said>
           </p>
         )}
-        {entry.reason && (
+        {entry.reason && !(entry.question && entry.reason.includes(entry.question)) && (
           <p className="dim">
-            <Said>{sentence(capital(entry.reason))}</Said>
+            <Said>{sentence(capital(named(inline(entry.reason), titleOf)))}</Said>
           </p>
         )}
         {entry.group === 'done' && (
@@ -175,7 +187,7 @@ function One({ entry }: { entry: Entry }) {
         ))}
         {entry.group !== 'done' && entry.next[0] && <p className="cmd">{entry.next[0].command}</p>}
       </div>
-      <span className="age">{entry.cost_usd !== null && money(entry.cost_usd)}</span>
+      <span className="age">{entry.attempts > 0 && costOf(entry)}</span>
     </li>
   );
 }

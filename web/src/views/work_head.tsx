@@ -2,16 +2,25 @@ import { Link } from '@tanstack/react-router';
 import { DropdownMenu } from 'radix-ui';
 import { type ReactNode, useState } from 'react';
 import { isRun, type Work } from '../api/client';
-import { actions, useAction, useOne } from '../api/queries';
+import { actions, useAction, useActive, useOne } from '../api/queries';
 import { shortId } from '../model/format';
-import { asksYou, canMerge, hasEnded, parentOf, stateOf, verdict } from '../model/work';
+import {
+  asksYou,
+  canMerge,
+  canMergeAnyway,
+  hasEnded,
+  isPausing,
+  parentOf,
+  stateOf,
+  verdict,
+} from '../model/work';
 import { Button, Problem } from '../parts/controls';
 import { Dialog } from '../parts/dialog';
 import { Glyph } from '../parts/glyph';
 import { Icon } from '../parts/icon';
 import { Said, useNow } from '../parts/text';
 import { useKeys } from '../shell/keys';
-import { useLink } from '../shell/link';
+import { Act, useHeld } from './act';
 import { MarkItems, useSeen } from './marks';
 import { MergeDialog } from './merge_dialog';
 import { Questions } from './questions';
@@ -58,14 +67,16 @@ type Asking = 'merge' | 'cancel' | null;
 export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   const [asking, ask] = useState<Asking>(null);
   const now = useNow();
-  const [bold, rest] = verdict(work, now);
+  const active = useActive().work;
+  const inside = active.filter((other) => parentOf(other) === work.id && other.status === 'running');
+  const titles = inside.map(({ title }) => title).reverse();
+  const [bold, rest] = verdict(work, now, titles);
   const merge = canMerge(work);
   const cancel = !hasEnded(work);
   useSeen(work);
   useKeys({
     m: () => merge && ask('merge'),
     x: () => cancel && ask('cancel'),
-    r: () => document.querySelector<HTMLElement>('.composer textarea')?.focus(),
     a: () => document.querySelector<HTMLElement>('.asked .field')?.focus(),
   });
   return (
@@ -97,7 +108,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
 }
 
 function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
-  const away = useLink().state === 'away';
+  const held = useHeld();
   const pause = useAction((action: 'pause' | 'resume') => actions.run(work.id, action));
   const again = useAction((action: 'retry' | 'requeue') => actions.task(work.id, action));
   const archive = useAction(() =>
@@ -105,39 +116,43 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
   );
   const error = pause.error ?? again.error ?? archive.error;
   const ended = hasEnded(work);
+  const pauses = isPausing(work) || (isRun(work) && work.status === 'paused');
+  const runs = isRun(work) && work.status === 'running' && !pauses;
   useKeys({
-    p: () => isRun(work) && work.status === 'running' && pause.mutate('pause'),
-    ...(isRun(work) && work.status === 'paused' ? { r: () => pause.mutate('resume') } : {}),
+    p: () => runs && !held.disabled && pause.mutate('pause'),
+    r: () =>
+      pauses
+        ? !held.disabled && pause.mutate('resume')
+        : document.querySelector<HTMLElement>('.composer textarea')?.focus(),
   });
   return (
     <div>
       <div className="actions">
         {canMerge(work) && (
-          <Button look="primary" hotkey="m" disabled={away} onClick={() => ask('merge')}>
+          <Act look="primary" hotkey="m" onClick={() => ask('merge')}>
             <Icon name="merge" />
             Merge into {work.workspace.base ?? 'base'}
-          </Button>
+          </Act>
         )}
-        {isRun(work) && work.status === 'running' && (
-          <Button hotkey="p" disabled={away} onClick={() => pause.mutate('pause')}>
+        {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge all the same</Act>}
+        {runs && (
+          <Act hotkey="p" onClick={() => pause.mutate('pause')}>
             <Icon name="pause" />
             Pause
-          </Button>
+          </Act>
         )}
-        {isRun(work) && work.status === 'paused' && (
-          <Button look="primary" hotkey="r" disabled={away} onClick={() => pause.mutate('resume')}>
+        {pauses && (
+          <Act look="primary" hotkey="r" onClick={() => pause.mutate('resume')}>
             Resume
-          </Button>
+          </Act>
         )}
         {!isRun(work) && ended && work.status !== 'completed' && (
-          <Button disabled={away} onClick={() => again.mutate('retry')}>
-            Retry
-          </Button>
+          <Act onClick={() => again.mutate('retry')}>Retry</Act>
         )}
         {!ended && (
-          <Button look="danger" hotkey="x" disabled={away} onClick={() => ask('cancel')}>
+          <Act look="danger" hotkey="x" onClick={() => ask('cancel')}>
             Cancel
-          </Button>
+          </Act>
         )}
         <DropdownMenu.Root modal={false}>
           <DropdownMenu.Trigger className="btn icon" aria-label="More">
@@ -150,12 +165,14 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
               </DropdownMenu.Item>
               <MarkItems work={work} />
               {!isRun(work) && ended && (
-                <DropdownMenu.Item onSelect={() => again.mutate('requeue')}>
+                <DropdownMenu.Item disabled={held.disabled} onSelect={() => again.mutate('requeue')}>
                   From the start, queued anew
                 </DropdownMenu.Item>
               )}
               {ended && (
-                <DropdownMenu.Item onSelect={() => archive.mutate(undefined)}>Archive</DropdownMenu.Item>
+                <DropdownMenu.Item disabled={held.disabled} onSelect={() => archive.mutate(undefined)}>
+                  Archive
+                </DropdownMenu.Item>
               )}
             </DropdownMenu.Content>
           </DropdownMenu.Portal>
@@ -183,13 +200,13 @@ function CancelDialog({ work, close }: { work: Work; close: () => void }) {
       </p>
       <Problem error={cancel.error} />
       <div className="acts">
-        <Button
+        <Act
           look="danger"
           disabled={cancel.isPending}
           onClick={() => cancel.mutate(undefined, { onSuccess: close })}
         >
           {cancel.isPending ? 'Cancelling' : 'Cancel it'}
-        </Button>
+        </Act>
         <Button look="quiet" onClick={close}>
           Leave it
         </Button>

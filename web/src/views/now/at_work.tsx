@@ -1,13 +1,16 @@
 import { memo } from 'react';
 import { pulseOf, useActivity } from '../../api/activity';
-import { isRun, type Run, type Task, type Work } from '../../api/client';
-import { counted, lastOnScreen, money } from '../../model/format';
-import { costOf, latest, progressOf, stateOf } from '../../model/work';
+import { type Attempt, isRun, type Run, type Task, type Work } from '../../api/client';
+import { useOne, useSteps } from '../../api/queries';
+import { counted, lastOnScreen, percent, secondsBetween, span } from '../../model/format';
+import { price, priceOf } from '../../model/price';
+import { latest, progressOf, type State, stateOf } from '../../model/work';
 import { Choices, Empty, near, share } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
-import { Elapsed, Said } from '../../parts/text';
+import { Elapsed, Said, useNow } from '../../parts/text';
 import { usePreference } from '../../shell/preferences';
+import { partStates } from '../run/roll';
 import { lineText } from '../task/line_text';
 import { WorkLink } from '../work_link';
 
@@ -41,6 +44,7 @@ function groupsOf(work: Work[]): Group[] {
 export function AtWork({ work }: { work: Work[] }) {
   const [chosen, choose] = usePreference('layout', '');
   const groups = groupsOf(work);
+  const titles = new Map(work.filter(isRun).map(({ id, title }) => [id, title]));
   const count = groups.reduce((sum, group) => sum + group.tasks.length, 0);
   const layout = chosen || (count > MOST_CARDS ? 'rows' : 'cards');
   return (
@@ -73,7 +77,12 @@ export function AtWork({ work }: { work: Work[] }) {
           <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
           <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
             {group.tasks.map((task) => (
-              <Card key={task.id} task={task} pulses={layout === 'cards'} />
+              <Card
+                key={task.id}
+                task={task}
+                of={group.run ? undefined : titles.get(task.run_id ?? '')}
+                pulses={layout === 'cards'}
+              />
             ))}
           </div>
         </div>
@@ -90,36 +99,82 @@ const RunHead = ({ run }: { run: Run }) => (
     </WorkLink>
     <span>{run.pattern}</span>
     <span className="faint desk">{progressOf(run) !== run.pattern && progressOf(run)}</span>
+    <Roll run={run} />
+    {run.parent_id && <Parent id={run.parent_id} />}
   </>
 );
 
+const LOOKS: Partial<Record<State, string>> = { merged: 'ok', ok: 'ok', run: 'go', bad: 'bad', you: 'you' };
+
+/** A small bar for each part of a plan: merged, at work, to come. */
+function Roll({ run }: { run: Run }) {
+  const states = partStates(run, useSteps(run.id).data ?? []);
+  if (states.length === 0) return null;
+  const count = (state: State) => states.filter((other) => other === state).length;
+  const label = `${count('merged')} of ${counted(states.length, 'part')} merged, ${count('run')} at work`;
+  return (
+    <span className="roll" role="img" aria-label={label} title={label}>
+      {states.map((state, place) => (
+        <i key={place} className={LOOKS[state] ?? 'todo'} />
+      ))}
+    </span>
+  );
+}
+
+function Parent({ id }: { id: string }) {
+  const title = useOne(id).data?.title;
+  return (
+    title && (
+      <span className="faint cut desk">
+        in <Said>{title}</Said>
+      </span>
+    )
+  );
+}
+
+/** What of its run a task does, without the title of the run. */
+const partOf = (task: Task, run: string): string =>
+  task.title.startsWith(`${run} (`) ? task.title.slice(run.length + 2, -1) : task.title;
+
+interface CardProps {
+  task: Task;
+  /** The title of the run that it is the only agent of. */
+  of: string | undefined;
+  pulses: boolean;
+}
+
 /** Only what changes with each line of its agent is drawn again with it, not the card. */
-const Card = memo(({ task, pulses }: { task: Task; pulses: boolean }) => {
+const Card = memo(({ task, of, pulses }: CardProps) => {
   const attempt = latest(task);
   const warning = attempt?.warnings.at(-1);
   return (
     <WorkLink work={task} className="card">
       <span className="h">
-        <Glyph state={stateOf(task)} />
+        {task.interactive && attempt ? <Terminal attempt={attempt} /> : <Glyph state={stateOf(task)} />}
         <span className="t cut">
-          <Said>{task.title}</Said>
+          <Said>{of ?? task.title}</Said>
         </span>
         {attempt && <Elapsed className="el" from={attempt.started_at} />}
       </span>
       <LastLine task={task} />
       <span className="f">
         <span className="cut">
+          {of !== undefined && (
+            <>
+              <Said className="part">{partOf(task, of)}</Said>
+              <span className="sep" />
+            </>
+          )}
           {task.agent}{' '}
           {(attempt?.model ?? task.model) && <span className="model">{attempt?.model ?? task.model}</span>}
           {attempt && attempt.number > 1 && <span className="sep more">attempt {attempt.number}</span>}
-          <Turns task={task} />
+          {!warning && <Turns task={task} />}
         </span>
         <Cost task={task} />
         {warning ? (
-          <span className="warn">
-            <Icon name="warn" />
-            <Said>{warning.text}</Said>
-          </span>
+          <Warned task={task} what={warning.what} text={warning.text} />
+        ) : task.interactive && attempt ? (
+          <IdleFor attempt={attempt} />
         ) : (
           pulses && attempt && <Pulse attempt={attempt.id} />
         )}
@@ -127,6 +182,45 @@ const Card = memo(({ task, pulses }: { task: Task; pulses: boolean }) => {
     </WorkLink>
   );
 });
+
+/** A warning in the few words that a card has room for. */
+function Warned({ task, what, text }: { task: Task; what: string; text: string }) {
+  const usage = useUsed(task);
+  const spent = priceOf(task, usage)?.usd ?? 0;
+  const short =
+    what === 'budget' && task.budget_usd
+      ? `${percent(spent, task.budget_usd)} of its budget`
+      : what === 'turns' && task.max_turns
+        ? `${percent(usage?.turns ?? 0, task.max_turns)} of its turns`
+        : text;
+  return (
+    <span className="warn" title={text}>
+      <Icon name="warn" />
+      <Said className="cut">{short}</Said>
+    </span>
+  );
+}
+
+const IDLE_S = 60;
+
+/** For how many seconds nothing has been printed in a terminal; 0 before that is worth a word. */
+function useIdle(attempt: Attempt): number {
+  const now = useNow();
+  const last = useActivity(attempt.id)?.at ?? attempt.started_at;
+  const seconds = secondsBetween(last, now);
+  return seconds >= IDLE_S ? seconds : 0;
+}
+
+const Terminal = ({ attempt }: { attempt: Attempt }) => (
+  <Glyph state={useIdle(attempt) > 0 ? 'idle' : 'run'} />
+);
+
+function IdleFor({ attempt }: { attempt: Attempt }) {
+  const idle = useIdle(attempt);
+  return (
+    <span className={idle > 0 ? 'warn' : 'end'}>in a terminal{idle > 0 && `, idle for ${span(idle)}`}</span>
+  );
+}
 
 const [WIDE, HIGH, BAR] = [58, 12, 2.4];
 
@@ -159,16 +253,16 @@ function Turns({ task }: { task: Task }) {
 }
 
 function Cost({ task }: { task: Task }) {
-  const cost = costOf(task, useUsed(task));
+  const cost = priceOf(task, useUsed(task));
+  if (!cost) return null;
+  const part = task.budget_usd ? (cost.usd ?? 0) / task.budget_usd : 0;
   return (
     <>
-      {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
-      {task.budget_usd && cost && (
-        <span
-          className={`lim ${near(cost / task.budget_usd) ? 'near' : ''}`}
-          style={share(cost / task.budget_usd)}
-        />
-      )}
+      <span className="cost">
+        {cost.usd === null ? 'cost unknown' : price(cost)}
+        {near(part) && ` of $${task.budget_usd}`}
+      </span>
+      {part > 0 && <span className={`lim ${near(part) ? 'near' : ''}`} style={share(part)} />}
     </>
   );
 }

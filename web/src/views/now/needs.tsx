@@ -2,15 +2,16 @@ import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { isRun, type Task, type Work } from '../../api/client';
 import { actions, useAction, useMergePreview } from '../../api/queries';
-import { counted, inWords } from '../../model/format';
+import { counted, inline, inWords } from '../../model/format';
 import { keyOf, type Need } from '../../model/needs';
-import { checksLine, latest, obstacle, stateOf } from '../../model/work';
+import { canMergeAnyway, checksLine, latest, obstacle, stateOf } from '../../model/work';
 import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
 import { useSeen } from '../../parts/seen';
 import { Age, Said } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
+import { Act } from '../act';
 import { Later, useMark } from '../marks';
 import { MergeDialog } from '../merge_dialog';
 import { Questions } from '../questions';
@@ -145,9 +146,9 @@ function Refused({ agent, tasks, evidence }: { agent: string; tasks: Task[]; evi
           <Said>{evidence}</Said>
         </span>
         <div className="acts">
-          <Button small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(undefined)}>
+          <Act small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(undefined)}>
             {tasks.length > 1 ? `Retry all ${tasks.length}` : 'Retry'}
-          </Button>
+          </Act>
         </div>
         <Problem error={retry.error} />
       </div>
@@ -164,13 +165,15 @@ const shortened = (name: string): string =>
   name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name;
 
 function Failure({ work }: { work: Work }) {
+  const [asking, ask] = useState(false);
   const retry = useAction((id: string) => actions.task(id, 'retry'));
   const archive = useAction((id: string) =>
     isRun(work) ? actions.run(id, 'archive') : actions.task(id, 'archive'),
   );
   const last = isRun(work) ? undefined : latest(work);
   const failed = isRun(work) ? undefined : work.checks.find((check) => !check.passed);
-  const evidence = (failed && lastLine(failed.output)) || last?.evidence || work.reason;
+  const evidence =
+    (failed && lastLine(failed.output)) || last?.evidence || (work.reason && inline(work.reason));
   const said = last?.claimed === 'success';
   const what = failed
     ? `${said ? 'said done; ' : ''}${shortened(failed.name)} failed`
@@ -189,18 +192,24 @@ function Failure({ work }: { work: Work }) {
         )}
         <div className="acts">
           <WorkLink work={work} className="btn sm">
-            {isRun(work) ? 'Look' : 'Continue with a hint'}
+            {isRun(work) && !work.workspace.branch ? 'Look' : 'Continue with a hint'}
           </WorkLink>
-          {!isRun(work) && (
-            <Button small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(work.id)}>
-              Retry
-            </Button>
+          {canMergeAnyway(work) && (
+            <Act small look="quiet" onClick={() => ask(true)}>
+              Merge all the same
+            </Act>
           )}
-          <Button small look="quiet" disabled={archive.isPending} onClick={() => archive.mutate(work.id)}>
+          {!isRun(work) && (
+            <Act small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(work.id)}>
+              Retry
+            </Act>
+          )}
+          <Act small look="quiet" disabled={archive.isPending} onClick={() => archive.mutate(work.id)}>
             Archive
-          </Button>
+          </Act>
         </div>
         <Problem error={retry.error ?? archive.error} />
+        {asking && <MergeDialog work={work} close={() => ask(false)} />}
       </div>
     </>
   );
@@ -225,9 +234,9 @@ function Undelivered({ work }: { work: Work }) {
             Look
           </WorkLink>
           {failed && (
-            <Button small look="quiet" disabled={again.isPending} onClick={() => again.mutate(work)}>
+            <Act small look="quiet" disabled={again.isPending} onClick={() => again.mutate(work)}>
               Try again
-            </Button>
+            </Act>
           )}
           <PullRequest work={work} />
         </div>
@@ -267,9 +276,9 @@ function Ready({ work }: { work: Work }) {
             Review
           </WorkLink>
           {!against && (
-            <Button small look="quiet" onClick={() => ask(true)}>
+            <Act small look="quiet" onClick={() => ask(true)}>
               Merge
-            </Button>
+            </Act>
           )}
         </div>
         {asking && <MergeDialog work={work} close={() => ask(false)} />}
@@ -286,14 +295,9 @@ function Flagged({ work }: { work: Work }) {
       <div>
         <Title work={work}>is flagged</Title>
         <div className="acts">
-          <Button
-            small
-            look="quiet"
-            disabled={mark.isPending}
-            onClick={() => mark.mutate({ flagged: false })}
-          >
+          <Act small look="quiet" disabled={mark.isPending} onClick={() => mark.mutate({ flagged: false })}>
             Take the flag off
-          </Button>
+          </Act>
         </div>
         <Problem error={mark.error} />
       </div>

@@ -1,7 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import type { Work } from '../../api/client';
 import { useAgents, useDaemon, useUsage } from '../../api/queries';
-import { counted, inWords, money } from '../../model/format';
+import { counted, inWords } from '../../model/format';
+import { price, priceOfSum } from '../../model/price';
 import { asksYou, hasEnded, stateOf } from '../../model/work';
 import { Empty, Loading } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -75,7 +76,7 @@ function Pulse({ needs, running, ended }: { needs: number; running: number; ende
     ? `${inWords(needs)} ${needs === 1 ? 'thing needs' : 'things need'} you.`
     : 'Nothing needs you.';
   const agents = `${inWords(running)} ${running === 1 ? 'agent is' : 'agents are'} at work.`;
-  const total = usage.data?.total;
+  const cost = usage.data && priceOfSum(usage.data.total);
   const most = daemon.data?.max_attempts ?? 0;
   const taken = daemon.data?.running ?? running;
   return (
@@ -86,12 +87,10 @@ function Pulse({ needs, running, ended }: { needs: number; running: number; ende
           {results.length > 0
             ? `${counted(results.length, 'result')} today: ${verified} verified, ${merged} merged`
             : 'No results yet today'}
-          {total && (total.cost_usd || total.unknown_cost > 0) && (
+          {cost && cost.usd !== null && (
             <span className="sep">
-              {total.unknown_cost > 0 ? '≥ ' : ''}
-              {money(total.cost_usd ?? 0)} today
-              {total.unknown_cost > 0 &&
-                `, ${counted(total.unknown_cost, 'price')} ${total.unknown_cost === 1 ? 'is' : 'are'} unknown`}
+              {price(cost)} today
+              {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}
             </span>
           )}
         </small>

@@ -1,9 +1,9 @@
 import { isRun, type Work } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
 import { named, stateOf } from '../../model/work';
-import { Button } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
+import { Act } from '../act';
 import { WorkLink } from '../work_link';
 
 /** What starts or goes on by itself, and what it waits for. */
@@ -33,9 +33,9 @@ export function Waiting({ work, all }: { work: Work[]; all: Work[] }) {
               <Said>{why(item)}</Said>
             </span>
             {item.status === 'paused' ? (
-              <Button small look="quiet" onClick={() => resume.mutate(item.id)}>
+              <Act small look="quiet" onClick={() => resume.mutate(item.id)}>
                 Resume
-              </Button>
+              </Act>
             ) : (
               <span className="faint small">
                 {!isRun(item) && (item.not_before ? <Moment at={item.not_before} /> : item.priority)}

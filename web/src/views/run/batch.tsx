@@ -1,5 +1,5 @@
 import type { Run, Step } from '../../api/client';
-import { money } from '../../model/format';
+import { price } from '../../model/price';
 import type { State } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -8,6 +8,7 @@ import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { WorkTo } from '../work_link';
 import { stepState, taskOf } from './step_facts';
+import { within, wordsFor } from './within';
 
 interface Item {
   number: number;
@@ -59,30 +60,30 @@ export function Batch({ run, steps }: { run: Run; steps: Step[] }) {
       </p>
       <Table columns={[{ num: '#' }, 'Item', 'What became of it', { num: 'Time' }, { num: 'Cost' }]}>
         {items.map((item) => (
-          <Row key={item.number} item={item} outcome={outcomes[item.number - 1]} />
+          <Row key={item.number} run={run} item={item} outcome={outcomes[item.number - 1]} />
         ))}
       </Table>
     </>
   );
 }
 
-function stateOfItem({ work }: Item, outcome: Outcome | undefined): State {
-  if (!work) return 'queued';
-  return outcome?.status === 'failed' ? 'bad' : stepState(work);
+function stateOfItem(run: Run, { work }: Item, outcome: Outcome | undefined): State {
+  if (!work) return within(run, 'todo');
+  return outcome?.status === 'failed' ? 'bad' : stepState(work, run);
 }
 
-function Row({ item, outcome }: { item: Item; outcome: Outcome | undefined }) {
+function Row({ run, item, outcome }: { run: Run; item: Item; outcome: Outcome | undefined }) {
   const { work, merged } = item;
   const facts = work && taskOf(work);
   const problem = (merged?.result as { problem?: string | null } | null)?.problem;
-  const said =
-    outcome?.reason ?? problem ?? work?.error ?? facts?.reason ?? (work ? (facts?.text ?? '') : 'not begun');
+  const state = stateOfItem(run, item, outcome);
+  const said = outcome?.reason ?? problem ?? work?.error ?? facts?.reason ?? facts?.text ?? wordsFor(state);
   return (
     <tr>
       <td className="num faint">{item.number}</td>
       <td className="full">
         <span className="t">
-          <Glyph state={stateOfItem(item, outcome)} />
+          <Glyph state={state} />
           <WorkTo id={work?.subject}>
             <Said>{item.title}</Said>
           </WorkTo>
@@ -92,8 +93,14 @@ function Row({ item, outcome }: { item: Item; outcome: Outcome | undefined }) {
         {merged?.ended_at && !problem && <span className="c-ok">merged </span>}
         <Said>{oneLine(said)}</Said>
       </td>
-      <td className="num faint">{work && <Elapsed from={work.started_at} to={work.ended_at} />}</td>
-      <td className="num">{typeof facts?.cost_usd === 'number' ? money(facts.cost_usd) : ''}</td>
+      <td className="num faint">
+        {work && <Elapsed from={work.started_at} to={work.ended_at ?? run.ended_at} />}
+      </td>
+      <td className="num">
+        {facts?.cost_usd === undefined
+          ? ''
+          : price({ usd: facts.cost_usd, unknown: Number(facts.cost_usd === null) })}
+      </td>
     </tr>
   );
 }

@@ -1,11 +1,13 @@
 import { Link } from '@tanstack/react-router';
 import type { Run, Step } from '../../api/client';
 import { capital, sentence } from '../../model/format';
+import { hasEnded } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { stepState, taskOf } from './step_facts';
+import { wordsFor } from './within';
 
 interface Candidate {
   number: number;
@@ -48,16 +50,16 @@ export function BestOf({ run, steps }: { run: Run; steps: Step[] }) {
       <ul className="candidates">
         {candidates.map((candidate) => (
           <li key={candidate.number} className={`panel ${candidate.number === winner ? 'won' : ''}`}>
-            <Column candidate={candidate} won={candidate.number === winner} />
+            <Column run={run} candidate={candidate} won={candidate.number === winner} />
           </li>
         ))}
       </ul>
       {why ? (
         <div className="note">
-          <Glyph state="ok" />
+          <Glyph state={run.spec.eval ? 'ok' : 'said'} />
           <Said>{sentence(capital(why))}</Said>
         </div>
-      ) : (
+      ) : hasEnded(run) ? null : (
         <p className="faint">
           {run.spec.eval ? (
             <>
@@ -73,18 +75,19 @@ export function BestOf({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-function Column({ candidate, won }: { candidate: Candidate; won: boolean }) {
+function Column({ run, candidate, won }: { run: Run; candidate: Candidate; won: boolean }) {
   const { task } = candidate;
   const facts = taskOf(task);
+  const state = stepState(task, run);
   return (
     <>
       <h3>
-        <Glyph state={stepState(task)} />
+        <Glyph state={state} />
         <Link to="/tasks/$id/{-$tab}" params={{ id: task.subject ?? '' }}>
           Candidate {candidate.number}
         </Link>
         {won && <span className="c-ok">wins</span>}
-        <Elapsed className="faint" from={task.started_at} to={task.ended_at} />
+        <Elapsed className="faint" from={task.started_at} to={task.ended_at ?? run.ended_at} />
       </h3>
       {candidate.score !== null && <p className="score">{candidate.score}</p>}
       {candidate.problem && (
@@ -93,7 +96,7 @@ function Column({ candidate, won }: { candidate: Candidate; won: boolean }) {
         </p>
       )}
       <p className="dim">
-        <Said>{oneLine(facts?.reason ?? facts?.text ?? '')}</Said>
+        <Said>{oneLine(facts?.reason ?? facts?.text ?? wordsFor(state))}</Said>
       </p>
       <p className="faint small">
         {facts?.agent} {candidate.changes && <Said>{candidate.changes}</Said>}

@@ -1,96 +1,42 @@
 import type { Run, Step } from '../../api/client';
 import { counted } from '../../model/format';
-import { hasEnded, type State } from '../../model/work';
+import { hasEnded } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph, Legend } from '../../parts/glyph';
 import { Said } from '../../parts/text';
-import { Graph, type Node } from '../graph';
-import { commandsOf, type Phase, Phases } from './phases';
+import { Graph } from '../graph';
+import { nodesOf, type Part, partsOf, type Result } from './conductor_plan';
+import { afterwards, commandsOf, type Phase, Phases } from './phases';
 import { phaseOf } from './plan';
-
-interface Part {
-  id: string;
-  title: string;
-  kind: string;
-  status: 'open' | 'merged' | 'failed' | 'conflict' | 'blocked';
-  depends_on?: string[];
-  reason?: string | null;
-  work?: string[];
-}
-
-interface Result {
-  plan?: Part[];
-  checks?: { name: string; passed: boolean }[];
-  verdict?: { reached: boolean; reason: string } | null;
-}
+import { meanings } from './within';
 
 const PHASES = ['conduct', 'work', 'verify'];
 
-const STATES: Record<Part['status'], State> = {
-  open: 'todo',
-  merged: 'merged',
-  failed: 'bad',
-  conflict: 'bad',
-  blocked: 'blocked',
-};
-
-const planOf = (run: Run): Part[] =>
-  (run.result as Result | null)?.plan ?? (run.progress.plan as Part[] | undefined) ?? [];
-
-/** The steps that work on each part now: the parts that were open are branches of the run, in that order. */
-function openSteps(steps: Step[]): Map<string, Step> {
-  const isBegin = (step: Step) =>
-    step.kind === 'progress' &&
-    !step.position.includes('.') &&
-    (step.data as { phase?: string }).phase === 'work';
-  const at = steps.findLastIndex(isBegin);
-  const plan = (steps[at]?.data as { plan?: Part[] } | undefined)?.plan ?? [];
-  const found = new Map<string, Step>();
-  for (const [place, part] of plan.filter(({ status }) => status === 'open').entries()) {
-    const own = steps
-      .slice(at + 1)
-      .findLast(
-        (step) =>
-          (step.kind === 'task' || step.kind === 'run') && step.position.split('.')[1] === String(place + 1),
-      );
-    if (own) found.set(part.id, own);
-  }
-  return found;
-}
-
-function nodeOf(part: Part, step: Step | undefined, run: Run): Node {
-  const works = part.status === 'open' && !!step && !step.ended_at && !hasEnded(run);
-  const state = works ? 'run' : part.status === 'open' && hasEnded(run) ? 'none' : STATES[part.status];
-  const before = part.depends_on ?? [];
-  const words = works ? 'at work' : part.status === 'open' ? 'to come' : part.status;
-  const about = part.status === 'merged' ? words : (part.reason ?? words);
-  return {
-    id: part.id,
-    title: part.title,
-    about: part.kind === 'task' ? about : `${part.kind}, ${about}`,
-    state,
-    after: before,
-    work: (works ? step?.subject : null) ?? part.work?.at(-1) ?? step?.subject,
-  };
-}
-
 export function ConductedPhases({ run }: { run: Run }) {
-  const plan = planOf(run);
-  const merged = plan.filter((part) => part.status === 'merged').length;
-  const phase = phaseOf(run);
+  const plan = partsOf(run);
+  const count = (...of: Part['status'][]) => plan.filter(({ status }) => of.includes(status)).length;
+  const [merged, failed] = [count('merged'), count('failed', 'conflict')];
+  const left = hasEnded(run) ? plan.length - merged - failed : 0;
+  const made = [
+    `${merged} of ${counted(plan.length, 'part')} merged`,
+    ...(failed ? [`${failed} failed`] : []),
+    ...(left ? [`${left} not done`] : []),
+  ];
   const phases: Phase[] = [
     ['conduct', `iteration ${run.progress.iteration ?? 1}`],
-    ['work', plan.length ? `${merged} of ${counted(plan.length, 'part')} merged` : ''],
+    ['work', plan.length ? made.join(', ') : '', afterwards(run, merged === plan.length)],
     ['verify', commandsOf(run.spec.until).join(', ') || 'a judge'],
   ];
-  const at = PHASES.indexOf(phase);
-  return <Phases run={run} phases={phases} at={at < 0 ? PHASES.length - 1 : at} />;
+  const at = PHASES.indexOf(phaseOf(run));
+  const result = run.result as Result | null;
+  const looked = !!result?.checks?.length || !!result?.verdict;
+  return <Phases run={run} phases={phases} at={at >= 0 ? at : looked ? 2 : 1} />;
 }
 
 /** The plan of a conductor as it is now, and what became of each part. */
 export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
   const result = run.result as Result | null;
-  const plan = planOf(run);
+  const plan = partsOf(run);
   if (plan.length === 0) {
     return (
       <Empty title={hasEnded(run) ? 'There was no plan' : 'There is no plan yet'}>
@@ -98,7 +44,7 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
       </Empty>
     );
   }
-  const open = openSteps(steps);
+  const nodes = nodesOf(run, steps);
   const failed = plan.filter((part) => part.status === 'failed' || part.status === 'conflict');
   const lack = run.progress.lack;
   return (
@@ -107,13 +53,9 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
         <header>
           <h2>Plan</h2>
           <span className="faint">as the conductor has it now</span>
-          <Legend of={{ merged: 'merged', run: 'at work', blocked: 'waits' }} />
+          <Legend of={meanings(nodes)} />
         </header>
-        <Graph
-          label="The plan"
-          widest={200}
-          nodes={plan.map((part) => nodeOf(part, open.get(part.id), run))}
-        />
+        <Graph label="The plan" widest={200} nodes={nodes} />
       </section>
       {failed.map((part) => (
         <div key={part.id} className="note">

@@ -1,13 +1,14 @@
 import { Link } from '@tanstack/react-router';
 import type { Run, Step } from '../../api/client';
 import { capital, sentence } from '../../model/format';
-import type { State } from '../../model/work';
+import { hasEnded, stateOf } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { objectIn } from './plan';
 import { stepState, taskOf } from './step_facts';
+import { wordsFor } from './within';
 
 interface Stance {
   verdict?: 'agree' | 'disagree' | 'partial';
@@ -16,7 +17,6 @@ interface Stance {
 }
 
 const SIDE = /^Side (one|two) \(round (\d+)\)/;
-const VERDICTS: Record<string, State> = { agree: 'ok', disagree: 'bad', partial: 'said' };
 
 /** The rounds as their steps tell them: both sides of a round are branches of one step. */
 function roundsOf(steps: Step[]): Map<string, Step[]> {
@@ -46,7 +46,7 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
           <ul className="candidates">
             {sides.map((step) => (
               <li key={step.position} className="panel">
-                <OneSide step={step} />
+                <OneSide run={run} step={step} />
               </li>
             ))}
           </ul>
@@ -58,7 +58,7 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
             {after.map((step) => (
               <li key={step.position}>
                 <span className="t">
-                  <Glyph state={stepState(step)} />
+                  <Glyph state={stepState(step, run)} />
                   <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
                     {step.label}
                   </Link>
@@ -66,16 +66,16 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
                 <span className="faint cut desk">
                   <Said>{oneLine(taskOf(step)?.text ?? '')}</Said>
                 </span>
-                <Elapsed className="num" from={step.started_at} to={step.ended_at} />
-                <span className="num">{taskOf(step)?.agent ?? 'at work'}</span>
+                <Elapsed className="num" from={step.started_at} to={step.ended_at ?? run.ended_at} />
+                <span className="num desk">{taskOf(step)?.agent ?? wordsFor(stepState(step, run))}</span>
               </li>
             ))}
           </ul>
         </section>
       )}
-      {run.reason && (
+      {run.reason && hasEnded(run) && (
         <div className="note">
-          <Glyph state={(run.result as { consensus?: boolean } | null)?.consensus ? 'ok' : 'said'} />
+          <Glyph state={stateOf(run)} />
           <Said>{sentence(capital(run.reason))}</Said>
         </div>
       )}
@@ -83,21 +83,21 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-function OneSide({ step }: { step: Step }) {
+function OneSide({ run, step }: { run: Run; step: Step }) {
   const facts = taskOf(step);
   const stance = objectIn<Stance>(facts?.text ?? '');
   return (
     <>
       <h3>
-        <Glyph state={stance?.verdict ? (VERDICTS[stance.verdict] ?? 'said') : stepState(step)} />
+        <Glyph state={stepState(step, run)} />
         <Link to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
           {facts?.agent ?? `Side ${SIDE.exec(step.label)?.[1]}`}
         </Link>
         {stance?.verdict && <span>{stance.verdict}</span>}
-        <Elapsed className="faint" from={step.started_at} to={step.ended_at} />
+        <Elapsed className="faint" from={step.started_at} to={step.ended_at ?? run.ended_at} />
       </h3>
       <p>
-        <Said>{stance?.position ?? facts?.reason ?? ''}</Said>
+        <Said>{stance?.position ?? facts?.reason ?? wordsFor(stepState(step, run))}</Said>
       </p>
       <ul className="dim">
         {stance?.reasons?.map((reason) => (

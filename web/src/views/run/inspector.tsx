@@ -1,6 +1,8 @@
 import type { ReactNode } from 'react';
-import type { Run } from '../../api/client';
-import { clock, money } from '../../model/format';
+import type { Run, Step } from '../../api/client';
+import { usePatterns } from '../../api/queries';
+import { clock } from '../../model/format';
+import { price } from '../../model/price';
 import { hasEnded } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -9,17 +11,18 @@ import { PullRequestSection } from '../pull_request';
 import { Where } from '../where';
 import { Facts } from '../work_head';
 import { criteriaOf } from './plan';
+import { taskOf } from './step_facts';
 
 const number = (value: unknown): number | null => (typeof value === 'number' && value > 0 ? value : null);
 const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
 
 /** What will end a run, what it is measured by, what was asked, and where it is. */
-export function RunInspector({ run }: { run: Run }) {
+export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
   const asked = text(run.spec.prompt) ?? text(run.spec.goal);
   const measure = text(run.spec.eval);
   return (
     <aside className="inspector" aria-label="About this run">
-      <Ends run={run} />
+      <Ends run={run} steps={steps} />
       {run.pattern === 'team' && <Criteria run={run} />}
       {measure && (
         <section>
@@ -45,9 +48,20 @@ export function RunInspector({ run }: { run: Run }) {
   );
 }
 
-function Ends({ run }: { run: Run }) {
-  const { spec, spent, progress } = run;
+/** What a run was asked for, and where nothing was said, what its pattern does then. */
+function useLimits(run: Run): Record<string, unknown> {
+  const schema = usePatterns().data?.find(({ name }) => name === run.pattern)?.spec_schema;
+  const known = (schema?.properties ?? {}) as Record<string, { default?: unknown }>;
+  const usual = Object.entries(known).map(([name, field]) => [name, field.default]);
+  return { ...Object.fromEntries(usual), ...run.spec };
+}
+
+function Ends({ run, steps }: { run: Run; steps: Step[] }) {
+  const { spent, progress } = run;
+  const spec = useLimits(run);
   const iterations = number(spec.max_iterations);
+  const cycles = number(spec.cycles);
+  const cycle = number(progress.cycle) ?? 0;
   const calls = number(spec.max_agent_calls);
   const budget = number(spec.budget_usd);
   const seconds = number(spec.max_seconds);
@@ -57,11 +71,13 @@ function Ends({ run }: { run: Run }) {
   const facts: [string, ReactNode][] = [];
   if (!calls) facts.push(['Calls', spent.agent_calls]);
   if (!seconds) facts.push(['Time', clock(spent.seconds)]);
-  if (!budget && spent.cost_usd !== null) facts.push(['Cost', money(spent.cost_usd)]);
+  const cost = costOf(run, steps);
+  if (!budget && spent.agent_calls > 0) facts.push(['Cost', cost]);
   return (
     <section className={hasEnded(run) ? 'over' : ''}>
       <h3>{hasEnded(run) ? 'What it used' : 'What will end it'}</h3>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
+      {cycles && <Meter name="Cycles" used={cycle} most={cycles} text={`${cycle} of ${cycles}`} />}
       {failures && (
         <Meter name="Failures" used={failed} most={failures} text={`${failed} of ${failures} in a row`} />
       )}
@@ -69,12 +85,7 @@ function Ends({ run }: { run: Run }) {
         <Meter name="Calls" used={spent.agent_calls} most={calls} text={`${spent.agent_calls} of ${calls}`} />
       )}
       {budget && (
-        <Meter
-          name="Budget"
-          used={spent.cost_usd ?? 0}
-          most={budget}
-          text={`${money(spent.cost_usd ?? 0)} of $${budget}`}
-        />
+        <Meter name="Budget" used={spent.cost_usd ?? 0} most={budget} text={`${cost} of $${budget}`} />
       )}
       {seconds && (
         <Meter
@@ -87,6 +98,13 @@ function Ends({ run }: { run: Run }) {
       <Facts facts={facts} />
     </section>
   );
+}
+
+/** The known costs; at least so much where a part told none. */
+function costOf({ spent }: Run, steps: Step[]): string {
+  const parts = steps.filter(({ kind, ended_at }) => ended_at && (kind === 'task' || kind === 'run'));
+  const silent = parts.filter((step) => taskOf(step)?.cost_usd === null).length;
+  return price({ usd: spent.cost_usd, unknown: silent || Number(spent.cost_usd === null) });
 }
 
 function Criteria({ run }: { run: Run }) {

@@ -1,11 +1,12 @@
 import { Link } from '@tanstack/react-router';
 import type { Run } from '../../api/client';
-import { counted } from '../../model/format';
+import { counted, inline } from '../../model/format';
 import { hasEnded, type State } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
+import { within, wordsFor } from './within';
 
 interface Feature {
   id: number | string;
@@ -31,18 +32,16 @@ const featuresOf = (run: Run): Feature[] =>
 function stateOf(feature: Feature, run: Run): State {
   if (feature.status === 'passed') return 'merged';
   if (feature.status === 'failed') return 'bad';
-  if (feature.reason) return 'blocked';
-  const works = feature.phase !== 'waiting' && feature.phase !== 'open';
-  if (works) return hasEnded(run) ? 'none' : 'run';
-  return hasEnded(run) ? 'none' : 'todo';
+  if (feature.reason) return within(run, 'blocked');
+  return within(run, feature.phase === 'waiting' || feature.phase === 'open' ? 'todo' : 'run');
 }
 
 /** What is to be known of a feature in a line. */
-function about(feature: Feature): string {
-  if (feature.reason) return oneLine(feature.reason);
+function about(feature: Feature, state: State): string {
+  if (feature.reason) return oneLine(inline(feature.reason));
   if (feature.status === 'passed')
     return feature.verifications > 1 ? `passed the ${ordinal(feature.verifications)} time` : 'passed';
-  return feature.phase;
+  return state === 'run' || state === 'todo' ? feature.phase : wordsFor(state);
 }
 
 const ordinal = (number: number): string => ['', 'first', 'second', 'third'][number] ?? `${number}th`;
@@ -96,7 +95,7 @@ function Row({ feature, run }: { feature: Feature; run: Run }) {
         <span>{feature.name}</span>
       )}
       <p className={state === 'bad' ? 'c-bad small' : 'faint small'}>
-        <Said>{about(feature)}</Said>
+        <Said>{about(feature, state)}</Said>
         {feature.branch && feature.status !== 'passed' && (
           <>
             {' '}

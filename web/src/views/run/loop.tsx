@@ -1,12 +1,14 @@
 import { Link } from '@tanstack/react-router';
 import type { Run, Step } from '../../api/client';
 import { clock, secondsBetween, shortCommit } from '../../model/format';
-import { hasEnded, type State } from '../../model/work';
+import { price } from '../../model/price';
+import type { State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { ScoreChart } from './score_chart';
 import { taskOf } from './step_facts';
+import { within, wordsFor } from './within';
 
 export interface Iteration {
   number: number;
@@ -91,17 +93,15 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
               {scored && <th className="num">Change</th>}
               <th>What it did</th>
               <th className="num">Took</th>
+              <th className="num">Cost</th>
               <th>Commit</th>
             </tr>
           </thead>
           <tbody>
             {iterations.toReversed().map((one) => {
-              const ended = hasEnded(run) && one.verdict === 'at work';
-              const [state, words, colour] = VERDICTS[ended ? 'discard' : one.verdict] ?? [
-                'todo',
-                one.verdict,
-                '',
-              ];
+              const [is, called, coloured] = VERDICTS[one.verdict] ?? ['todo', one.verdict, ''];
+              const state = is === 'run' ? within(run, is) : is;
+              const [words, colour] = state === is ? [called, coloured] : [wordsFor(state), 'dim'];
               const before = iterations.findLast(
                 (other) => other.number < one.number && ['start', 'keep'].includes(other.verdict),
               );
@@ -130,6 +130,7 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
                   <td className="num faint desk">
                     {one.task?.ended_at && clock(secondsBetween(one.task.started_at, one.task.ended_at))}
                   </td>
+                  <td className="num faint desk">{costOf(one)}</td>
                   <td className="desk">
                     <code className="faint">{one.commit && shortCommit(one.commit)}</code>
                   </td>
@@ -141,6 +142,12 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
       </section>
     </>
   );
+}
+
+/** What the agent of an iteration cost; unknown where it told nothing. */
+function costOf({ task }: Iteration): string {
+  const usd = task?.ended_at ? taskOf(task)?.cost_usd : undefined;
+  return usd === undefined ? '' : price({ usd, unknown: Number(usd === null) });
 }
 
 const round = (value: number): number => Math.round(value * 100) / 100;

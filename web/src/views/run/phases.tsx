@@ -1,25 +1,29 @@
 import type { Run } from '../../api/client';
 import { capital } from '../../model/format';
-import { hasEnded, type State } from '../../model/work';
+import type { State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
+import { within } from './within';
 
-/** What a phase is called, and what is known of it. */
-export type Phase = [name: string, about: string];
+/** What a phase is called, what is known of it, and its sign once it is past: green if all of it is done. */
+export type Phase = [name: string, about: string, after?: State];
 
 /** How far a run is in what it does one after the other. */
 export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: number }) {
-  const ended = hasEnded(run);
   return (
     <ol className="phases panel">
-      {phases.map(([name, about], place) => {
-        const now = place === at && !ended;
-        const past = ended ? run.status === 'completed' || place < at : place < at;
-        const state: State = now ? 'run' : past ? 'ok' : ended && place === at ? 'bad' : 'todo';
+      {phases.map(([name, about, after = 'ok'], place) => {
+        const past = run.status === 'completed' || place < at;
+        const now = place === at && !past;
+        const state = past
+          ? after
+          : now && run.status === 'failed'
+            ? 'bad'
+            : within(run, now ? 'run' : 'todo');
         return (
-          <li key={name} className={now ? 'now' : past ? '' : 'later'}>
+          <li key={name} className={LOOKS[state] ?? (past || now ? '' : 'later')}>
             <div className="k">
-              <Glyph state={state} />
+              <Glyph state={state} label={labelOf(state, past)} />
               {capital(name)}
             </div>
             <div className="d cut">
@@ -30,6 +34,18 @@ export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: num
       })}
     </ol>
   );
+}
+
+/** The sign of a phase that is past, by whether all that it should have done is. */
+export const afterwards = (run: Run, whole: boolean): State =>
+  whole ? 'ok' : run.status === 'failed' ? 'bad' : 'none';
+
+const LOOKS: Partial<Record<State, string>> = { run: 'now', you: 'you' };
+
+function labelOf(state: State, past: boolean): string | undefined {
+  if (state === 'ok') return 'done';
+  if (state === 'none') return past ? 'ended, not all of it done' : 'not begun';
+  return state === 'cancelled' ? 'stopped' : undefined;
 }
 
 /** The commands of a spec's checks. */

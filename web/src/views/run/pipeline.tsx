@@ -1,10 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import type { Run, Step } from '../../api/client';
-import { hasEnded, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
 import { stepState, taskOf } from './step_facts';
+import { within } from './within';
 
 interface StepSpec {
   name?: string;
@@ -24,21 +24,15 @@ export function Pipeline({ run, steps }: { run: Run; steps: Step[] }) {
   return (
     <ol className="line">
       {asked.map((step, place) => (
-        <OneStep
-          key={place}
-          number={place + 1}
-          asked={step}
-          step={begun.get(place + 1)}
-          ended={hasEnded(run)}
-        />
+        <OneStep key={place} number={place + 1} asked={step} step={begun.get(place + 1)} run={run} />
       ))}
     </ol>
   );
 }
 
-function OneStep(props: { number: number; asked: StepSpec; step: Step | undefined; ended: boolean }) {
-  const { number, asked, step, ended } = props;
-  const state: State = step ? stepState(step) : ended ? 'none' : 'todo';
+function OneStep(props: { number: number; asked: StepSpec; step: Step | undefined; run: Run }) {
+  const { number, asked, step, run } = props;
+  const state = step ? stepState(step, run) : within(run, 'todo');
   const title = asked.name ?? oneLine(asked.prompt ?? asked.run ?? '').slice(0, 120);
   return (
     <li className={`panel ${state === 'run' ? 'now' : ''}`}>
@@ -51,7 +45,7 @@ function OneStep(props: { number: number; asked: StepSpec; step: Step | undefine
         ) : (
           <Said className="cut">{`${number}. ${title}`}</Said>
         )}
-        {step && <Elapsed className="faint" from={step.started_at} to={step.ended_at} />}
+        {step && <Elapsed className="faint" from={step.started_at} to={step.ended_at ?? run.ended_at} />}
       </h3>
       {step && (
         <p className="dim">

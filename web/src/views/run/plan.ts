@@ -1,7 +1,8 @@
 import type { Run, Step } from '../../api/client';
-import type { State } from '../../model/work';
+import { hasEnded, type State } from '../../model/work';
 import type { Node } from '../graph';
 import { stepState, taskOf } from './step_facts';
+import { within, wordsFor } from './within';
 
 export interface Part {
   id: string;
@@ -37,7 +38,7 @@ export function planned(steps: Step[]): number[] {
 }
 
 /** The plan of one iteration of a team, and what became of each part. */
-export function planOf(steps: Step[], iteration: number): Part[] {
+export function planOf(run: Run, steps: Step[], iteration: number): Part[] {
   const at = steps.findIndex(
     (step) => inIteration(step) === iteration && (step.data as { subgoals?: unknown }).subgoals,
   );
@@ -51,30 +52,26 @@ export function planOf(steps: Step[], iteration: number): Part[] {
   return subgoals.map((subgoal, place) => {
     const own = inside.filter((step) => step.position.split('.')[1] === String(place + 1));
     const dependsOn = told.find((other) => other.id === subgoal.id)?.depends_on ?? [];
-    return { id: subgoal.id, title: subgoal.title, dependsOn, ...outcome(own, dependsOn.length) };
+    return { id: subgoal.id, title: subgoal.title, dependsOn, ...outcome(run, own, dependsOn.length) };
   });
 }
 
-function outcome(steps: Step[], before: number): Pick<Part, 'state' | 'task' | 'about'> {
+function outcome(run: Run, steps: Step[], before: number): Pick<Part, 'state' | 'task' | 'about'> {
   const work = steps.findLast((step) => step.kind === 'task');
   const merge = steps.findLast((step) => step.kind === 'merge');
   const merged = (merge?.result as { commit?: string | null; problem?: string | null } | null) ?? null;
   const task = work?.subject ?? null;
   if (merged?.commit) return { state: 'merged', task, about: `merged ${merged.commit.slice(0, 7)}` };
   if (merged?.problem) return { state: 'bad', task, about: merged.problem };
-  if (!work)
-    return {
-      state: before ? 'blocked' : 'todo',
-      task,
-      about: before ? `after ${before} of them` : 'to come',
-    };
-  const state = stepState(work);
-  const about = taskOf(work)?.agent ?? (state === 'run' ? 'at work' : '');
-  return {
-    state: state === 'ok' || state === 'said' ? 'run' : state,
-    task,
-    about: about || 'done, to be merged',
-  };
+  if (!work) {
+    const state = within(run, before ? 'blocked' : 'todo');
+    return { state, task, about: before && !hasEnded(run) ? `after ${before} of them` : wordsFor(state) };
+  }
+  const state = stepState(work, run);
+  if (state !== 'ok' && state !== 'said')
+    return { state, task, about: wordsFor(state) || (taskOf(work)?.agent ?? '') };
+  // Its agent is done; that is no more than said until it is merged.
+  return { state: 'said', task, about: hasEnded(run) ? 'done, not merged' : 'done, to be merged' };
 }
 
 export const nodeOf = ({ dependsOn, task, ...part }: Part): Node => ({

@@ -9,9 +9,11 @@ import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
 import { Batch } from './batch';
+import { Belongs } from './belongs';
 import { BestOf } from './best_of';
 import { Conducted, ConductedPhases } from './conducted';
 import { Debate } from './debate';
+import { FollowUp } from './follow_up';
 import { RunInspector } from './inspector';
 import { Lanes } from './lanes';
 import { Loop } from './loop';
@@ -68,23 +70,25 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
     ...(run.workspace.branch ? [{ name: 'changes', label: 'Changes' }] : []),
     { name: 'events', label: 'Events' },
   ];
-  const current = tab ?? tabs[0]?.name ?? 'steps';
+  const current = tabs.find(({ name }) => name === tab)?.name ?? tabs[0]?.name;
   const Picture = picture?.[1];
   const Phases = PHASES[run.pattern];
   return (
     <Frame title={run.title} head={<Crumbs work={run} />}>
       <Head work={run}>{Phases && <Phases run={run} steps={steps} />}</Head>
-      <Tabs work={run} tabs={tabs} current={current} />
+      <Tabs work={run} tabs={tabs} current={current ?? ''} />
       <div className="cols">
         <div className="body stack">
           <Suspense fallback={<Loading lines={8} />}>
             {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
-            {current === 'steps' && <Steps steps={steps} />}
+            {current === 'steps' && <Steps run={run} steps={steps} />}
             {current === 'changes' && <Changes work={run} />}
             {current === 'events' && <Events of={{ run_id: run.id }} />}
           </Suspense>
+          {current === 'picture' && <Belongs run={run} />}
+          <FollowUp run={run} />
         </div>
-        <RunInspector run={run} />
+        <RunInspector run={run} steps={steps} />
       </div>
     </Frame>
   );

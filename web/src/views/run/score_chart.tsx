@@ -28,7 +28,8 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
     (one) => one.score !== null && ['start', 'keep', 'pass'].includes(one.verdict),
   );
   const best = kept.at(-1);
-  const live = iterations.find((one) => one.verdict === 'at work' && !hasEnded(run));
+  const start = kept.find((one) => one.verdict === 'start');
+  const live = iterations.find((one) => one.verdict === 'at work' && run.status === 'running');
   const until = live?.number ?? iterations.at(-1)?.number ?? 0;
   const message = `Score by iteration: ${scores[0]} at first, best ${best?.score}${target === null ? '' : `, target ${target}`}`;
   const every = Math.ceil((last + 1) / MOST_NAMED);
@@ -62,6 +63,11 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
             y={one.score === null ? floor - 14 : y(one.score)}
           />
         ))}
+        {start && start !== best && start.score !== null && (
+          <text x={x(0) + 8} y={y(start.score) - 8}>
+            start {start.score}
+          </text>
+        )}
         {best?.score !== null && best && (
           <>
             <circle className="top1" cx={x(best.number)} cy={y(best.score)} r="9" />
@@ -136,9 +142,9 @@ function Mark({ one, x, y }: { one: Iteration; x: number; y: number }) {
   return <circle className={kept ? 'keep' : 'disc'} cx={x} cy={y} r={kept ? 5 : 4.5} />;
 }
 
-/** Four or five round numbers between two. */
+/** Three to six round numbers between two. */
 function ticks(low: number, high: number): number[] {
-  const rough = (high - low) / 4;
+  const rough = (high - low) / 6;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? power;
   const found: number[] = [];

@@ -1,5 +1,6 @@
-import type { CheckResult, Step } from '../../api/client';
+import type { CheckResult, Run, Step } from '../../api/client';
 import type { State } from '../../model/work';
+import { within } from './within';
 
 /** What a task step of a run leaves. */
 export interface TaskFacts {
@@ -30,14 +31,19 @@ const QUIET = new Set(['progress', 'lock', 'now', 'budget', 'note', 'read_note',
 /** The steps that did something. */
 export const telling = (steps: Step[]): Step[] => steps.filter((step) => !QUIET.has(step.kind));
 
-/** The state of one step. */
-export function stepState(step: Step): State {
+/** The state of one step, in the run that it is of. */
+export const stepState = (step: Step, run: Run): State => within(run, own(step));
+
+function own(step: Step): State {
   if (step.error) return 'bad';
   if (!step.ended_at) return step.kind === 'ask' ? 'you' : 'run';
   if (step.kind === 'check') return failuresOf(step) ? 'bad' : 'ok';
-  if (step.kind === 'score' || step.kind === 'merge')
-    return (step.result as { problem?: string | null } | null)?.problem ? 'bad' : 'said';
-  if (step.kind !== 'task' && step.kind !== 'run') return 'said';
+  if (step.kind === 'ask') return 'said';
+  if (step.kind !== 'task' && step.kind !== 'run') {
+    // What Kapelle did itself needs nobody's word.
+    const failed = (step.result as { problem?: string | null } | null)?.problem;
+    return failed ? 'bad' : step.kind === 'merge' ? 'merged' : 'ok';
+  }
   const task = taskOf(step);
   if (task?.status === 'failed') return 'bad';
   if (task?.status === 'cancelled') return 'cancelled';

@@ -1,5 +1,5 @@
 import { Link } from '@tanstack/react-router';
-import type { Step } from '../../api/client';
+import type { Run, Step } from '../../api/client';
 import { capital } from '../../model/format';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -9,7 +9,7 @@ import { oneLine } from '../task/line_text';
 import { checksOf, failuresOf, stepState, taskOf, telling } from './step_facts';
 
 /** What a run did and does, in order. */
-export function Steps({ steps }: { steps: Step[] }) {
+export function Steps({ run, steps }: { run: Run; steps: Step[] }) {
   const shown = telling(steps);
   if (shown.length === 0) return <Empty title="Nothing has been done yet" />;
   return (
@@ -17,14 +17,14 @@ export function Steps({ steps }: { steps: Step[] }) {
       {shown.map((step) => (
         <li key={step.position}>
           <span className="t">
-            <Glyph state={stepState(step)} />
+            <Glyph state={stepState(step, run)} />
             <span className="dim">{capital(step.kind.replaceAll('_', ' '))}</span>
             <Name step={step} />
           </span>
           <span className="faint cut desk">
             <Said>{cameTo(step)}</Said>
           </span>
-          <Elapsed className="num" from={step.started_at} to={step.ended_at} />
+          <Elapsed className="num" from={step.started_at} to={step.ended_at ?? run.ended_at} />
           <span className="num desk">
             <Moment at={step.started_at} />
           </span>

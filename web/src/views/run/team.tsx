@@ -1,35 +1,49 @@
 import type { ReactNode } from 'react';
 import type { CheckResult, Run, Step } from '../../api/client';
 import { counted } from '../../model/format';
-import { hasEnded, type State } from '../../model/work';
+import type { State } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph, Legend } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Said } from '../../parts/text';
 import { Graph } from '../graph';
-import { commandsOf, type Phase, Phases } from './phases';
+import { afterwards, commandsOf, type Phase, Phases } from './phases';
 import { criteriaOf, nodeOf, type Part, phaseOf, planned, planOf } from './plan';
+import { meanings, within } from './within';
 
 const PHASES = ['intake', 'plan', 'work', 'verify', 'review'];
 
 /** Where a team is: what it has done, does and will do. */
 export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
-  const parts = planOf(steps, planned(steps).at(-1) ?? 0);
+  const parts = planOf(run, steps, planned(steps).at(-1) ?? 0);
   const merged = parts.filter((part) => part.state === 'merged').length;
   const working = parts.filter((part) => part.state === 'run').length;
   const criteria = criteriaOf(run).length;
+  const commands = commandsOf(run.spec.verify);
   const phases: Phase[] = [
     ['intake', criteria ? counted(criteria, 'criterion', 'criteria') : ''],
     ['plan', parts.length > 0 ? counted(parts.length, 'part') : ''],
     [
       'work',
       parts.length > 0 ? `${merged} of ${parts.length} merged${working ? `, ${working} at work` : ''}` : '',
+      afterwards(run, merged === parts.length),
     ],
-    ['verify', commandsOf(run.spec.verify).join(', ') || 'no command'],
+    ['verify', commands.join(', ') || 'no command', commands.length > 0 ? 'ok' : 'none'],
     ['review', 'four questions'],
   ];
-  return <Phases run={run} phases={phases} at={PHASES.indexOf(phaseOf(run))} />;
+  return <Phases run={run} phases={phases} at={placeOf(run)} />;
 }
+
+/** The phase that it is at; between iterations and at the end, the one that the last came to. */
+function placeOf(run: Run): number {
+  const at = PHASES.indexOf(phaseOf(run));
+  if (at >= 0) return at;
+  const last = toldOf(run).at(-1);
+  if (last?.review) return refusedBy(last.review).length > 0 ? 4 : PHASES.length;
+  return last?.checks.length ? 3 : last ? 2 : run.progress.iteration ? 1 : 0;
+}
+
+const toldOf = (run: Run): Told[] => (run.result as { iterations?: Told[] } | null)?.iterations ?? [];
 
 interface Told {
   number: number;
@@ -53,9 +67,12 @@ const QUESTIONS: [keyof Review, string, string][] = [
   ['goal_complete', 'Goal complete', 'is it reached'],
 ];
 
+const refusedBy = (review: Review): string[] =>
+  QUESTIONS.filter(([key]) => review[key] === false).map(([, name]) => name.toLowerCase());
+
 export function Team({ run, steps }: { run: Run; steps: Step[] }) {
   const numbers = planned(steps);
-  const told = ((run.result as { iterations?: Told[] } | null)?.iterations ?? []) as Told[];
+  const told = toldOf(run);
   const last = numbers.at(-1);
   if (last === undefined) {
     return (
@@ -64,17 +81,23 @@ export function Team({ run, steps }: { run: Run; steps: Step[] }) {
       </Empty>
     );
   }
+  const parts = planOf(run, steps, last);
   return (
     <section className="panel">
       <div className="box">
         <header>
           <h2>Plan of iteration {last}</h2>
-          <Legend of={{ merged: 'merged', run: 'at work', blocked: 'waits' }} />
+          <Legend of={meanings(parts)} />
         </header>
-        <Plan parts={planOf(steps, last)} gates={<Gates run={run} />} />
+        <Plan parts={parts} gates={<Gates run={run} />} />
       </div>
       {told.toReversed().map((iteration) => (
-        <Verdict key={iteration.number} iteration={iteration} parts={planOf(steps, iteration.number)} />
+        <Verdict
+          key={iteration.number}
+          iteration={iteration}
+          parts={planOf(run, steps, iteration.number)}
+          run={run}
+        />
       ))}
     </section>
   );
@@ -91,10 +114,13 @@ function Plan({ parts, gates }: { parts: Part[]; gates: ReactNode }) {
 const GATES = { id: 'gates', width: 132, height: 104 };
 
 function Gates({ run }: { run: Run }) {
-  const at = PHASES.indexOf(phaseOf(run));
-  const done = run.status === 'completed';
-  const state = (place: number): State =>
-    done ? 'ok' : at === place && !hasEnded(run) ? 'run' : at > place ? 'ok' : 'todo';
+  const at = placeOf(run);
+  const commands = commandsOf(run.spec.verify).join(', ');
+  const state = (place: number): State => {
+    if (run.status === 'completed' || at > place) return place === 3 && !commands ? 'none' : 'ok';
+    if (at === place && run.status === 'failed') return 'bad';
+    return within(run, at === place ? 'run' : 'todo');
+  };
   return (
     <>
       <div className="gate">
@@ -102,7 +128,7 @@ function Gates({ run }: { run: Run }) {
           <Glyph state={state(3)} />
           Gate: verify
         </span>
-        <code className="cut block">{commandsOf(run.spec.verify).join(', ') || 'nothing'}</code>
+        <code className="cut block">{commands || 'nothing'}</code>
       </div>
       <div className="gate">
         <span className="t">
@@ -115,30 +141,35 @@ function Gates({ run }: { run: Run }) {
   );
 }
 
-function Verdict({ iteration, parts }: { iteration: Told; parts: Part[] }) {
+function Verdict({ iteration, parts, run }: { iteration: Told; parts: Part[]; run: Run }) {
   const { review, checks } = iteration;
-  const no =
-    review && QUESTIONS.filter(([key]) => review[key] === false).map(([, name]) => name.toLowerCase());
-  const good = review !== null && no?.length === 0 && checks.every((check) => check.passed);
+  const no = review && refusedBy(review);
   const merged = parts.filter((part) => part.state === 'merged').length;
+  const all = merged === parts.length;
+  const good = all && no?.length === 0 && checks.every((check) => check.passed);
+  const failed = parts.some((part) => part.state === 'bad');
+  // Nobody judged the one in which the run was ended.
+  const stopped = run.status === 'cancelled' && !review && !iteration.problem && !failed;
+  const refused = no?.length ? `the reviewer said no to ${no.join(', ')}` : null;
+  const short = no && !all ? `${parts.length - merged} of ${counted(parts.length, 'part')} not merged` : null;
+  const lacks = iteration.problem ?? refused ?? short ?? (stopped ? 'stopped' : 'not done');
   return (
     <details className="fold" open={!good}>
       <summary>
         <Icon name="right" className="chev" />
-        <Glyph state={good ? 'ok' : 'bad'} />
+        <Glyph state={good ? 'ok' : stopped ? 'cancelled' : 'bad'} label={stopped ? 'stopped' : undefined} />
         <b>Iteration {iteration.number}</b>
         <span className="dim cut">
-          <Said>
-            {good
-              ? 'the reviewer said yes four times'
-              : (iteration.problem ?? (no?.length ? `the reviewer said no to ${no.join(', ')}` : 'not done'))}
-          </Said>
+          <Said>{good ? 'the reviewer said yes four times' : lacks}</Said>
         </span>
       </summary>
       <div className="in">
         <p className="proofs">
           <span>
-            <Glyph state={merged === parts.length ? 'merged' : 'bad'} />
+            <Glyph
+              state={all ? 'merged' : failed ? 'bad' : 'none'}
+              label={all || failed ? undefined : 'not all'}
+            />
             {merged} of {counted(parts.length, 'part')} merged
           </span>
           {checks.map((check) => (

@@ -6,9 +6,10 @@ import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Said } from '../../parts/text';
 import { oneLine } from '../task/line_text';
-import { type Phase, Phases } from './phases';
+import { afterwards, type Phase, Phases } from './phases';
 import { objectIn, phaseOf } from './plan';
 import { stepState, taskOf } from './step_facts';
+import { within, wordsFor } from './within';
 
 interface Milestone {
   title: string;
@@ -38,10 +39,15 @@ const factsOf = (run: Run): Facts => ({ ...(run.progress as Facts), ...(run.resu
 
 export function WorkflowPhases({ run }: { run: Run }) {
   const plan = factsOf(run).milestones ?? [];
+  const held = plan.filter((one) => one.evidence).length;
   const phases: Phase[] = [
     ['assess', plan.length ? counted(plan.length, 'milestone') : ''],
     ['review', `cycle ${run.progress.cycle ?? 0} of ${run.spec.cycles ?? 10}`],
-    ['implement', `${plan.filter((one) => one.evidence).length} hold`],
+    [
+      'implement',
+      `${held} of ${counted(plan.length, 'milestone')} ${held === 1 ? 'holds' : 'hold'}`,
+      afterwards(run, held === plan.length),
+    ],
   ];
   return <Phases run={run} phases={phases} at={PHASES.indexOf(phaseOf(run))} />;
 }
@@ -52,13 +58,14 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
   const plan = facts.milestones ?? [];
   const phases = steps.filter((step) => step.kind === 'task' && PHASE.test(step.label));
   const next = plan.find((one) => !one.evidence);
-  const works = !hasEnded(run) && phaseOf(run) === 'implement';
+  const stateOf = (one: Milestone): State =>
+    one.evidence ? 'ok' : within(run, one === next && phaseOf(run) === 'implement' ? 'run' : 'todo');
   if (phases.length === 0) return <Empty title="The plan is not begun yet" />;
   return (
     <>
-      {facts.blocked && (
+      {facts.blocked && run.status !== 'waiting' && (
         <div className="note">
-          <Glyph state="you" label="blocked" />
+          <Glyph state={within(run, 'blocked')} label="blocked" />
           <span>
             Blocked in {facts.blocked.phase} of cycle {facts.blocked.cycle}:{' '}
             <Said>{facts.blocked.reason}</Said>. <Said>{facts.blocked.fix}</Said>
@@ -80,7 +87,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
         </div>
         <ul className="nest steps">
           {plan.map((one) => (
-            <OneMilestone key={one.title} one={one} works={works && one === next} />
+            <OneMilestone key={one.title} one={one} state={stateOf(one)} />
           ))}
         </ul>
       </section>
@@ -93,7 +100,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
         </div>
         <ul className="nest steps">
           {phases.toReversed().map((step) => (
-            <OnePhase key={step.position} step={step} text={textOf(step, facts.worklog ?? [])} />
+            <OnePhase key={step.position} run={run} step={step} text={textOf(step, facts.worklog ?? [])} />
           ))}
         </ul>
       </section>
@@ -108,12 +115,12 @@ function textOf(step: Step, worklog: { task: string; text: string }[]): string {
   return worklog.find((entry) => entry.task === step.subject)?.text ?? review ?? said;
 }
 
-function OneMilestone({ one, works }: { one: Milestone; works: boolean }) {
-  const state: State = one.evidence ? 'ok' : works ? 'run' : 'todo';
+function OneMilestone({ one, state }: { one: Milestone; state: State }) {
+  const words = one.evidence ? 'holds' : state === 'todo' ? 'open' : wordsFor(state);
   return (
     <li>
       <span className="t">
-        <Glyph state={state} label={one.evidence ? 'holds' : works ? 'at work' : 'open'} />
+        <Glyph state={state} label={words} />
         <Said className="cut">{one.title}</Said>
       </span>
       <span className="faint cut desk">
@@ -121,19 +128,20 @@ function OneMilestone({ one, works }: { one: Milestone; works: boolean }) {
           {one.evidence ?? (one.check ? `to be shown by ${one.check}` : 'to be seen by the reviewer')}
         </Said>
       </span>
-      <span />
-      <span className="num">{one.evidence ? 'holds' : works ? 'at work' : 'open'}</span>
+      <span className="desk" />
+      <span className="num">{words}</span>
     </li>
   );
 }
 
-function OnePhase({ step, text }: { step: Step; text: string }) {
+function OnePhase({ run, step, text }: { run: Run; step: Step; text: string }) {
   const [, phase, cycle] = PHASE.exec(step.label) ?? [];
   const facts = taskOf(step);
+  const state = stepState(step, run);
   return (
     <li>
       <span className="t">
-        <Glyph state={stepState(step)} />
+        <Glyph state={state} />
         <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
           Cycle {cycle}, {phase?.toLowerCase()}
         </Link>
@@ -141,8 +149,8 @@ function OnePhase({ step, text }: { step: Step; text: string }) {
       <span className="faint cut desk">
         <Said>{oneLine(text || (facts?.reason ?? ''))}</Said>
       </span>
-      <Elapsed className="num" from={step.started_at} to={step.ended_at} />
-      <span className="num">{facts?.agent ?? 'at work'}</span>
+      <Elapsed className="num" from={step.started_at} to={step.ended_at ?? run.ended_at} />
+      <span className="num desk">{facts?.agent ?? wordsFor(state)}</span>
     </li>
   );
 }

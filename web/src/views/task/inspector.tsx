@@ -3,8 +3,9 @@ import type { ReactNode } from 'react';
 import type { Attempt, Task } from '../../api/client';
 import { isRun } from '../../api/client';
 import { useActive, useOne } from '../../api/queries';
-import { clock, money, percent, secondsBetween, short, shortId } from '../../model/format';
-import { attemptState, costOf, latest, stateOf } from '../../model/work';
+import { clock, percent, secondsBetween, short, shortId } from '../../model/format';
+import { price, priceOf } from '../../model/price';
+import { attemptState, latest, stateOf } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
@@ -63,11 +64,15 @@ function Used({ task }: { task: Task }) {
   const last = latest(task);
   const sum = (of: 'input_tokens' | 'output_tokens' | 'cached_tokens' | 'turns') =>
     used.reduce((total, usage) => total + usage[of], 0);
-  const cost = costOf(task);
+  const cost = priceOf(task);
   const seconds = last ? secondsBetween(last.started_at, last.ended_at ?? now) : 0;
   const facts: [string, ReactNode][] = [];
-  if (task.timeout_s === null) facts.push(['Time', clock(seconds)]);
-  if (task.budget_usd === null && cost !== undefined) facts.push(['Cost', money(cost)]);
+  const all = task.attempts.reduce(
+    (sum, { started_at, ended_at }) => sum + Math.max(0, secondsBetween(started_at, ended_at ?? now)),
+    0,
+  );
+  if (task.timeout_s === null || task.attempts.length > 1) facts.push(['Time', clock(all)]);
+  if (task.budget_usd === null && cost !== undefined) facts.push(['Cost', price(cost)]);
   if (used.length > 0) {
     const cached = percent(sum('cached_tokens'), sum('input_tokens'));
     facts.push(['Tokens in', `${short(sum('input_tokens'))}, ${cached} cached`]);
@@ -81,9 +86,9 @@ function Used({ task }: { task: Task }) {
       {task.budget_usd !== null && (
         <Meter
           name="Cost"
-          used={cost ?? 0}
+          used={cost?.usd ?? 0}
           most={task.budget_usd}
-          text={`${money(cost ?? 0)} of $${task.budget_usd}`}
+          text={`${cost ? price(cost) : 'nothing told'} of $${task.budget_usd}`}
         />
       )}
       {task.max_turns !== null && turns !== undefined && (
@@ -91,7 +96,7 @@ function Used({ task }: { task: Task }) {
       )}
       {task.timeout_s !== null && (
         <Meter
-          name="Time"
+          name={task.attempts.length > 1 ? 'Last attempt' : 'Time'}
           used={seconds}
           most={task.timeout_s}
           text={`${clock(seconds)} of ${clock(task.timeout_s)}`}

@@ -1,5 +1,5 @@
 import { useUsage } from '../../api/queries';
-import { money } from '../../model/format';
+import { type Price, price, priceOfSum } from '../../model/price';
 import { useScope } from '../../shell/preferences';
 import { Titled } from './table';
 
@@ -16,12 +16,14 @@ function weekAgo(): string {
 export function Dearest() {
   const [project] = useScope();
   const rows = useUsage('task', weekAgo(), project, 'run').data?.rows ?? [];
-  const sums = new Map<string, number>();
-  for (const { key, across, cost_usd } of rows) {
-    const id = across ?? key ?? '';
-    sums.set(id, (sums.get(id) ?? 0) + (cost_usd ?? 0));
+  const sums = new Map<string, Price & { usd: number }>();
+  for (const row of rows) {
+    const id = row.across ?? row.key ?? '';
+    const [before, more] = [sums.get(id), priceOfSum(row)];
+    const usd = (before?.usd ?? 0) + (more.usd ?? 0);
+    sums.set(id, { usd, unknown: (before?.unknown ?? 0) + more.unknown });
   }
-  const dearest = [...sums].filter(([, cost]) => cost > 0).sort(([, a], [, b]) => b - a);
+  const dearest = [...sums].filter(([, cost]) => cost.usd > 0).sort(([, a], [, b]) => b.usd - a.usd);
   if (dearest.length === 0) return null;
   return (
     <section className="section">
@@ -36,7 +38,7 @@ export function Dearest() {
                 <td>
                   <Titled id={id} title={rows.find((row) => row.key === id)?.title} />
                 </td>
-                <td className="num strong">{money(cost)}</td>
+                <td className="num strong">{price(cost)}</td>
               </tr>
             ))}
           </tbody>

@@ -1,24 +1,17 @@
 import type { Usage, UsageSum } from '../../api/client';
 import { type UsageBy, useOne } from '../../api/queries';
-import { money, percent, short, shortId } from '../../model/format';
+import { percent, short, shortId } from '../../model/format';
+import { price, priceOfSum } from '../../model/price';
 import { Empty, share } from '../../parts/controls';
 import { Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
 import { daysFrom } from './day_chart';
 
-/** How many attempts cost nobody knows how much. */
-export const unpriced = (sum: UsageSum): number => sum.unknown_cost + sum.unreported;
-
-/** A sum in dollars, at least that much when a price is not known. */
-export function cost(sum: UsageSum): string {
-  if (sum.cost_usd === null) return sum.attempts > 0 ? 'unknown' : '–';
-  return `${unpriced(sum) > 0 ? '≥ ' : ''}${money(sum.cost_usd)}`;
-}
-
-/** What one result cost that was verified, with all that led to none. */
-export function perResult(sum: UsageSum): string {
+/** What one attempt cost that was verified, with all that led to none. */
+export function perVerified(sum: UsageSum): string {
   if (sum.verified === 0) return '–';
-  return cost({ ...sum, cost_usd: sum.cost_usd == null ? null : sum.cost_usd / sum.verified });
+  const { usd, unknown } = priceOfSum(sum);
+  return price({ usd: usd === null ? null : usd / sum.verified, unknown });
 }
 
 type Row = Usage['rows'][number];
@@ -49,7 +42,7 @@ export function Table({ by, rows, total, days }: Props) {
             <th className="num">cached</th>
             <th className="num">Out</th>
             <th className="num">Verified</th>
-            <th className="num">per result</th>
+            <th className="num">per verified one</th>
             <th className="num">Cost</th>
             <th>
               <span className="vh">Share of the cost</span>
@@ -77,8 +70,8 @@ export function Table({ by, rows, total, days }: Props) {
               <td className="num faint desk">{percent(row.cached_tokens, row.input_tokens)}</td>
               <td className="num desk">{short(row.output_tokens)}</td>
               <td className="num desk">{percent(row.verified, row.attempts)}</td>
-              <td className="num desk">{perResult(row)}</td>
-              <td className="num strong">{cost(row)}</td>
+              <td className="num desk">{perVerified(row)}</td>
+              <td className="num strong">{price(priceOfSum(row))}</td>
               <td className="desk part">
                 <div className="bar" style={share((row.cost_usd ?? 0) / (total.cost_usd || 1))}>
                   <i />

@@ -1,14 +1,15 @@
 import { useState } from 'react';
 import type { Usage, UsageSum } from '../../api/client';
 import { type UsageBy, useUsage } from '../../api/queries';
-import { counted, money, percent, short } from '../../model/format';
+import { counted, percent, short } from '../../model/format';
+import { price, priceOfSum } from '../../model/price';
 import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
 import { Accounts } from './accounts';
 import { DayChart } from './day_chart';
 import { Dearest } from './dearest';
-import { cost, perResult, Table, unpriced } from './table';
+import { perVerified, Table } from './table';
 
 const SPANS = { today: 0, week: 6, month: 29, all: null } as const;
 type Span = keyof typeof SPANS;
@@ -143,21 +144,26 @@ function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
   const lost = rows.filter((row) => LOST.has(row.across ?? ''));
   const wasted = lost.reduce((sum, row) => sum + (row.cost_usd ?? 0), 0);
   const tries = lost.reduce((sum, row) => sum + row.attempts, 0);
-  const unknown = lost.some((row) => unpriced(row) > 0);
+  const all = priceOfSum(total);
+  const unknown = lost.reduce((sum, row) => sum + priceOfSum(row).unknown, 0);
   const figures: [string, string, string][] = [
     [
       'Cost',
-      cost(total),
-      unpriced(total) > 0
-        ? `${counted(unpriced(total), 'attempt')} of unknown price`
+      price(all),
+      all.unknown > 0
+        ? `${counted(all.unknown, 'attempt')} of unknown price`
         : total.attempts > 0
           ? 'every price is known'
           : '',
     ],
-    ['Per verified result', perResult(total), counted(total.verified, 'result')],
+    [
+      'Per verified attempt',
+      perVerified(total),
+      `${total.verified} of ${counted(total.attempts, 'attempt')}`,
+    ],
     [
       'On work that failed',
-      unknown && !wasted ? 'unknown' : `${unknown ? '≥ ' : ''}${wasted ? money(wasted) : '$0'}`,
+      price({ usd: wasted || !unknown ? wasted : null, unknown }),
       wasted && total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : counted(tries, 'attempt'),
     ],
     ['Tokens in', short(total.input_tokens), `${percent(total.cached_tokens, total.input_tokens)} cached`],

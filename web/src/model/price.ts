@@ -1,0 +1,35 @@
+import { type Attempt, isRun, type UsageSum, type Work } from '../api/client';
+import { money } from './format';
+
+/** A sum of the prices that are known, null when none is, and how many are not. */
+export interface Price {
+  usd: number | null;
+  unknown: number;
+}
+
+/** A price as it is said everywhere: at least so much where a part of it is not known. */
+export function price({ usd, unknown }: Price): string {
+  if (usd === null) return unknown > 0 ? 'unknown' : '–';
+  return `${unknown > 0 ? '≥ ' : ''}${money(usd)}`;
+}
+
+export const priceOfSum = (sum: UsageSum): Price => ({
+  usd: sum.cost_usd ?? null,
+  unknown: sum.unknown_cost + sum.unreported,
+});
+
+/** What it costs so far, undefined while nobody could know; now is what its running attempt tells. */
+export function priceOf(work: Work, now?: Attempt['usage']): Price | undefined {
+  if (isRun(work)) {
+    const { agent_calls, cost_usd } = work.spent;
+    return agent_calls > 0 ? { usd: cost_usd, unknown: cost_usd === null ? 1 : 0 } : undefined;
+  }
+  const told = work.attempts.flatMap(({ usage, ended_at, exit }, at) => {
+    const used = (at === work.attempts.length - 1 && now) || usage;
+    return used || (ended_at && exit?.kind !== 'not_started') ? [used?.cost_usd ?? null] : [];
+  });
+  if (told.length === 0) return undefined;
+  const known = told.filter((usd) => usd !== null);
+  const usd = known.length > 0 ? known.reduce((sum, one) => sum + one, 0) : null;
+  return { usd, unknown: told.length - known.length };
+}

@@ -1,0 +1,15 @@
+import type { Run, Step } from '../../api/client';
+import type { State } from '../../model/work';
+import { nodesOf } from './conductor_plan';
+import { planned, planOf } from './plan';
+
+/** The states of the parts of a run's plan, where its pattern has one. */
+export function partStates(run: Run, steps: Step[]): State[] {
+  const parts =
+    run.pattern === 'team'
+      ? planOf(run, steps, planned(steps).at(-1) ?? 0)
+      : run.pattern === 'orchestrate'
+        ? nodesOf(run, steps)
+        : [];
+  return parts.map(({ state }) => state);
+}
