@@ -317,7 +317,7 @@ def conclude(item: Task | Run) -> None:
     for question in item["questions"]:
         say("\n".join(question_lines(question)))
     told = item.get("delivery") if item["status"] == "completed" else None
-    if told and told["mode"] != "branch":
+    if told:
         say(wrapped(delivery_words(told), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)
