@@ -1,5 +1,7 @@
 """An unattended run: a plan with milestones, then cycles of review and implementation."""
 
+from typing import Any, get_args
+
 from pydantic import ConfigDict, Field
 
 from kapelle.domain.answers import instructions
@@ -70,7 +72,12 @@ class WorkflowSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        return [self.role(who.agent, who.model) for who in (*self.of("assess"), *self.of("review"))]
+        limits: dict[str, dict[str, Any]] = {
+            one.phase: {"max_turns": one.turns, "budget_usd": one.usd, "field": "limits"}
+            for one in reversed(self.limits)
+        }
+        return [self.role(who.agent, who.model, **limits.get(phase, {}))
+                for phase in get_args(Phase) for who in self.of(phase)]  # fmt: skip
 
     def of(self, phase: Phase) -> list[CandidateSpec]:
         """Who may do a phase, in order."""
