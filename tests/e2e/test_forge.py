@@ -15,6 +15,7 @@ from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
 from tests.e2e.staging import kinds
+from tests.e2e.test_mcp import connected
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'
 
@@ -254,6 +255,14 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     assert "git remote -v" in refused(kapelle, id_)
     answer(422, "Validation Failed")
     assert "refused it (422): Validation Failed" in refused(kapelle, id_)
+
+    async def pushed() -> Any:
+        async with connected(kapelle, repository, "http", "auto") as client:
+            return await client.call_tool("task_pr", {"task_id": id_})
+
+    told = asyncio.run(pushed())
+    assert told.is_error
+    assert "Validation Failed" in told.structured_content["delivery"]["reason"]
     answer(502, "Bad Gateway")
     assert "answered 502: Bad Gateway. It is tried again." in refused(kapelle, id_, "pending")
     assert kapelle.cli("wait", id_).returncode == 1
