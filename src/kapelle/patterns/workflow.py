@@ -72,12 +72,14 @@ class WorkflowSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        limits: dict[str, dict[str, Any]] = {
-            one.phase: {"max_turns": one.turns, "budget_usd": one.usd, "field": "limits"}
-            for one in reversed(self.limits)
-        }
-        return [self.role(who.agent, who.model, **limits.get(phase, {}))
-                for phase in get_args(Phase) for who in self.of(phase)]  # fmt: skip
+        found = []
+        for phase in get_args(Phase):
+            limit = next(
+                (one for one in self.limits if one.phase == phase), PhaseLimit(phase=phase)
+            )
+            given: Any = {"max_turns": limit.turns, "budget_usd": limit.usd, "field": "limits"}
+            found += [self.role(who.agent, who.model, **given) for who in self.of(phase)]
+        return found
 
     def of(self, phase: Phase) -> list[CandidateSpec]:
         """Who may do a phase, in order."""

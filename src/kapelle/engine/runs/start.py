@@ -76,7 +76,8 @@ async def examine(
         limits: dict[str, Any] = {"limit_of_turns": role.max_turns, "list_of_tools": role.tools}
         limits |= {"budget": role.budget_usd, "field": role.field}
         submit.require_abilities(agent, settings, **limits)
-        submit.require_command(parts, agent, settings, checked.directory, tools=role.tools)
+        given = {"tools": role.tools, "model": role.model}
+        submit.require_command(parts, agent, settings, checked.directory, **given)
     for name in checked.fallback_agents:
         submit.require_agent(name, settings)
     shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}
