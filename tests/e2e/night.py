@@ -196,7 +196,7 @@ def night(
         assert [e["group"] for e in entries if e["id"] == runs()[0]["id"]] == ["open"]
         pass_time(kapelle, asleep)
     attend(kapelle, lambda: runs()[0]["status"] in RESTING, disturb)
-    attend(kapelle, lambda: runs()[0]["merged_at"] is not None, disturb)
+    attend(kapelle, lambda: runs()[0]["delivery"]["status"] == "delivered", disturb)
     since = (began - timedelta(hours=9)).isoformat()
     report = require_true(kapelle, since)
     groups = {entry["id"]: entry["group"] for entry in report["entries"]}

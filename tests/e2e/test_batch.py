@@ -171,6 +171,14 @@ def test_a_list_is_saved_changed_exported_and_worked_off(
     run = rest(kapelle, begun["subject"])
     assert [item["title"] for item in run["result"]["items"]] == ["Do one", "Do two", "Do two more"]
     assert "there is no item" in kapelle.cli("batch", "-a", "rehearsal", cwd=repository).stderr
+    refused = kapelle.cli("batches", "save", "a/b", str(file))
+    assert "'a/b' cannot be the name of a list" in refused.stderr
+    file.write_text("- one\n- two\n  - priority: P9\n", encoding="utf-8")
+    assert "item 2: priority must be" in kapelle.cli("batches", "save", "x", str(file)).stderr
+    file.write_text("- one\n  - reviewer: ann\n  \\- note: meant so\n", encoding="utf-8")
+    said = kapelle.cli("batches", "save", "x", str(file)).stderr
+    assert "`- reviewer:` is no field, so it is part of the prompt." in said
+    assert "note" not in said
     with pytest.raises(ApiError, match="line 2: 'two' belongs to no item"):
         kapelle.call("PUT", "/batches/night", {"text": "- one\ntwo\n"})
 

@@ -15,6 +15,7 @@ from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
 from tests.e2e.staging import kinds
+from tests.e2e.test_mcp import connected
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'
 
@@ -197,6 +198,10 @@ def test_ci_is_a_check_whose_log_the_next_attempt_is_told(
     assert (ci["name"], ci["passed"], ci["commit"]) == ("ci", True, second)
     # It was pushed for CI, and nothing more was asked for.
     assert not forge.pulls
+    assert task["delivery"] is None
+    assert not kinds(kapelle, id_, "delivery.asked")
+    shown = kapelle.cli("status", id_, check=True).stdout + kapelle.cli("list").stdout
+    assert "pull request" not in shown
     with_playbook(kapelle, rule("Improve it", {"run": "echo more >> b.txt"}))
     with kapelle.home.config.open("a") as file:
         file.write(forge.config("github"))
@@ -250,8 +255,22 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     assert "git remote -v" in refused(kapelle, id_)
     answer(422, "Validation Failed")
     assert "refused it (422): Validation Failed" in refused(kapelle, id_)
+
+    async def pushed() -> Any:
+        async with connected(kapelle, repository, "http", "auto") as client:
+            return await client.call_tool("task_pr", {"task_id": id_})
+
+    told = asyncio.run(pushed())
+    assert told.is_error
+    assert "Validation Failed" in told.structured_content["delivery"]["reason"]
     answer(502, "Bad Gateway")
     assert "answered 502: Bad Gateway. It is tried again." in refused(kapelle, id_, "pending")
+    assert kapelle.cli("wait", id_).returncode == 1
+    report = kapelle.get("/report")
+    assert [entry["group"] for entry in report["entries"]] == ["needs"]
+    assert "Not delivered yet: 127.0.0.1" in report["markdown"]
+    assert f"`kapelle pr {id_}`" in report["markdown"]
+    assert "kapelle merge" not in report["markdown"]
     answer(403, "rate limit", **{"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1893456000"})
     assert "no more calls until 00:00 UTC" in refused(kapelle, id_, "pending")
     forge.trouble = lambda *_: None

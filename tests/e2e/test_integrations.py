@@ -112,7 +112,8 @@ def test_all_are_off_until_configured(kapelle: Instance) -> None:
     assert kapelle.get("/integrations") == []
     for name in ("linear", "logs", "database", "ci"):
         body = {} if name == "ci" else {"query": "x"}
-        assert f"kapelle config set integrations.{name}" in refused(kapelle, name, **body)
+        first = "url URL" if name == "logs" else "key_variable NAME"
+        assert f"kapelle config set integrations.{name}.{first}" in refused(kapelle, name, **body)
 
 
 def test_linear_is_asked_and_never_told(

@@ -188,6 +188,9 @@ def test_people_keep_find_change_and_carry_them(kapelle: Instance, repository: P
         kapelle.post("/learnings", {"title": "x", "content": "y"})
     refused = kapelle.cli("learnings", "import", "-", cwd=repository, input="nothing")
     assert "There is no learning on this page." in refused.stderr
+    ours = "# Ours\nBe brief.\n## One\ntext\n"
+    kept = kapelle.cli("learnings", "import", "-", cwd=repository, input=ours)
+    assert "before the first `## Title` is left out: Be brief." in kept.stderr
 
 
 def test_nothing_is_told_beyond_the_budget(kapelle: Instance, repository: Path) -> None:

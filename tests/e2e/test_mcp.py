@@ -1,5 +1,6 @@
 """Kapelle's tools as an MCP client uses them, over HTTP and through the bridge on stdin."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from mcp_types import CallToolResult, TextContent
 
 from kapelle.api.app import routes
 from kapelle.api.mcp import Mcp
+from kapelle.cli.mcp import READS
 from kapelle.domain.ids import attempt_token
 from tests.e2e.ensembles import YES, rule, with_playbook
 from tests.e2e.ensembles import answer as replies
@@ -91,6 +93,11 @@ async def test_work_is_handed_over_awaited_looked_at_and_merged(
             assert f"{way}-{mode}.txt" in changed["patch"]
             await answer(client, "task_merge", task_id=made["id"])
             assert f"{way}-{mode}.txt" in git(repository, "ls-tree", "--name-only", "main")
+            spec = {"prompt": "x", "agent": "rehearsal"}
+            later = {"kind": "task", "every_s": 3600, "spec": spec}
+            later = await answer(client, "schedule_create", **later)
+            assert later["directory"] == str(repository)
+            await answer(client, "schedule_cancel", schedule_id=later["id"])
 
 
 async def test_what_is_wrong_is_said_and_harms_nothing(kapelle: Instance, repository: Path) -> None:
@@ -217,6 +224,20 @@ def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
     assert {tool.name for tool in tools} <= named
     own = [row.tool for row in routes().every() if row.tool]
     assert sorted({*own}) == sorted(own)
+    told = {tool.name: tool for tool in tools}
+    starts = [tool for name, tool in told.items() if name.endswith("_start") and name not in own]
+    assert all({"deliver", "project"} <= tool.input_schema["properties"].keys() for tool in starts)
+    # What reaches a forge or another service says so; what only reads may be asked again.
+    marks = {name: tool.annotations for name, tool in told.items() if tool.annotations}
+    outside = {name for name, mark in marks.items() if mark.open_world_hint}
+    forges = {f"{kind}_pr{verb}" for kind in ("task", "run") for verb in ("", "_get")}
+    assert outside == {*forges, "linear_query", "logs_query", "database_query", "ci_logs"}
+    assert {name for name in told if READS.search(name)} == {
+        name for name, mark in marks.items() if mark.read_only_hint
+    }
+    assert {name for name, tool in told.items() if tool.output_schema} == {
+        "task_create", "task_get", "run_start", "run_get", "wait", "run_tail", "task_logs",
+    }  # fmt: skip
 
 
 OTHERS = {"autobeat": 27, "athena": 8, "autodev": 19}
@@ -266,6 +287,16 @@ async def test_a_run_is_started_followed_by_cursor_answered_by_token_and_read(
         more = await answer(client, "run_tail", run_id=run_id, after=int(tail["cursor"]))
         assert more["events"]
         assert min(event["seq"] for event in more["events"]) > int(tail["cursor"])
+        # Without news it stays where it was.
+        for _ in "12":
+            last = await answer(client, "run_tail", run_id=run_id, after=int(more["cursor"]))
+            assert last == {"events": [], "cursor": more["cursor"]}
+        # A daemon that dies amid a call that only reads is asked again.
+        watching = asyncio.create_task(answer(client, "note_watch", keys=["none"], timeout_s=3))
+        await asyncio.sleep(1)
+        kapelle.kill()
+        kapelle.start()
+        assert "events" not in await watching
         run = await answer(client, "run_get", run_id=run_id)
         assert run["status"] == "completed"
         assert run["result"]["success_criteria"] == ["done"]

@@ -86,6 +86,8 @@ def test_an_agent_asks_and_hears_the_answer_though_the_daemon_dies(
     assert "? Which colour?" in listed
     assert "2 blue" in listed
     assert "? Which colour?" in kapelle.cli("status", task_id).stdout
+    refused = kapelle.cli("answer", task_id, "3")
+    assert "There is no choice 3: 1 red, 2 blue." in refused.stderr
     done = kapelle.cli("answer", task_id[-5:], "2")
     assert done.returncode == 0, done.stderr
     task = kapelle.wait(task_id)
@@ -229,6 +231,11 @@ def test_an_agent_says_how_far_it_is_and_hands_in_a_result_that_overrides_no_che
     until(lambda: kapelle.task(task_id)["report"] == "half of it", "a report")
     assert "half of it" in kapelle.task(task_id)["reason"]
     assert "half of it" in kapelle.cli("list", cwd=repository).stdout
+    attempt = kapelle.task(task_id)["attempts"][0]["id"]
+    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    with pytest.raises(ApiError, match="at most 1,000,000 characters"):
+        kapelle.call("POST", "/attempt/finish", {"result": ["x" * 1_000_000]},
+                     {"Authorization": f"Bearer {token}"})  # fmt: skip
     kapelle.cli("cancel", task_id, check=True)
     finish = telling(repository, '[["finish", {"result": {"answer": 42}}]]')
     checks = [{"command": "false"}]

@@ -37,6 +37,11 @@ OF_A_ROLE: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline", {"steps": ["x", {"prompt": "y", "system_prompt": "z"}]}, "system prompt"),
     ("loop", {"steps": [{"prompt": "y", "system_prompt": "z"}], "until": ["x"]}, "system prompt"),
     ("best-of", {"prompt": "x", "count": 2, "judge_model": "large"}, "model"),
+    ("workflow", {"task": "x", "limits": ["implement:turns=3"]}, "limit of turns"),
+    ("workflow", {"task": "x", "limits": ["review:usd=3"]}, "budget"),
+    ("tracks", {"worker_turns": 3}, "limit of turns"),
+    ("tracks", {"verifier_turns": 3}, "limit of turns"),
+    ("tracks", {"verifier_tools": ["Bash"]}, "list of tools"),
 ]
 
 
@@ -83,3 +88,19 @@ def test_the_runs_model_is_not_asked_of_an_agent_that_it_was_not_named_for(
     assert shared.cli("cancel", run_id).returncode == 0
     with pytest.raises(ApiError, match="The agent sh cannot be given a model"):
         start(shared, "loop", repository, **spec, judge="sh", judge_model="large")
+
+
+def test_the_option_is_named_and_one_candidate_that_cannot_is_enough(
+    shared: Instance, repository: Path
+) -> None:
+    for command, told in (
+        (("workflow", "x", "--limit", "implement:turns=3", "--implementer", "rehearsal",
+          "--implementer", "sh"), "--limit: The agent sh cannot be given a limit of turns."),
+        (("tracks", "--verifier-tool", "Bash", "--verifier", "sh", "-a", "rehearsal"),
+         "--verifier-tool: The agent sh cannot be given a list of tools."),
+    ):  # fmt: skip
+        refused = shared.cli(*command, cwd=repository)
+        assert told in refused.stderr
+    assert made(shared, repository) == []
+    # Who does not verify needs no tools.
+    start(shared, "tracks", repository, agent="sh", verify=False, verifier_tools=["Bash"])

@@ -29,7 +29,8 @@ def _sample(kapelle: Instance, path: Path, *categories: str, count: int = 6) -> 
         }
         for number in range(1, count + 1)
     ]
-    files = {"features.json": json.dumps({"features": features}), "menu.txt": "item 0\n"}
+    listed = json.dumps({"features": features}, indent="\t") + "\n"
+    files = {"features.json": listed, "menu.txt": "item 0\n"}
     files |= {"test.sh": _TEST + "\n", "ORCHESTRATOR.md": "Be brief.\n"}
     (state := kapelle.home.root / "state").mkdir()
     command = json.dumps([sys.executable, str(_AGENT)])
@@ -42,7 +43,9 @@ def _sample(kapelle: Instance, path: Path, *categories: str, count: int = 6) -> 
 
 
 def _features(repository: Path, commit: str) -> dict[int, str]:
-    found = json.loads(git(repository, "show", f"{commit}:features.json"))
+    text = git(repository, "show", f"{commit}:features.json")
+    found = json.loads(text)
+    assert text == json.dumps(found, indent="\t")
     assert all(one["owner"] == "kept as it is" for one in found["features"])
     return {one["id"]: one["status"] for one in found["features"]}
 
@@ -91,6 +94,10 @@ def test_features_over_three_tracks_and_a_crash(
     assert _features(repository, branch) == {n: "failed" if n == 5 else "passed" for n in made}
     for commit in git(repository, "rev-list", "--first-parent", f"main..{branch}").split():
         _require_true(repository, commit, tmp_path / "scratch")
+    # A verifying agent is told what the implementers changed, and not what Kapelle did.
+    told = (kapelle.home.root / "state" / "told").read_text("utf-8")
+    assert "features/1.txt" in told
+    assert "features.json" not in told
     # What failed is on its branch; what verifying agents did to branches is nowhere.
     assert git(repository, "show", "feature/5-feature-5:features/5.txt").startswith("trust me")
     assert git(repository, "rev-parse", "main") == main

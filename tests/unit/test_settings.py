@@ -434,3 +434,23 @@ def test_a_file_without_an_end_is_not_read(home: Home, repository: Path) -> None
     shared(repository, "# " + "x" * 1_000_000)
     with pytest.raises(InvalidInput, match="is larger than 1 MB"):
         load(home, repository, {})
+
+
+def test_a_container_without_an_image_or_a_service_is_refused(home: Home) -> None:
+    user(home, '[workspace.docker]\nengine = "podman"\n')
+    assert load(home, None, {}).settings.workspace.docker.engine == "podman"
+    workdir = {"KAPELLE_WORKSPACE__DOCKER__WORKDIR": "/srv"}
+    with pytest.raises(
+        InvalidInput, match=r"docker\.workdir is set, but neither an image"
+    ) as error:
+        load(home, None, workdir)
+    assert "[workspace.docker]" in str(error.value.hint)
+    image = {"KAPELLE_WORKSPACE__DOCKER__IMAGE": "php:8.3-cli"}
+    assert load(home, None, workdir | image).settings.workspace.docker.wanted
+
+
+@pytest.mark.parametrize("key", ["engine", "image", "service"])
+def test_what_an_engine_would_take_for_an_option_is_refused(home: Home, key: str) -> None:
+    user(home, f'[workspace.docker]\n{key} = "--privileged"\n')
+    with pytest.raises(InvalidInput, match=rf"workspace\.docker: {key} begins with a dash"):
+        load(home, None, {})

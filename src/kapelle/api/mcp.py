@@ -33,15 +33,23 @@ DIRECTORY_HEADER = "x-kapelle-directory"
 # Whoever oversteps a limit of length is told so.
 _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
-    "minLength", "maxLength", "maxItems", "exclusiveMinimum",
+    "minLength", "maxLength", "maxItems", "maxProperties", "propertyNames", "exclusiveMinimum",
 }  # fmt: skip
 _MANY = 10_000
 _IN_DIRECTORY = {
     "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
 }  # fmt: skip
 # What every pattern takes and few ask for: understood, and told by pattern_list alone.
-_OFTEN = {"directory", "title", "agent", "model", "base", "budget_usd"}
+_OFTEN = {"directory", "title", "agent", "model", "base", "budget_usd", "project", "deliver"}
 _SELDOM = PatternSpec.model_fields.keys() - _OFTEN
+# What is told of an answer beforehand: that with which a client goes on. All would cost too much.
+_WORK = {"id": {"type": "string"}, "status": {"type": "string"}}
+_EVENTS = {"events": {"type": "array"}, "cursor": {"type": "string"}}
+_GIVES = {
+    **dict.fromkeys(("task_create", "task_get", "run_start", "run_get"), _WORK),
+    **dict.fromkeys(("task_logs", "run_tail"), _EVENTS),
+    "wait": {"resting": {"type": "array"}, "pending": {"type": "array"}},
+}
 # What a tool says of itself besides its use case, and what is sent whatever was asked for.
 _BESIDES = {
     "task_create": "Say in checks how to see that it is done.",
@@ -49,7 +57,6 @@ _BESIDES = {
     "run_start": "For patterns without a tool of their own: see pattern_list.",
     "run_tail": "Go on with after = cursor.",
     "question_ask": "While its status is open, call question_wait.",
-    "wait": "Call it again while something is pending.",
 }
 _SENT = {
     "task_logs": {"follow": "false"},
@@ -61,7 +68,7 @@ _INTEGRATIONS = f"{_PREFIX}/integrations/"
 _EMPTY: tuple[Any, ...] = (None, [], {})
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
-_MOST_EVENTS, _MOST_TEXT = 200, 60_000
+_MOST_TEXT = 60_000
 
 _INSTRUCTIONS = """\
 Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
@@ -147,6 +154,9 @@ class Mcp:
         here = request.headers.get(DIRECTORY_HEADER)
         if here and (pattern or name in _IN_DIRECTORY):
             arguments.setdefault("directory", here)
+        elif here and name in {"run_start", "schedule_create"}:
+            spec = arguments.get("spec")
+            arguments["spec"] = {"directory": here, **spec} if isinstance(spec, dict) else spec
         if pattern:
             # What is a header of a request is no part of the pattern's spec.
             names = {named.replace("-", "_") for _, named in row.binding.places.values()}
@@ -175,18 +185,21 @@ def _listed(
     for field, one in compact["properties"].items() if known else ():
         if one == known.get(field):
             del one["description"]
-        if one.get("items") == known["checks"]["items"]:
-            one["items"] = {"type": "string"}
-    read_only = row.method == "GET" or row.path.startswith(_INTEGRATIONS)
+    if known:
+        check = json.dumps(known["checks"]["items"])
+        compact = json.loads(json.dumps(compact).replace(check, '{"type": "string"}'))
+    is_elsewhere = row.path.startswith(_INTEGRATIONS)
+    read_only, gives = row.method == "GET" or is_elsewhere, _GIVES.get(name)
     return types.Tool(
         name=name,
         description=f"{' '.join(about.split())} {_BESIDES.get(name, '')}".strip(),
         input_schema=compact,
+        output_schema={"type": "object", "properties": gives} if gives else None,
         annotations=types.ToolAnnotations(
             # What a tool that only reads cannot do needs no words, nor does what holds by default.
             read_only_hint=read_only or None,
             destructive_hint=None if read_only else name in _DESTRUCTIVE,
-            open_world_hint=False,
+            open_world_hint=is_elsewhere or row.path.endswith("/pr"),
         ),
     )
 
@@ -245,17 +258,19 @@ async def _call(
         told = json.loads(bytes(response_to(scope, error).body))["error"]
         return _answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
     if isinstance(answer, EventStream):
-        return _answer(_events(await answer.read(_MOST_TEXT)))
+        cursor = found.get("last-event-id", found.get("after", "0"))
+        return _answer(_events(await answer.read(_MOST_TEXT), cursor))
     answer = json.loads(row.binding.answer.dump_json(answer))
     shown = answer if isinstance(answer, dict) else {"items": answer}
     # That a whole list is empty is an answer, that a field of something is not worth its words.
-    return _answer({name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None})
+    told = {name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None}
+    is_pushed = row.method == "POST" and row.path.endswith("/pr")
+    return _answer(told, failed=is_pushed and told["delivery"]["status"] == "failed")
 
 
-def _events(data: bytes) -> dict[str, Any]:
-    """The events of a stream, and the cursor behind the last of them."""
+def _events(data: bytes, cursor: str) -> dict[str, Any]:
+    """The events of a stream, and the cursor behind the last of them: without any, as it was."""
     found: list[dict[str, Any]] = []
-    cursor = None
     for block in data.decode("utf-8", "replace").split("\n\n")[:-1]:
         lines = (line.partition(": ") for line in block.splitlines())
         fields = {name: value for name, _, value in lines}

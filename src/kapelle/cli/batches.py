@@ -1,6 +1,7 @@
 """`kapelle batches`: lists of work that are kept, changed, and worked off again and again."""
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -10,11 +11,11 @@ from urllib.parse import quote
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, flag
 from kapelle.cli.format import local, one_line
-from kapelle.cli.output import data
+from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import Connection
-from kapelle.domain.batch import format_of
+from kapelle.domain.batch import NAME, format_of, taken_as_text
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted
 
@@ -70,6 +71,8 @@ def edit(name: Name) -> Report:
 def _saved(client: Connection, name: str, body: dict[str, Any]) -> Report:
     yield (found := client.put(_path(name), body))
     data(counted(len(found["items"]), "item"))
+    for word in taken_as_text(body["text"]) if body.get("format") != "csv" else ():
+        say(f"`- {word}:` is no field, so it is part of the prompt.")
 
 
 @batches.command()
@@ -80,4 +83,7 @@ def delete(name: Name) -> Report:
 
 
 def _path(name: str) -> str:
+    if not re.match(NAME, name):
+        hint = "Use up to 100 letters, digits, spaces, dots, dashes and underscores."
+        raise InvalidInput(f"{name!r} cannot be the name of a list.", hint=hint)
     return f"/batches/{quote(name, safe='')}"

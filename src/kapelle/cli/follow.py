@@ -325,8 +325,7 @@ def conclude(item: Task | Run) -> None:
     say(wrapped(verdict(item), 2))
     for question in item["questions"]:
         say("\n".join(question_lines(question)))
-    told = item.get("delivery") if item["status"] == "completed" else None
-    if told and told["mode"] != "branch":
+    if item["status"] == "completed" and (told := item.get("delivery")):
         say(wrapped(delivery_words(told), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)

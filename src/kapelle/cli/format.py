@@ -407,10 +407,11 @@ def finished(task: Task) -> bool:
 
 
 def exit_code(task: Task) -> int:
-    """0 done, 1 the work failed or could not be delivered, 3 a person is needed: for an answer, or
+    """0 done, 1 the work failed or is not delivered, 3 a person is needed: for an answer, or
     to let it go on."""
     if task["status"] == "completed":
-        return WORK_FAILED if (task.get("delivery") or {}).get("status") == "failed" else DONE
+        told = (task.get("delivery") or {}).get("status")
+        return WORK_FAILED if told in {"failed", "pending"} else DONE
     needed = task["status"] in {"waiting", "paused"} or task["waiting_for"] == "input"
     return INPUT_NEEDED if needed else WORK_FAILED
 

@@ -144,9 +144,13 @@ def export(
 def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> Report:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
     page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    body = {"markdown": page.decode("utf-8", "replace"), "directory": str(current())}
+    text = page.decode("utf-8", "replace")
+    body = {"markdown": text, "directory": str(current())}
     yield (done := Connection().post(f"{_PATH}/markdown", body))
     say(", ".join(f"{number:,} {what}" for what, number in done.items()) + ".")
+    before = f"\n{text}".partition("\n## ")[0].splitlines()
+    for line in [one for one in before if one.strip() and not one.startswith("# ")][:1]:
+        say(f"What stands before the first `## Title` is left out: {one_line(line, 60)}")
 
 
 def _where(project: str | None, everywhere: bool) -> dict[str, Any]:

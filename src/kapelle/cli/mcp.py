@@ -3,18 +3,19 @@ of a client."""
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.client.environment import with_shell
-from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
+from kapelle.client.http import Cancellation, Cancelled, Connection, ConnectionLost, cancellation
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.home import write_private
 
@@ -23,6 +24,8 @@ _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 # Longer than any call takes: `wait` answers within a minute.
 _SILENCE_S, _CALL_S = 90.0, 120
 _INTERNAL_ERROR = -32603
+# The tools that change nothing.
+READS = re.compile(r"(^|_)(get|list|logs|tail|steps|diff|search|wait|watch|query)$")
 
 
 class Bridge:
@@ -67,9 +70,7 @@ class Bridge:
     def _forward(self, message: Any, fields: dict[str, Any], scope: Cancellation) -> None:
         cancellation.set(scope)
         try:
-            for answer in self._connection.exchange(
-                "/mcp", _located(self._connection, message), self._headers(fields), _SILENCE_S
-            ):
+            for answer in self._exchange(message, fields):
                 agreed = answer.get("result", {}).get("protocolVersion")
                 self._version = agreed or self._version
                 self._answer(answer)
@@ -83,6 +84,18 @@ class Bridge:
                 self._answer({"jsonrpc": "2.0", "id": fields["id"], "error": told})
         finally:
             self._open.pop(_key(fields.get("id")), None)
+
+    def _exchange(self, message: Any, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The daemon's answers; asked again once if it died, unless that might do a thing twice."""
+        asked = (_located(self._connection, message), self._headers(fields), _SILENCE_S)
+        try:
+            yield from self._connection.exchange("/mcp", *asked)
+        except ConnectionLost:
+            name = str(_object(fields.get("params")).get("name"))
+            if fields.get("method") == "tools/call" and not READS.search(name):
+                raise
+            self._connection.wait_for_return()
+            yield from self._connection.exchange("/mcp", *asked)
 
     def _headers(self, fields: dict[str, Any]) -> dict[str, str]:
         """What newer revisions of the protocol want to be said before the message."""
@@ -111,7 +124,7 @@ def _located(connection: Connection, message: Any) -> Any:
     params = _object(message.get("params"))
     name, given = str(params.get("name")), _object(params.get("arguments"))
     here, path = {"directory": os.getcwd()}, ""
-    if name == "run_start" and isinstance(given.get("spec"), dict):
+    if name in {"run_start", "schedule_create"} and isinstance(given.get("spec"), dict):
         given, path = {**given, "spec": {**here, **given["spec"]}}, "/runs"
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
         given, path = {**here, **given}, "/tasks"  # a spec, of whatever it starts

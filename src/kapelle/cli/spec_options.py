@@ -60,6 +60,7 @@ _TAKEN = frozenset(
     {"follow", "as_json", "every", "whole_file", "var", "resume", "answer", "progress"}
 )
 _FIELD = re.compile(r"`([\w.]+)`|(?:^|(?<=[;:] ))([^\n;:]+?)(?= (?:is|must|may|holds)\b)")
+_SETTINGS = ("the configuration", "environment variable ")
 _REPEATED = frozenset({"check", "prompts", *_ALL})
 
 
@@ -394,11 +395,17 @@ def spelled(options: Sequence[Option]) -> Iterator[None]:
     names = {".".join(option.path): _spelling(option) for option in options}
 
     def spelling(match: re.Match[str]) -> str:
-        place = match[1] or match[2]
+        place, before = match[1] or match[2], match.string[: match.start()].partition(": ")[0]
         field, _, part = place.partition(".")
-        if place not in names and field in names:
-            return f"{names[field]} {part}"
-        return names.get(place, match[0])
+        # A setting, behind the file that it stands in, may be called like a field.
+        if match[2] and ("/" in before or before.startswith(_SETTINGS)):
+            return match[0]
+        if place in names or field not in names:
+            return names.get(place, match[0])
+        number, _, rest = part.partition(".")
+        if number.isdigit():
+            part = f"number {int(number) + 1}" + f": {rest}" * bool(rest)
+        return f"{names[field]} {part}"
 
     try:
         yield

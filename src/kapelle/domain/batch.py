@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput
 
 Format = Literal["markdown", "csv"]
 Item = dict[str, Any]
+NAME = r"^\w[\w .-]{0,99}$"  # of a list
 
 # The fields of an item as they are called in a list, where several checks stand in several lines.
 _FIELDS = (
@@ -34,6 +35,13 @@ def read_items(text: str, kind: Format) -> list[Item]:
     if not items:
         raise InvalidInput("There are no items in this list.", hint=_HINT)
     return items
+
+
+def taken_as_text(text: str) -> list[str]:
+    """The words that stand in a list in Markdown as fields do, are none, and so belong to prompts;
+    those behind a backslash are meant so."""
+    said = [_NESTED.match(line) for line in text.splitlines()]
+    return list(dict.fromkeys(one[1] for one in said if one and one[1] not in _FIELDS))
 
 
 def format_of(name: str) -> Format:

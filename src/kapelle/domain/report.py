@@ -51,8 +51,7 @@ _COMMANDS = {
 def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     names = _for_run(item) if "spent" in item else _for_task(item)
-    is_failed = item["status"] == "completed" and _is_undelivered(item)
-    if is_failed and item["delivery"]["mode"] == "pr":
+    if _is_undelivered(item) and item["delivery"]["mode"] == "pr":
         names = ["deliver", *(name for name in names if name != "merge")]
     known = {"id": item["id"], "base": item.get("workspace", {}).get("base") or "its base"}
     chosen = [_COMMANDS[name] for name in names]
@@ -110,8 +109,8 @@ def group_of(item: Task | Run) -> str:
     status = item["status"]
     if status in {"waiting", "paused"} or item.get("waiting_for"):
         return "open" if item.get("waiting_for") == "rate_limit" else "needs"
-    if status == "completed" and _is_undelivered(item):
-        return "needs"
+    if _is_undelivered(item):
+        return "needs" if item["delivery"]["reason"] else "open"
     return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
 
 
@@ -175,7 +174,8 @@ def _entry(entry: Entry) -> Iterator[str]:
     if entry["reason"]:
         yield f"  {_inline(entry['reason'])}"
     if _is_undelivered(entry):
-        yield f"  Not delivered: {_inline(entry['delivery']['reason'] or 'no reason is known')}"
+        yet = " yet" * (entry["delivery"]["status"] == "pending")
+        yield f"  Not delivered{yet}: {_inline(entry['delivery']['reason'] or 'it is under way')}"
     if entry["question"]:
         yield f"  It asks: {_inline(entry['question'])}"
     if entry["status"] == "completed":
@@ -188,7 +188,9 @@ def _entry(entry: Entry) -> Iterator[str]:
 
 
 def _is_undelivered(item: Entry) -> bool:
-    return (item.get("delivery") or {}).get("status") == "failed"
+    """Whether it is completed, and not or not yet where it was to be delivered to."""
+    is_open = (item.get("delivery") or {}).get("status") in {"pending", "failed"}
+    return item["status"] == "completed" and is_open
 
 
 def _url(entry: Entry) -> str | None:

@@ -61,7 +61,7 @@ def is_resting(status: str, waiting_for: str | None) -> bool:
 def is_delivering(status: str, commit: str | None, delivery: Mapping[Any, Any] | None) -> bool:
     """Whether completed work is still to be merged or made a pull request, as was asked for, and
     nothing is known that keeps it from that."""
-    if status != TaskStatus.COMPLETED or delivery is None or delivery["mode"] == "branch":
+    if status != TaskStatus.COMPLETED or delivery is None:
         return False
     if delivery["status"] == "pending":
         return not delivery["reason"]

@@ -152,7 +152,7 @@ class Delivery(Record):
     """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
     with what its forge said of it last."""
 
-    mode: Literal["branch", "merge", "pr"]
+    mode: Literal["merge", "pr"]
     status: Literal["pending", "delivered", "failed", "nothing"]
     reason: str | None = None  # why it is not delivered, or waits
     commit: str | None = None

@@ -66,8 +66,13 @@ def answer(
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
         raise Conflict(f"This question of {question.work_id} was {was} already.")
-    if text.strip().isdigit() and text.strip() not in question.choices:
-        text = dict(enumerate(question.choices, 1)).get(int(text), text)
+    choices, said = dict(enumerate(question.choices, 1)), text.strip()
+    if choices and said.isdecimal() and said not in question.choices:
+        if int(said) not in choices:
+            known = ", ".join(f"{number} {choice}" for number, choice in choices.items())
+            hint = "Give the number of a choice, or an answer in words."
+            raise InvalidInput(f"There is no choice {said}: {known}.", hint=hint)
+        text = choices[int(said)]
     end(connection, question, status, text)
     return questions.get(connection, question.token)
 

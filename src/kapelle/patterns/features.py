@@ -93,12 +93,15 @@ def read_features(name: str, text: str | None) -> list[Feature]:
 
 
 def with_status(text: str, feature: Feature, status: Status) -> str:
-    """The file with another status of one feature; everything else stays as it is."""
+    """The file with another status of one feature; everything else stays as it is, and so does the
+    indentation."""
     found = json.loads(text)
     for item in _items(found):
         if item["id"] == feature.id:
             item["status"] = status
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    indent = re.search(r"^[\[{]\s*\n([ \t]+)", text)
+    told = json.dumps(found, indent=indent and indent[1], ensure_ascii=text.isascii())
+    return told + "\n" * text.endswith("\n")
 
 
 def _items(found: Any) -> Any:

@@ -84,6 +84,10 @@ class Role(NamedTuple):
     agent: str | None
     model: str | None
     system_prompt: str | None
+    max_turns: int | None = None
+    budget_usd: float | None = None
+    tools: tuple[str, ...] = ()
+    field: str = ""  # of the specification: the one that says so of its turns, money or tools
 
 
 # What such a piece says of the task that does it.
@@ -173,11 +177,12 @@ class PatternSpec(WorkSpec):
         return []
 
     def role(
-        self, agent: str | None, model: str | None = None, system_prompt: str | None = None
-    ) -> Role:
+        self, agent: str | None, model: str | None = None, system_prompt: str | None = None,
+        **limits: Any,
+    ) -> Role:  # fmt: skip
         """An agent with its model: one named for the run goes with the run's agent only."""
         model = model or (None if agent else self.model)
-        return Role(agent or self.agent, model, system_prompt or self.system_prompt)
+        return Role(agent or self.agent, model, system_prompt or self.system_prompt, **limits)
 
 
 def argument_of(spec: type[PatternSpec]) -> str | None:

@@ -67,8 +67,12 @@ class TracksSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        verifiers = [self.role(self.verifier, self.verifier_model)] if self.verify else []
-        return [self.role(self.worker, self.worker_model), *verifiers]
+        worker, verifier = (self.worker, self.worker_model), (self.verifier, self.verifier_model)
+        turns, tools = self.verifier_turns, tuple(self.verifier_tools)
+        made = [self.role(*worker, max_turns=self.worker_turns, field="worker_turns"),
+                self.role(*verifier, max_turns=turns, field="verifier_turns"),
+                self.role(*verifier, tools=tools, field="verifier_tools")]  # fmt: skip
+        return made if self.verify else made[:1]
 
     def track_of(self, category: str) -> str:
         """The track that takes a category."""
@@ -112,11 +116,10 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     rest = [feature for feature in features if feature.status != "passed"]
     if rest:
         why = "; ".join(f"{one.name}: {one.reason or 'not begun'}" for one in rest[:5])
-        passed = len(features) - len(rest)
-        raise Failed(f"{passed} of {len(features)} features passed; {why}", result)
-    result.reason = (
-        f"{counted(len(features), 'feature')} passed" if features else "no feature is open"
-    )
+        of = len(features)
+        raise Failed(f"{of - len(rest)} of {of} features passed; {why}", result)
+    passed = f"{counted(len(features), 'feature')} passed"
+    result.reason = passed if features else "no feature is open"
     return result
 
 

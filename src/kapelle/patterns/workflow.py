@@ -1,6 +1,6 @@
 """An unattended run: a plan with milestones, then cycles of review and implementation."""
 
-from typing import ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -63,7 +63,14 @@ class WorkflowSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        return [self.role(who.agent, who.model) for who in (*self.of("assess"), *self.of("review"))]
+        found = []
+        for phase in get_args(Phase):
+            limit = next(
+                (one for one in self.limits if one.phase == phase), PhaseLimit(phase=phase)
+            )
+            given: Any = {"max_turns": limit.turns, "budget_usd": limit.usd, "field": "limits"}
+            found += [self.role(who.agent, who.model, **given) for who in self.of(phase)]
+        return found
 
     def of(self, phase: Phase) -> list[CandidateSpec]:
         """Who may do a phase, in order."""

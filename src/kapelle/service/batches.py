@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from kapelle.domain.batch import Format, as_csv, as_markdown, read_items
-from kapelle.domain.errors import InvalidInput, NotFound, sentence
+from kapelle.domain.batch import NAME, Format, as_csv, as_markdown, read_items
+from kapelle.domain.errors import InvalidInput, NotFound, problem
 from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Expected, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
@@ -16,7 +16,7 @@ from kapelle.store.database import Connection, Database
 _PREFIX, _GLOBAL = "batch/", "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
 Asked = dict[str, Any]
-ListName = Annotated[str, Field(pattern=r"^\w[\w .-]{0,99}$")]
+ListName = Annotated[str, Field(pattern=NAME)]
 
 
 class ListBody(Spec):
@@ -76,7 +76,10 @@ def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         found = _ITEMS.validate_python(items)
     except ValidationError as error:
-        raise InvalidInput(f"item {sentence(error)}.") from None
+        first = error.errors(include_url=False)[0]
+        number, *place = first["loc"]
+        told = problem({**first, "loc": place})
+        raise InvalidInput(f"item {int(number) + 1}: {told}.") from None
     return [item.model_dump(mode="json", exclude_unset=True) for item in found]
 
 

@@ -110,9 +110,10 @@ class Integrations:
     def _require(self, name: str) -> Integration:
         known: Integration = getattr(self._parts.settings(None).integrations, name)
         if not known.model_fields_set:
+            first = "url URL" if name == "logs" else "key_variable NAME"
             raise InvalidInput(
                 f"The integration {name} is not configured.",
-                hint=f"Type `kapelle config set integrations.{name}.key_variable NAME`.",
+                hint=f"Type `kapelle config set integrations.{name}.{first}`.",
             )
         return known
 

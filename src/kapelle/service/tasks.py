@@ -1,13 +1,14 @@
 """Use cases of tasks: submit, look, wait, and change their course."""
 
 import asyncio
+import json
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from kapelle.domain.errors import Conflict, Forbidden
 from kapelle.domain.run import rests
@@ -81,6 +82,13 @@ class ReportBody(Spec):
 class FinishBody(Spec):
     result: Annotated[Any, Field(description="a text, or an object if one was asked for")]
     success: Annotated[bool, Field(description="false if you could not do it")] = True
+
+    @field_validator("result")
+    @classmethod
+    def _is_short(cls, value: Any) -> Any:
+        if len(json.dumps(value, ensure_ascii=False)) > MAX_PROMPT_BYTES:
+            raise ValueError(f"it may have at most {MAX_PROMPT_BYTES:,} characters")
+        return value
 
 
 class Tasks:

@@ -182,6 +182,14 @@ def combined(
         layers[f"environment {name}"] = values
         merged = _merged(merged, values)
     settings = validate(merged, "the configuration")
+    docker = settings.workspace.docker
+    # The engine may be a person's own choice, for whichever repository has an image.
+    if not docker.wanted and (lost := sorted(docker.model_fields_set - {"engine"})):
+        raise InvalidInput(
+            f"workspace.docker.{lost[0]} is set, but neither an image nor a service: commands would"
+            " run outside of any container.",
+            hint='Write `image = "…"` or `service = "…"` under [workspace.docker], or drop it.',
+        )
     origin = {key: source for source, values in layers.items() for key, _ in leaves(values)}
     known = leaves(settings.model_dump(mode="json", by_alias=True))
     return Loaded(settings, {key: origin.get(key, "default") for key, _ in known}, held_back)

@@ -92,6 +92,9 @@ class Docker(Section):
     def _one_of_them(self) -> Self:
         if self.image and self.service:
             raise ValueError("either image or service: leave one of them out")
+        for name in ("engine", "image", "service"):
+            if (getattr(self, name) or "").startswith("-"):
+                raise ValueError(f"{name} begins with a dash, and would be taken for an option")
         return self
 
 

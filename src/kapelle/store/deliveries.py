@@ -30,7 +30,7 @@ def ask(
 ) -> None:
     """Have work delivered, once it is there to be; asked again, what is known of it is kept. What
     an attempt led to is, unless by a person, only merged into the branch of that attempt."""
-    if mode != "branch" and not by_person:
+    if not by_person:
         _require_own(connection, owner, mode)
     values = {**_NEW, "mode": mode, "draft": draft, "force": force}
     if find(connection, owner) is None:
@@ -60,7 +60,8 @@ def update(connection: sa.Connection, owner: str, /, **values: Any) -> None:
 
 def of(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
     """What is known of the deliveries of these tasks or runs."""
-    found = in_parts(connection, sa.select(deliveries), deliveries.c.owner, owners)
+    asked = sa.select(deliveries).where(deliveries.c.mode != "branch")
+    found = in_parts(connection, asked, deliveries.c.owner, owners)
     return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in found}
 
 
@@ -97,9 +98,11 @@ def stale(connection: sa.Connection, now: datetime) -> list[str]:
 
 
 def pushing(connection: sa.Connection, owner: str, commit: str) -> list[str]:
-    """Remember a commit that is about to be pushed; those that were before."""
+    """Remember a commit that is about to be pushed; those that were before. What is pushed for its
+    CI alone has a row that nobody is shown."""
     if (known := find(connection, owner)) is None:
-        ask(connection, owner, "branch")
+        values = {**_NEW, "owner": owner, "mode": "branch", "draft": False, "force": False}
+        connection.execute(deliveries.insert(), {**values, "pushed": []})
     before: list[str] = known["pushed"] if known else []
     # The one that is pushed last is the last.
     kept = [one for one in before if one != commit][-_MOST_PUSHED:]

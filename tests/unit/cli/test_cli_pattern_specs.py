@@ -222,3 +222,21 @@ def test_options_go_before_what_a_pipelines_file_says(here: Path) -> None:
 
 def test_a_secret_of_the_environment_is_not_repeated() -> None:
     assert "secret" not in refusal("loop x --until a --env 'a b=secret'").message
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("workflow: limits.0.turns must be at least 1", "--limit number 1: turns must be"),
+        (
+            "/r/.kapelle/config.toml: workspace.docker.workdir holds it",
+            ": workspace.docker.workdir ",
+        ),
+        ("the configuration: workspace must be a mapping", "the configuration: workspace must"),
+    ],
+)
+def test_a_field_is_spelled_as_its_option_and_a_setting_as_it_is(said: str, shown: str) -> None:
+    options = options_of(schemas()["workflow"])
+    with pytest.raises(InvalidInput) as error, spelled(options):
+        raise InvalidInput(said)
+    assert shown in error.value.message

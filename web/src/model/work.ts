@@ -142,7 +142,9 @@ export const isOpen = (work: Work): boolean => ['draft', 'open'].includes(work.d
 
 /** Whether a merge or pull request that was asked for needs somebody. */
 export const isUndelivered = (work: Work): boolean =>
-  work.delivery?.status === 'failed' || (isOpen(work) && work.delivery?.ci === 'failed');
+  work.delivery?.status === 'failed' ||
+  (work.status === 'completed' && work.delivery?.status === 'pending' && !!work.delivery.reason) ||
+  (isOpen(work) && work.delivery?.ci === 'failed');
 
 /** Whether a result lies on a branch that nobody has merged. */
 export const canMerge = (work: Work): boolean => work.status === 'completed' && isUnmerged(work);

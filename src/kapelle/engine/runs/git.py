@@ -66,7 +66,8 @@ class GitContext(Context):
     async def _take_in(self, task: TaskResult) -> list[str]:
         branch = await self._branch()
         message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
-        return await self._workspaces.take_in(task.id, branch, message)
+        # What others did, Kapelle's own commits among it, is not told to be the task's.
+        return await self._workspaces.take_in(task.id, branch, message, as_base=True)
 
     async def combine(self, task: TaskResult) -> Combined:
         async def perform() -> dict[str, Any]:

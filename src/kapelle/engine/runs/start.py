@@ -73,6 +73,11 @@ async def examine(
         agent = submit.require_agent(role.agent, settings)
         given: dict[str, Any] = {"model": role.model, "system_prompt": role.system_prompt}
         submit.require_abilities(agent, settings, budget=checked.budget_usd, **given)
+        limits: dict[str, Any] = {"limit_of_turns": role.max_turns, "list_of_tools": role.tools}
+        limits |= {"budget": role.budget_usd, "field": role.field}
+        submit.require_abilities(agent, settings, **limits)
+        given = {"tools": role.tools, "model": role.model}
+        submit.require_command(parts, agent, settings, checked.directory, **given)
     for name in checked.fallback_agents:
         submit.require_agent(name, settings)
     shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}

@@ -88,13 +88,9 @@ async def examine(
         system_prompt=spec.system_prompt, limit_of_turns=spec.max_turns, budget=spec.budget_usd,
         list_of_tools=spec.tools,
     )  # fmt: skip
-    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools or spec.interactive:
-        # Better to hear now than from a failed attempt that it cannot be given that.
-        adapter = registry.get(agent, settings, interactive=spec.interactive)
-        place = (Path(spec.directory), parts.home.attempts / "prompt")
-        request = AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt)
-        more = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
-        adapter.command(replace(request, **more))  # type: ignore[arg-type]
+    given = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
+    require_command(parts, agent, settings, spec.directory, spec.prompt, spec.system_prompt,
+                    interactive=spec.interactive, **given)  # fmt: skip
     if belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     kind = await workspace_kind(parts, spec, settings)
@@ -234,10 +230,22 @@ def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
     return WorkspaceKind.IN_PLACE
 
 
+def require_command(
+    parts: Parts, agent: str, settings: Settings, directory: str, prompt: str = "",
+    system_prompt: str | None = None, *, interactive: bool = False, **given: Any,
+) -> None:  # fmt: skip
+    """Better to hear now than from a failed attempt that it has no command for that."""
+    if len(prompt) > _LARGE_PROMPT or given.get("mcp_servers") or given["tools"] or interactive:
+        adapter = registry.get(agent, settings, interactive=interactive)
+        place = (Path(directory), parts.home.attempts / "prompt")
+        request = AgentRequest(prompt, *place, adapter.settings, system_prompt)
+        adapter.command(replace(request, **given))
+
+
 def require_abilities(
-    agent: str, settings: Settings, *, interactive: bool = False, **given: object
+    agent: str, settings: Settings, *, interactive: bool = False, field: str = "", **given: object
 ) -> None:
-    """Raise InvalidInput if an agent is given what it cannot take."""
+    """Raise InvalidInput if an agent is given what it cannot take, by a field of what is asked."""
     adapter = registry.get(agent, settings, interactive=interactive)
     able = adapter.capabilities
     can = {
@@ -251,7 +259,8 @@ def require_abilities(
     for name in (name for name in can if given.get(name) and not can[name]):
         told = name.replace("_", " ").replace("mcp", "MCP")
         raise InvalidInput(
-            f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
+            f"`{field}`: " * bool(field)
+            + f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
             hint="A command template needs the placeholder for it, or has to tell what it used."
             if adapter.settings.command
             else "docs/agents.md tells what each agent can.",
