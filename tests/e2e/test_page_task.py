@@ -59,7 +59,9 @@ def test_what_one_can_do_stays_in_sight_while_an_agent_talks(
 def test_both_attempts_are_read_and_marks_are_seen_and_taken_back(
     page: Page, kapelle: Instance, repository: Path
 ) -> None:
-    task = kapelle.play('[[do]]\nsay = "I try."\n[[do]]\nfail = "no ideas"\n', repository, title="H")
+    task = kapelle.play(
+        '[[do]]\nsay = "I try."\n[[do]]\nfail = "no ideas"\n', repository, title="H"
+    )
     kapelle.wait(task)
     kapelle.post(f"/tasks/{task}/retry")
     kapelle.wait(task)

@@ -75,7 +75,7 @@ export function Events({ of }: { of: Of }) {
             <Moment at={event.at} seconds />
           </span>
           <span className="t">
-            <Told event={event} whole={!id} />
+            <Told event={event} named={subject(event) !== id} />
           </span>
           {subject(event) && subject(event) !== id && <WorkId id={subject(event) ?? ''} />}
         </li>
@@ -86,15 +86,15 @@ export function Events({ of }: { of: Of }) {
 
 const subject = (event: HistoryEvent): string | null => event.task_id ?? event.run_id;
 
-/** One event in words; where all are shown together, with the title of what it is about. */
-function Told({ event, whole }: { event: HistoryEvent; whole: boolean }) {
+/** One event in words; among those of other work, with the title of what it is about. */
+function Told({ event, named }: { event: HistoryEvent; named: boolean }) {
   const [what, about] = eventWords(event);
   const { title } = event.data;
   return (
     <>
       <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label="" />
       <span title={event.kind}>{what}</span>
-      {whole && typeof title === 'string' && <Said className="cut dim">{title}</Said>}
+      {named && typeof title === 'string' && <Said className="cut dim">{title}</Said>}
       <Said className="faint cut">{about}</Said>
     </>
   );

@@ -1,4 +1,4 @@
-import { useCallback } from 'react';
+import { useCallback, useRef } from 'react';
 import { usePreference } from '../shell/preferences';
 import type { DiffFile } from './patch';
 
@@ -22,12 +22,12 @@ function known(file: DiffFile): string {
 export function useReviewed(id: string) {
   const [kept, keep] = usePreference(`reviewed.${id}`, '{}');
   const files = JSON.parse(kept) as Record<string, string>;
-  const mark = useCallback(
-    (file: DiffFile, reviewed: boolean) => {
-      const { [file.path]: _, ...others } = JSON.parse(kept) as Record<string, string>;
-      keep(JSON.stringify(reviewed ? { ...others, [file.path]: known(file) } : others));
-    },
-    [kept],
-  );
+  const now = useRef({ files, keep });
+  now.current = { files, keep };
+  // The same at all times, so that only the file is drawn that was marked.
+  const mark = useCallback((file: DiffFile, reviewed: boolean) => {
+    const { [file.path]: _, ...others } = now.current.files;
+    now.current.keep(JSON.stringify(reviewed ? { ...others, [file.path]: known(file) } : others));
+  }, []);
   return { has: (file: DiffFile) => files[file.path] === known(file), mark };
 }

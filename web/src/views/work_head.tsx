@@ -1,10 +1,11 @@
 import { Link } from '@tanstack/react-router';
 import { DropdownMenu } from 'radix-ui';
 import { type ReactNode, useLayoutEffect, useRef, useState } from 'react';
+import { useActivity } from '../api/activity';
 import { isRun, type Work } from '../api/client';
 import { actions, useAction, useOne } from '../api/queries';
 import { shortId, visible } from '../model/format';
-import { asksYou, canMerge, hasEnded, parentOf, stateOf, verdict } from '../model/work';
+import { asksYou, canMerge, hasEnded, latest, parentOf, stateOf, verdict } from '../model/work';
 import { Button, Problem } from '../parts/controls';
 import { Dialog } from '../parts/dialog';
 import { Glyph } from '../parts/glyph';
@@ -15,6 +16,7 @@ import { useLink } from '../shell/link';
 import { Marked, MarkItems, useSeen } from './marks';
 import { MergeDialog } from './merge_dialog';
 import { Questions } from './questions';
+import { lineText } from './task/line_text';
 import { WorkLink } from './work_link';
 
 /** Where a piece of work is: its project, what it belongs to, its id. */
@@ -59,6 +61,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   const [asking, ask] = useState<Asking>(null);
   const now = useNow();
   const [bold, rest] = verdict(work, now);
+  const last = isRun(work) ? undefined : latest(work);
   const merge = canMerge(work);
   const cancel = !hasEnded(work);
   useSeen(work);
@@ -83,6 +86,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
           <Glyph state={stateOf(work)} />
           <span>
             <b>{bold}</b> <Said>{rest}</Said>
+            {last?.status === 'running' && !work.checking && <Doing attempt={last.id} />}
           </span>
         </p>
         <Marked work={work} />
@@ -96,6 +100,19 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
       {asking === 'merge' && <MergeDialog work={work} close={() => ask(null)} />}
       {asking === 'cancel' && <CancelDialog work={work} close={() => ask(null)} />}
       {asking === 'archive' && <ArchiveDialog work={work} close={() => ask(null)} />}
+    </>
+  );
+}
+
+/** What the agent of an attempt does at this moment. */
+function Doing({ attempt }: { attempt: string }) {
+  const activity = useActivity(attempt);
+  const [name, text] = [activity?.name ?? '', activity ? lineText(activity) : ''];
+  if (activity?.kind !== 'tool_call' || !(name || text)) return null;
+  return (
+    <>
+      {' '}
+      At work on <Said className="mono">{text || name}</Said>
     </>
   );
 }
@@ -268,7 +285,7 @@ export function Tabs({ work, tabs, current }: { work: Work; tabs: Tab[]; current
         >
           {label}
           {count !== undefined && count !== null && <span className="n">{count}</span>}
-          {waits && <span className="n c-you">{waits}</span>}
+          {waits && <span className="waits">{waits}</span>}
         </WorkLink>
       ))}
     </nav>

@@ -254,7 +254,8 @@ function Blocks({ blocks, estimate, goal, reached, ruled, children }: BlocksProp
       {tall && (
         <Ruler
           blocks={blocks}
-          places={places.map(({ start, size }) => ({ top: start - top, size }))}
+          places={places}
+          top={top}
           total={size}
           from={Math.min(seen, size)}
           to={Math.min(seen + high, size)}
@@ -396,7 +397,7 @@ function SoFar({ came }: { came: number | undefined }) {
   const seconds = Math.max(0, now - (came ?? seen)) / 1000;
   return (
     <>
-      {came ? `${clock(seconds)} so far` : `more than ${clock(seconds)}`}
+      {came ? `${clock(seconds)} so far` : seconds < 1 ? 'under way' : `more than ${clock(seconds)}`}
       <Glyph state="run" />
     </>
   );

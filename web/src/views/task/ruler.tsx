@@ -1,12 +1,5 @@
-import { type PointerEvent, useMemo } from 'react';
-import type { Block } from './blocks';
-import { isBad } from './blocks';
-
-/** Where a block stands in the list, in pixels from its beginning. */
-interface Place {
-  top: number;
-  size: number;
-}
+import { type PointerEvent, useEffect, useMemo, useRef, useState } from 'react';
+import { type Block, isBad } from './blocks';
 
 const BARS = 110;
 const EDITS = /^(edit|write|multiedit|notebookedit|apply_patch|str_replace|patch|create)/i;
@@ -24,9 +17,25 @@ function weightOf(block: Block): number {
   return block.kind === 'text' || block.kind === 'result' ? block.text.length : 80;
 }
 
+const SELDOM_MS = 1000;
+
+/** A value that changes with every frame, as it is now and then. */
+function useSeldom<T>(value: T): T {
+  const [shown, show] = useState(value);
+  const latest = useRef(value);
+  latest.current = value;
+  useEffect(() => {
+    const timer = setInterval(() => show(latest.current), SELDOM_MS);
+    return () => clearInterval(timer);
+  }, []);
+  return shown;
+}
+
 interface Props {
   blocks: Block[];
-  places: Place[];
+  /** Where each begins, and where the first does. */
+  places: { start: number }[];
+  top: number;
   total: number;
   /** What of it is in the window. */
   from: number;
@@ -35,12 +44,14 @@ interface Props {
 }
 
 /** All that was read in the height of the window: how much, what matters, and where one is. */
-export function Ruler({ blocks, places, total, from, to, go }: Props) {
+export function Ruler({ blocks, places, top, total, from, to, go }: Props) {
+  const shown = useSeldom(blocks);
   const drawn = useMemo(() => {
     const weights = new Array<number>(BARS).fill(0);
     const marks = new Map<number, string>();
-    for (const [index, block] of blocks.entries()) {
-      const at = Math.min(BARS - 1, Math.floor((BARS * (places[index]?.top ?? 0)) / Math.max(1, total)));
+    for (const [index, block] of shown.entries()) {
+      const begin = ((places[index]?.start ?? top) - top) / Math.max(1, total);
+      const at = Math.max(0, Math.min(BARS - 1, Math.floor(BARS * begin)));
       weights[at] = (weights[at] ?? 0) + weightOf(block);
       const mark = markOf(block);
       if (mark && marks.get(at) !== 'm-bad') marks.set(at, mark);
@@ -63,7 +74,7 @@ export function Ruler({ blocks, places, total, from, to, go }: Props) {
         ))}
       </>
     );
-  }, [blocks, total]);
+  }, [shown]);
   const reach = (event: PointerEvent<SVGSVGElement>) => {
     const box = event.currentTarget.getBoundingClientRect();
     if (event.buttons === 1) go((event.clientY - box.top) / box.height);
