@@ -136,8 +136,12 @@ def test_a_terminal_is_typed_into_over_a_death_of_the_daemon(
     expect(rows).to_contain_text("red and before")
     kapelle.kill()
     expect(status).to_contain_text("The daemon is away")
+    # What is typed meanwhile waits.
+    page.keyboard.type("echo me''an''while\n")
+    expect(status).to_contain_text("told what you typed")
     kapelle.start()
     expect(status).to_contain_text("Ctrl-] leaves")
+    expect(rows).to_contain_text("meanwhile")
     page.keyboard.type("echo af''ter\n")
     expect(rows).to_contain_text("after")
     expect(rows).to_contain_text("red and before")

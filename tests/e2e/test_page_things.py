@@ -208,8 +208,11 @@ def test_a_long_conversation_opens_at_its_end_and_all_of_it_is_in_reach(
     expect(field).to_be_focused()
     page.keyboard.type("step 25")
     page.keyboard.press("Enter")
+    at = field.bounding_box()
     expect(page.get_by_text("1 of 11")).to_be_visible()
+    assert field.bounding_box() == at
     expect(page.locator(".found")).to_contain_text("Step 25.")
+    expect(page.locator(".found mark")).to_have_text("Step 25")
     page.get_by_role("button", name="Previous").click()
     expect(page.locator(".found")).to_contain_text("Step 259.")
 

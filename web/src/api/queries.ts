@@ -1,6 +1,6 @@
 import { useInfiniteQuery, useMutation, useQueries, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useCallback } from 'react';
-import { type ApiError, api, ask, type Run, type Task, type Work } from './client';
+import { type ApiError, api, ask, type Run, type Step, type Task, type Work } from './client';
 import { ACTIVE, ENDED, type Filter, type Pages, readPage } from './lists';
 import { put } from './live';
 import type { components } from './schema';
@@ -67,11 +67,21 @@ export function useOne(id: string, wanted = true) {
   });
 }
 
-export const useSteps = (id: string) =>
-  useQuery({
-    queryKey: ['steps', id],
-    queryFn: () => ask(api.GET('/api/v1/runs/{run_id}/steps', { params: { path: { run_id: id } } })),
-  });
+const stepsOf = (id: string) => ({
+  queryKey: ['steps', id],
+  queryFn: () => ask(api.GET('/api/v1/runs/{run_id}/steps', { params: { path: { run_id: id } } })),
+});
+
+export const useSteps = (id: string) => useQuery(stepsOf(id));
+
+/** The steps of some runs, by their ids. */
+export function useStepsOf(ids: string[]): Map<string, Step[]> {
+  const combine = useCallback(
+    (found: { data?: Step[] }[]) => new Map(ids.map((id, at) => [id, found[at]?.data ?? []])),
+    [ids],
+  );
+  return useQueries({ queries: ids.map(stepsOf), combine });
+}
 
 export const useDaemon = () =>
   useQuery({ queryKey: ['daemon'], queryFn: () => ask(api.GET('/api/v1/daemon')) });
@@ -200,6 +210,9 @@ export const actions = {
         body: { message, merge: false, comments },
       }),
     ),
+  /** Tell the agent of a task under way something: at once, or with its next attempt. */
+  say: (id: string, message: string) =>
+    ask(api.POST('/api/v1/tasks/{task_id}/say', { ...onTask(id), body: { message } })),
   /** Have more done about work that has ended: a task goes on, a run is followed by a new task. */
   follow: (id: string, message: string | null, comments = false): Promise<Work> =>
     isRunId(id)

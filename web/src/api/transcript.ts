@@ -7,7 +7,8 @@ export interface Line {
   kind: string;
   text?: string;
   name?: string;
-  at?: string;
+  /** When it came, if it came while the page was looking; what was there before has no time. */
+  came?: number;
   data?: Record<string, unknown>;
   number?: number;
   agent?: string;
@@ -16,6 +17,9 @@ export interface Line {
 
 /** So many lines of output are read at first, and with each step back; to get somewhere, more at once. */
 const [SOME, MANY] = [300, 5000];
+
+/** What comes so soon was there before. */
+const BURST_MS = 1500;
 
 const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
 const lineOf = (event: StreamEvent): Line => ({
@@ -34,6 +38,9 @@ interface Held {
 /** Whether a line is the beginning of the first attempt. */
 const isFirst = (line: Line | undefined): boolean => line?.place.startsWith('1:0:0:') ?? false;
 
+/** Whether nothing of its attempt comes before a line. */
+export const beginsAttempt = (line: Line | undefined): boolean => /^\d+:0:0:/.test(line?.place ?? '');
+
 type Change = { add: Line[]; anew: boolean } | { before: Line[] } | 'begun' | 'done';
 
 function changed(held: Held, change: Change): Held {
@@ -45,40 +52,69 @@ function changed(held: Held, change: Change): Held {
       : { ...held, lines: [...held.lines, ...change.add] };
   const [first] = change.before;
   if (!first) return { ...held, more: false };
-  // Each part begins with the attempt that it is of.
-  const same = held.lines[0]?.number === first.number;
-  const lines = [...change.before, ...held.lines.slice(same ? 1 : 0)];
-  return { ...held, lines, more: !isFirst(first) };
+  return { ...held, lines: joined(change.before, held.lines), more: !isFirst(first) };
+}
+
+/** Each part begins with the attempt that it is of. */
+const joined = (before: Line[], lines: Line[]): Line[] => [
+  ...before,
+  ...lines.slice(lines[0]?.number === before[0]?.number ? 1 : 0),
+];
+
+/** Reads what comes before a line. */
+type Back = (first: Line) => Promise<Line[]>;
+
+/** Lines and the attempts before them, until these are some lines in all: what is short is read at once. */
+async function filled(lines: Line[], back: Back): Promise<Line[]> {
+  let found = lines;
+  while (found[0] && beginsAttempt(found[0]) && !isFirst(found[0]) && found.length < SOME) {
+    const before = await back(found[0]);
+    if (before.length === 0) break;
+    found = joined(before, found);
+  }
+  return found;
 }
 
 /** What a stream of a transcript tells, a frame's worth at a time; read again when a task that had ended goes on. */
-function useStream(url: string | null, active: boolean): [Held, (before: Line[]) => void] {
+function useStream(url: string | null, active: boolean, back?: Back): [Held, (before: Line[]) => void] {
   const [held, change] = useReducer(changed, { lines: [], done: false, more: false });
-  const [reading, read] = useState(0);
+  const [reading, readAgain] = useState(0);
   useEffect(() => {
-    if (held.done && active) read((before) => before + 1);
+    if (held.done && active) readAgain((before) => before + 1);
   }, [held.done, active]);
   useEffect(() => {
     if (!url) return;
     const ending = new AbortController();
-    let batch: Line[] = [];
+    const batch: Line[] = [];
+    const opened = Date.now();
     let anew = true;
-    const flush = () => {
-      if (ending.signal.aborted || batch.length === 0) return;
-      change({ add: batch, anew });
-      batch = [];
+    let filling: Promise<void> | undefined;
+    const take = (lines: Line[]) => {
+      if (!ending.signal.aborted && lines.length > 0) change({ add: lines, anew });
       anew = false;
     };
-    const begin = async () => {
+    const begin = async (lines: Line[]) => {
+      take(back ? await filled(lines, back).catch(() => lines) : lines);
+      take(batch.splice(0));
+    };
+    const flush = () => {
+      if (ending.signal.aborted || (filling && anew)) return;
+      if (anew && batch.length > 0) filling = begin(batch.splice(0));
+      else take(batch.splice(0));
+    };
+    const read = async () => {
       const wakes = { signal: ending.signal, opened: () => undefined, lost: () => undefined };
       for await (const event of follow(url, wakes)) {
-        if (batch.push(lineOf(event)) === 1) requestAnimationFrame(flush);
+        const now = Date.now();
+        const line = now - opened < BURST_MS ? lineOf(event) : { ...lineOf(event), came: now };
+        if (batch.push(line) === 1) requestAnimationFrame(flush);
       }
       flush();
+      await filling;
       if (!ending.signal.aborted) change('done');
     };
     change('begun');
-    begin();
+    read();
     return () => ending.abort();
   }, [url, reading]);
   return [held, (before) => change({ before })];
@@ -93,7 +129,9 @@ interface Transcript extends Held {
 
 /** What was said and done in a task: its end, then what comes, and backwards as far as one asks for. */
 export function useTranscript(id: string, active: boolean): Transcript {
-  const [held, put] = useStream(address(id, `follow=true&tail=${SOME}`), active);
+  const [held, put] = useStream(address(id, `follow=true&tail=${SOME}`), active, (first) =>
+    readBefore(id, first.place, SOME),
+  );
   const reading = useRef<Promise<void> | null>(null);
   const back = async (limit: number, until?: string) => {
     let first = held.lines[0]?.place;

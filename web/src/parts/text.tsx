@@ -41,7 +41,7 @@ export function Age({ at, className }: { at: string; className?: string }) {
   const time = useNow();
   return (
     <time className={className} dateTime={at} title={utc(at)}>
-      {span(secondsBetween(at, Math.max(time, Date.parse(at))))}
+      {span(Math.floor(secondsBetween(at, Math.max(time, Date.parse(at)))))}
     </time>
   );
 }

@@ -1,20 +1,27 @@
-import { Fragment, memo, useMemo, useState } from 'react';
+import { Fragment, memo, type ReactNode, useMemo, useState } from 'react';
 import type { Work } from '../api/client';
 import { useDiff } from '../api/queries';
 import { counted, visible } from '../model/format';
-import { Button, Empty, Loading, Problem } from '../parts/controls';
+import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
+import { Glyph } from '../parts/glyph';
 import { Icon } from '../parts/icon';
 import { Said } from '../parts/text';
 import { useKeys } from '../shell/keys';
+import { usePreference } from '../shell/preferences';
 import { type Comment, placeOf, useComments } from './comments';
-import { type DiffFile, type DiffLine, PlusMinus, parsePatch } from './patch';
+import { type DiffFile, type DiffLine, PlusMinus, pairsOf, parsePatch } from './patch';
 import { Kept, Review, Written } from './review';
+import { useReviewed } from './reviewed';
+
+type Look = 'unified' | 'split';
 
 /** What a piece of work changed, file by file. */
 export function Changes({ work }: { work: Work }) {
   const diff = useDiff(work.id);
   const files = useMemo(() => parsePatch(diff.data?.patch ?? ''), [diff.data]);
   const [at, setAt] = useState(0);
+  const [look, choose] = usePreference('diff', 'unified');
+  const reviewed = useReviewed(work.id);
   const go = (place: number) => {
     if (!files[place]) return;
     setAt(place);
@@ -41,27 +48,54 @@ export function Changes({ work }: { work: Work }) {
           {work.workspace.base && `Against ${work.workspace.base}: `}
           {counted(files.length, 'file')} <PlusMinus count={total} />
         </span>
+        <span className="faint">
+          {files.filter(reviewed.has).length} of {files.length} reviewed
+        </span>
         {diff.data.truncated && <span className="c-you">It is too large to be shown in full.</span>}
         <span className="end desk">
           a line's number takes a comment · <kbd>[</kbd> <kbd>]</kbd> file before, after
+          <Choices<Look>
+            label="Look"
+            value={look === 'split' ? 'split' : 'unified'}
+            choose={choose}
+            of={[
+              { value: 'unified', label: 'Unified' },
+              { value: 'split', label: 'Split' },
+            ]}
+          />
         </span>
       </div>
       <div className="changes">
-        <Tree files={files} at={at} go={go} />
+        <Tree files={files} at={at} go={go} has={reviewed.has} />
         <div className="min-w-0">
           {files.map((file, place) => (
-            <OneFile key={file.path} file={file} id={`file-${place}`} work={work.id} />
+            <OneFile
+              key={file.path}
+              file={file}
+              id={`file-${place}`}
+              work={work.id}
+              split={look === 'split'}
+              reviewed={reviewed.has(file)}
+              mark={reviewed.mark}
+            />
           ))}
-          <Review work={work} />
         </div>
       </div>
+      <Review work={work} />
     </>
   );
 }
 
 const folderOf = (path: string): string => path.slice(0, Math.max(0, path.lastIndexOf('/')));
 
-function Tree({ files, at, go }: { files: DiffFile[]; at: number; go: (place: number) => void }) {
+interface TreeProps {
+  files: DiffFile[];
+  at: number;
+  go: (place: number) => void;
+  has: (file: DiffFile) => boolean;
+}
+
+function Tree({ files, at, go, has }: TreeProps) {
   return (
     <nav className="tree desk" aria-label="Files">
       {files.map((file, place) => {
@@ -85,6 +119,7 @@ function Tree({ files, at, go }: { files: DiffFile[]; at: number; go: (place: nu
               }}
             >
               <Said className="cut">{file.path.slice(folder.length).replace(/^\//, '')}</Said>
+              {has(file) && <Glyph state="said" label="reviewed" />}
               <PlusMinus count={file} />
             </a>
           </div>
@@ -96,7 +131,16 @@ function Tree({ files, at, go }: { files: DiffFile[]; at: number; go: (place: nu
 
 const MOST_LINES = 1500;
 
-const OneFile = memo(({ file, id, work }: { file: DiffFile; id: string; work: string }) => {
+interface FileProps {
+  file: DiffFile;
+  id: string;
+  work: string;
+  split: boolean;
+  reviewed: boolean;
+  mark: (file: DiffFile, reviewed: boolean) => void;
+}
+
+const OneFile = memo(({ file, id, work, split, reviewed, mark }: FileProps) => {
   const [all, showAll] = useState(false);
   const lines = all ? file.lines : file.lines.slice(0, MOST_LINES);
   const left = file.lines.length - lines.length;
@@ -107,9 +151,13 @@ const OneFile = memo(({ file, id, work }: { file: DiffFile; id: string; work: st
         <Said className="mono cut">{file.path}</Said>
         {file.about && <span className="faint">{file.about}</span>}
         <PlusMinus count={file} />
+        <label className="reviewed">
+          <input type="checkbox" checked={reviewed} onChange={(event) => mark(file, event.target.checked)} />
+          Reviewed
+        </label>
       </header>
-      <Lines lines={lines} path={file.path} work={work} />
-      {left > 0 && (
+      {!reviewed && <Lines lines={lines} path={file.path} work={work} split={split} />}
+      {!reviewed && left > 0 && (
         <Button small look="quiet" onClick={() => showAll(true)}>
           {counted(left, 'more line')}
         </Button>
@@ -120,54 +168,113 @@ const OneFile = memo(({ file, id, work }: { file: DiffFile; id: string; work: st
 
 const SIGNS = { a: '+', r: '−', h: '', '': '' };
 
-function Lines({ lines, path, work }: { lines: DiffLine[]; path: string; work: string }) {
+interface LinesProps {
+  lines: DiffLine[];
+  path: string;
+  work: string;
+  split: boolean;
+}
+
+function Lines({ lines, path, work, split }: LinesProps) {
   const comments = useComments(work);
   const [open, setOpen] = useState<string | null>(null);
   const kept = new Map(comments.all.map((comment) => [placeOf(comment), comment]));
+  const placed = (line: DiffLine) => {
+    const number = line.after ?? line.before;
+    return number === null ? null : { path, line: number, removed: line.after === null };
+  };
+  const asks = (line: DiffLine) => {
+    const at = placed(line);
+    return at ? () => setOpen(placeOf(at)) : undefined;
+  };
+  /** What is said about a line, or the field for it. */
+  const about = (line: DiffLine): ReactNode => {
+    const at = placed(line);
+    if (!at) return null;
+    const name = placeOf(at);
+    const comment = kept.get(name);
+    if (open !== name) return comment && <Kept comment={comment} open={() => setOpen(name)} />;
+    return (
+      <Written
+        text={comment?.text ?? ''}
+        keep={(text) => comments.put({ ...at, code: line.text, text } satisfies Comment)}
+        close={() => setOpen(null)}
+      />
+    );
+  };
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
     <div className="lines" role="region" aria-label={`Lines of ${path}`} tabIndex={0}>
-      {lines.map((line, place) => {
-        const number = line.after ?? line.before;
-        if (number === null) return <Line key={place} line={line} />;
-        const at = { path, line: number, removed: line.after === null };
-        const name = placeOf(at);
-        const comment = kept.get(name);
-        return (
-          <Fragment key={place}>
-            <Line line={line} comment={() => setOpen(name)} />
-            {open === name ? (
-              <Written
-                text={comment?.text ?? ''}
-                keep={(text) => comments.put({ ...at, code: line.text, text } satisfies Comment)}
-                close={() => setOpen(null)}
-              />
-            ) : (
-              comment && <Kept comment={comment} open={() => setOpen(name)} />
-            )}
-          </Fragment>
-        );
-      })}
+      {split
+        ? pairsOf(lines).map(([old, fresh], place) => (
+            <Fragment key={place}>
+              {old?.kind === 'h' ? (
+                <Line line={old} />
+              ) : (
+                <div className="beside">
+                  <Half line={old} of="before" comment={old && old !== fresh ? asks(old) : undefined} />
+                  <Half line={fresh} of="after" comment={fresh ? asks(fresh) : undefined} />
+                </div>
+              )}
+              {old && old !== fresh && about(old)}
+              {fresh && about(fresh)}
+            </Fragment>
+          ))
+        : lines.map((line, place) => (
+            <Fragment key={place}>
+              <Line line={line} comment={asks(line)} />
+              {about(line)}
+            </Fragment>
+          ))}
     </div>
   );
 }
 
-/** A line of a diff; its number is the button that takes a comment. */
+interface HalfProps {
+  line: DiffLine | null;
+  of: 'before' | 'after';
+  comment: (() => void) | undefined;
+}
+
+/** One side of a line: as it was, or as it is. */
+const Half = ({ line, of, comment }: HalfProps) => (
+  <>
+    <i className={line?.kind}>
+      <Numbered line={line} number={line?.[of] ?? null} comment={comment} />
+    </i>
+    <span className={line ? line.kind : 'h'}>{line && <Code line={line} />}</span>
+  </>
+);
+
+interface NumberProps {
+  line: DiffLine | null;
+  number: number | null;
+  comment: (() => void) | undefined;
+}
+
+/** The number of a line, which is the button that takes a comment. */
+const Numbered = ({ line, number, comment }: NumberProps) =>
+  number !== null && comment ? (
+    <button
+      type="button"
+      onClick={comment}
+      aria-label={`Comment on ${line?.after === null ? 'removed line' : 'line'} ${number}`}
+    >
+      {number}
+    </button>
+  ) : (
+    number
+  );
+
+/** A line of a diff. */
 function Line({ line, comment }: { line: DiffLine; comment?: () => void }) {
-  const number = line.after ?? line.before;
-  const label = `Comment on ${line.after === null ? 'removed line' : 'line'} ${number}`;
-  const button = (shown: number | null) =>
-    shown !== null && comment ? (
-      <button type="button" onClick={comment} aria-label={label}>
-        {shown}
-      </button>
-    ) : (
-      shown
-    );
+  const removed = line.after === null;
   return (
     <div className={line.kind || undefined}>
-      <i>{line.after === null ? button(line.before) : line.before}</i>
-      <i>{button(line.after)}</i>
+      <i>{removed ? <Numbered line={line} number={line.before} comment={comment} /> : line.before}</i>
+      <i>
+        <Numbered line={line} number={line.after} comment={comment} />
+      </i>
       <u>{SIGNS[line.kind]}</u>
       <Code line={line} />
     </div>

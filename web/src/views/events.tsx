@@ -6,6 +6,7 @@ import type { State } from '../model/work';
 import { Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
 import { Moment, Said } from '../parts/text';
+import { eventWords } from './event_words';
 import { WorkId } from './work_link';
 
 /** What has happened is past: nothing here moves or waits. */
@@ -74,11 +75,7 @@ export function Events({ of }: { of: Of }) {
             <Moment at={event.at} seconds />
           </span>
           <span className="t">
-            <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label={event.kind} />
-            <span>{event.kind}</span>
-            <span className="faint cut">
-              <Said>{about(event.data)}</Said>
-            </span>
+            <Told event={event} named={subject(event) !== id} />
           </span>
           {subject(event) && subject(event) !== id && <WorkId id={subject(event) ?? ''} />}
         </li>
@@ -89,23 +86,16 @@ export function Events({ of }: { of: Of }) {
 
 const subject = (event: HistoryEvent): string | null => event.task_id ?? event.run_id;
 
-const TELLING = [
-  'reason',
-  'why',
-  'name',
-  'key',
-  'paths',
-  'path',
-  'text',
-  'agent',
-  'question',
-  'title',
-  'phase',
-];
-
-function about(data: Record<string, unknown>): string {
-  const told = TELLING.map((key) => data[key]).map((value) =>
-    Array.isArray(value) ? value.join(', ') : value,
+/** One event in words; among those of other work, with the title of what it is about. */
+function Told({ event, named }: { event: HistoryEvent; named: boolean }) {
+  const [what, about] = eventWords(event);
+  const { title } = event.data;
+  return (
+    <>
+      <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label="" />
+      <span title={event.kind}>{what}</span>
+      {named && typeof title === 'string' && <Said className="cut dim">{title}</Said>}
+      <Said className="faint cut">{about}</Said>
+    </>
   );
-  return told.filter((value) => typeof value === 'string' && value).join(', ');
 }

@@ -3,7 +3,9 @@ import { useEffect } from 'react';
 import type { Work } from '../api/client';
 import { actions, type Marks, useAction } from '../api/queries';
 import { isSnoozed } from '../model/needs';
+import { Button, Problem } from '../parts/controls';
 import { Icon } from '../parts/icon';
+import { Moment, useNow } from '../parts/text';
 import { useHeld } from './act';
 
 export const useMark = (work: Work) => useAction((marks: Partial<Marks>) => actions.mark(work.id, marks));
@@ -79,6 +81,40 @@ export function MarkItems({ work }: { work: Work }) {
       <DropdownMenu.Label className="faint small">Later</DropdownMenu.Label>
       <Times work={work} />
     </>
+  );
+}
+
+/** What a person marked work with, each with the way to take that back where there is one. */
+export function Marked({ work }: { work: Work }) {
+  const mark = useMark(work);
+  const snoozed = isSnoozed(work, useNow());
+  if (!work.flagged_at && !snoozed && !work.archived_at) return null;
+  return (
+    <div className="marked">
+      {work.flagged_at && (
+        <p>
+          <b>Flagged</b> <Moment at={work.flagged_at} />
+          <Button small look="quiet" onClick={() => mark.mutate({ flagged: false })}>
+            Take the flag off
+          </Button>
+        </p>
+      )}
+      {snoozed && work.snoozed_until && (
+        <p>
+          <b>Put off</b> until <Moment at={work.snoozed_until} />
+          <Button small look="quiet" onClick={() => mark.mutate({ snoozed_until: null })}>
+            Back to what needs you
+          </Button>
+        </p>
+      )}
+      {work.archived_at && (
+        <p>
+          <b>Archived</b> <Moment at={work.archived_at} />
+          <span className="faint">it is not listed any more and cannot be continued</span>
+        </p>
+      )}
+      <Problem error={mark.error} />
+    </div>
   );
 }
 

@@ -95,6 +95,23 @@ function markPair(old: DiffLine | undefined, fresh: DiffLine | undefined): void 
   fresh.marked = [head, fresh.text.length - tail];
 }
 
+/** Lines side by side: what was removed beside what was added in its place. */
+export function pairsOf(lines: DiffLine[]): [DiffLine | null, DiffLine | null][] {
+  const pairs: [DiffLine | null, DiffLine | null][] = [];
+  for (let at = 0; at < lines.length; ) {
+    const removed = run(lines, at, 'r');
+    const fresh = run(lines, at + removed, 'a');
+    for (let row = 0; row < Math.max(removed, fresh); row++) {
+      const old = row < removed ? lines[at + row] : null;
+      pairs.push([old ?? null, (row < fresh ? lines[at + removed + row] : null) ?? null]);
+    }
+    const line = lines[at];
+    if (removed + fresh === 0 && line) pairs.push([line, line]);
+    at += Math.max(1, removed + fresh);
+  }
+  return pairs;
+}
+
 export interface LineCount {
   added: number;
   removed: number;

@@ -4,6 +4,7 @@ import { actions, useAction } from '../api/queries';
 import { counted } from '../model/format';
 import { hasEnded } from '../model/work';
 import { Button, Problem } from '../parts/controls';
+import { Icon } from '../parts/icon';
 import { Said } from '../parts/text';
 import { useToast } from '../parts/toast';
 import { useLink } from '../shell/link';
@@ -72,36 +73,41 @@ export function Review({ work }: { work: Work }) {
     resume.mutate(asMessage(comments.all, more), { onSuccess: sent });
   };
   return (
-    <form className="panel box review" onSubmit={send}>
-      <header>
-        <h2>{counted(comments.all.length, 'comment')}</h2>
-        <span className="faint">kept in this browser until you send them</span>
-      </header>
-      <ul>
-        {comments.all.map((comment) => (
-          <li key={placeOf(comment)}>
-            <Said className="mono faint">{placeOf(comment)}</Said> <Said>{comment.text}</Said>
-          </li>
-        ))}
-      </ul>
+    <form className="panel review" onSubmit={send}>
+      <details>
+        <summary>
+          <Icon name="right" className="chev" />
+          <b>{counted(comments.all.length, 'comment')}</b>
+          <span className="faint cut">kept in this browser until you send them</span>
+        </summary>
+        <ul>
+          {comments.all.map((comment) => (
+            <li key={placeOf(comment)}>
+              <Said className="mono faint">{placeOf(comment)}</Said> <Said>{comment.text}</Said>
+            </li>
+          ))}
+        </ul>
+      </details>
       <textarea
         className="field"
-        rows={2}
+        rows={1}
         aria-label="What else is to be said"
         placeholder="What else is to be said?"
         value={more}
         onChange={(event) => setMore(event.target.value)}
       />
       <Problem error={resume.error} />
-      <div className="submit">
-        <Button type="submit" look="primary" disabled={waits || away || resume.isPending}>
-          {resume.isPending ? 'Sending' : 'Send to the agent'}
-        </Button>
-        <Button look="quiet" onClick={comments.clear}>
-          Throw them away
-        </Button>
-        {waits && <span className="end faint">They can be sent when it has ended.</span>}
-      </div>
+      <Button look="quiet" onClick={comments.clear}>
+        Throw them away
+      </Button>
+      <Button type="submit" look="primary" disabled={waits || away || resume.isPending}>
+        {resume.isPending ? 'Sending' : 'Send to the agent'}
+      </Button>
+      {waits && (
+        <span className="faint">
+          {work.archived_at ? 'It is archived: they cannot be sent.' : 'They can be sent when it has ended.'}
+        </span>
+      )}
     </form>
   );
 }

@@ -1,15 +1,17 @@
 import { Link } from '@tanstack/react-router';
 import { DropdownMenu } from 'radix-ui';
-import { type ReactNode, useState } from 'react';
+import { type ReactNode, useLayoutEffect, useRef, useState } from 'react';
+import { useActivity } from '../api/activity';
 import { isRun, type Work } from '../api/client';
 import { actions, useAction, useActive, useOne } from '../api/queries';
-import { shortId } from '../model/format';
+import { shortId, visible } from '../model/format';
 import {
   asksYou,
   canMerge,
   canMergeAnyway,
   hasEnded,
   isPausing,
+  latest,
   parentOf,
   stateOf,
   verdict,
@@ -21,9 +23,10 @@ import { Icon } from '../parts/icon';
 import { Said, useNow } from '../parts/text';
 import { useKeys } from '../shell/keys';
 import { Act, useHeld } from './act';
-import { MarkItems, useSeen } from './marks';
+import { Marked, MarkItems, useSeen } from './marks';
 import { MergeDialog } from './merge_dialog';
 import { Questions } from './questions';
+import { lineText } from './task/line_text';
 import { WorkLink } from './work_link';
 
 /** Where a piece of work is: its project, what it belongs to, its id. */
@@ -61,7 +64,7 @@ function ParentCrumb({ id }: { id: string }) {
   );
 }
 
-type Asking = 'merge' | 'cancel' | null;
+type Asking = 'merge' | 'cancel' | 'archive' | null;
 
 /** The title, the verdict, and what one can do about it. */
 export function Head({ work, children }: { work: Work; children?: ReactNode }) {
@@ -71,6 +74,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   const inside = active.filter((other) => parentOf(other) === work.id && other.status === 'running');
   const titles = inside.map(({ title }) => title).reverse();
   const [bold, rest] = verdict(work, now, titles);
+  const last = isRun(work) ? undefined : latest(work);
   const merge = canMerge(work);
   const cancel = !hasEnded(work);
   useSeen(work);
@@ -80,44 +84,74 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
     a: () => document.querySelector<HTMLElement>('.asked .field')?.focus(),
   });
   return (
-    <div className="subject">
-      <div className="head">
-        <div className="grow">
-          <h1>
+    <>
+      <div className="subject stays" ref={useStays()}>
+        <div className="head">
+          <h1 className="grow" title={visible(work.title)}>
             <Said>{work.title}</Said>
           </h1>
-          <p className="verdict">
-            <Glyph state={stateOf(work)} />
-            <span>
-              <b>{bold}</b> <Said>{rest}</Said>
-            </span>
-          </p>
+          <Actions work={work} ask={ask} />
         </div>
-        <Actions work={work} ask={ask} />
       </div>
-      {asksYou(work) && (
-        <div className="panel asked">
-          <Questions work={work} />
-        </div>
-      )}
-      {children}
+      <div className="subject about">
+        <p className="verdict">
+          <Glyph state={stateOf(work)} />
+          <span>
+            <b>{bold}</b> <Said>{rest}</Said>
+            {last?.status === 'running' && !work.checking && <Doing attempt={last.id} />}
+          </span>
+        </p>
+        <Marked work={work} />
+        {asksYou(work) && (
+          <div className="panel asked">
+            <Questions work={work} />
+          </div>
+        )}
+        {children}
+      </div>
       {asking === 'merge' && <MergeDialog work={work} close={() => ask(null)} />}
       {asking === 'cancel' && <CancelDialog work={work} close={() => ask(null)} />}
-    </div>
+      {asking === 'archive' && <ArchiveDialog work={work} close={() => ask(null)} />}
+    </>
   );
+}
+
+/** What the agent of an attempt does at this moment. */
+function Doing({ attempt }: { attempt: string }) {
+  const activity = useActivity(attempt);
+  const [name, text] = [activity?.name ?? '', activity ? lineText(activity) : ''];
+  if (activity?.kind !== 'tool_call' || !(name || text)) return null;
+  return (
+    <>
+      {' '}
+      At work on <Said className="mono">{text || name}</Said>
+    </>
+  );
+}
+
+/** Title and actions stay in sight; what stays below them begins at their height. */
+function useStays() {
+  const box = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const { style } = document.documentElement;
+    const watch = new ResizeObserver(
+      () => box.current && style.setProperty('--head', `${box.current.offsetHeight}px`),
+    );
+    if (box.current) watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  return box;
 }
 
 function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
   const held = useHeld();
   const pause = useAction((action: 'pause' | 'resume') => actions.run(work.id, action));
   const again = useAction((action: 'retry' | 'requeue') => actions.task(work.id, action));
-  const archive = useAction(() =>
-    isRun(work) ? actions.run(work.id, 'archive') : actions.task(work.id, 'archive'),
-  );
-  const error = pause.error ?? again.error ?? archive.error;
+  const error = pause.error ?? again.error;
   const ended = hasEnded(work);
   const pauses = isPausing(work) || (isRun(work) && work.status === 'paused');
   const runs = isRun(work) && work.status === 'running' && !pauses;
+  const archived = work.archived_at !== null;
   useKeys({
     p: () => runs && !held.disabled && pause.mutate('pause'),
     r: () =>
@@ -146,7 +180,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
             Resume
           </Act>
         )}
-        {!isRun(work) && ended && work.status !== 'completed' && (
+        {!isRun(work) && ended && !archived && work.status !== 'completed' && (
           <Act onClick={() => again.mutate('retry')}>Retry</Act>
         )}
         {!ended && (
@@ -164,13 +198,13 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
                 Copy its id
               </DropdownMenu.Item>
               <MarkItems work={work} />
-              {!isRun(work) && ended && (
+              {!isRun(work) && ended && !archived && (
                 <DropdownMenu.Item disabled={held.disabled} onSelect={() => again.mutate('requeue')}>
                   From the start, queued anew
                 </DropdownMenu.Item>
               )}
-              {ended && (
-                <DropdownMenu.Item disabled={held.disabled} onSelect={() => archive.mutate(undefined)}>
+              {ended && !archived && (
+                <DropdownMenu.Item disabled={held.disabled} onSelect={() => ask('archive')}>
                   Archive
                 </DropdownMenu.Item>
               )}
@@ -215,17 +249,52 @@ function CancelDialog({ work, close }: { work: Work; close: () => void }) {
   );
 }
 
+function ArchiveDialog({ work, close }: { work: Work; close: () => void }) {
+  const archive = useAction(() =>
+    isRun(work) ? actions.run(work.id, 'archive') : actions.task(work.id, 'archive'),
+  );
+  return (
+    <Dialog title="Archive" close={close}>
+      <p className="strong">
+        <Said>{work.title}</Said>
+      </p>
+      <p className="dim">
+        {isRun(work)
+          ? 'It is listed no more, nor are its tasks, and their worktrees are removed. '
+          : 'It is listed no more, cannot be continued, and its worktree is removed. '}
+        What was committed stays on its branch; what was not is kept under refs/kapelle/archive. It cannot be
+        taken back out.
+      </p>
+      <Problem error={archive.error} />
+      <div className="acts">
+        <Button
+          look="danger"
+          disabled={archive.isPending}
+          onClick={() => archive.mutate(undefined, { onSuccess: close })}
+        >
+          {archive.isPending ? 'Archiving' : 'Archive it'}
+        </Button>
+        <Button look="quiet" onClick={close}>
+          Leave it
+        </Button>
+      </div>
+    </Dialog>
+  );
+}
+
 export interface Tab {
   name: string;
   label: string;
   count?: string | number | null;
+  /** What waits there for the person. */
+  waits?: string | null;
 }
 
 /** The parts of a view, each with an address of its own. */
 export function Tabs({ work, tabs, current }: { work: Work; tabs: Tab[]; current: string }) {
   return (
     <nav className="tabs" aria-label="Parts">
-      {tabs.map(({ name, label, count }, place) => (
+      {tabs.map(({ name, label, count, waits }, place) => (
         <WorkLink
           key={name}
           work={work}
@@ -234,6 +303,7 @@ export function Tabs({ work, tabs, current }: { work: Work; tabs: Tab[]; current
         >
           {label}
           {count !== undefined && count !== null && <span className="n">{count}</span>}
+          {waits && <span className="waits">{waits}</span>}
         </WorkLink>
       ))}
     </nav>

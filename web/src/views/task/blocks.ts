@@ -19,6 +19,12 @@ export type Block =
 const NOTES = new Set(['error', 'notice', 'plan', 'question']);
 const EVERYTHING = new Set(['stderr', 'model', 'session']);
 
+/** Whether a block tells that something went wrong. */
+export const isBad = (block: Block): boolean =>
+  (block.kind === 'note' && block.bad) ||
+  (block.kind === 'result' && block.failed) ||
+  (block.kind === 'checks' && block.checks.some((check) => !check.passed));
+
 /** The lines of a transcript, joined to what belongs together. */
 export function blocksOf(lines: Line[], everything: boolean): Block[] {
   const blocks: Block[] = [];

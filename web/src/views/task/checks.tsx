@@ -8,6 +8,9 @@ import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 
 type CheckSpec = Task['check_specs'][number];
+/** What a check is called, before it is made. */
+export const nameOf = (spec: CheckSpec): string => spec.name ?? spec.command ?? spec.kind ?? '';
+
 type Running = components['schemas']['RunningCheck'] | null | undefined;
 
 /** What Kapelle itself ran, and what that printed. */
@@ -58,7 +61,7 @@ const Pending = ({ specs }: { specs: CheckSpec[] }) =>
         {specs.map((spec, place) => (
           <li key={place}>
             <Glyph state="todo" />
-            <Said className="mono break">{spec.name ?? spec.command ?? spec.kind ?? ''}</Said>
+            <Said className="mono break">{nameOf(spec)}</Said>
           </li>
         ))}
       </ul>

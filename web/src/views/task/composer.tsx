@@ -1,18 +1,42 @@
 import { type FormEvent, type KeyboardEvent, useState } from 'react';
 import type { Task } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
-import { hasEnded } from '../../model/work';
+import { counted } from '../../model/format';
+import { asksYou, hasEnded } from '../../model/work';
 import { Button, Problem } from '../../parts/controls';
+import { useToast } from '../../parts/toast';
 import { useLink } from '../../shell/link';
+import { useComments } from '../comments';
+import { WorkLink } from '../work_link';
 
-/** Goes on with a task that has ended: what is typed is the next message to its agent. */
+const TOLD = {
+  now: 'Its agent is told now.',
+  next_attempt: 'Its agent is told when this attempt has ended.',
+};
+
+/** The next message to an agent: at work it is told, and after its end the task goes on with it. */
 export function Composer({ task }: { task: Task }) {
   const [typed, setTyped] = useState('');
   const away = useLink().state === 'away';
+  const tell = useToast();
+  const comments = useComments(task.id).all.length;
   const resume = useAction((message: string) => actions.resume(task.id, message));
-  if (!hasEnded(task) || task.attempts.length === 0 || task.archived_at) return null;
+  const say = useAction((message: string) => actions.say(task.id, message));
+  const ended = hasEnded(task);
+  const does = ended ? resume : say;
+  if (task.attempts.length === 0 || task.archived_at || asksYou(task) || (task.interactive && !ended))
+    return null;
   const send = () => {
-    if (typed.trim() && !resume.isPending) resume.mutate(typed.trim(), { onSuccess: () => setTyped('') });
+    const message = typed.trim();
+    if (!message || does.isPending) return;
+    if (ended) resume.mutate(message, { onSuccess: () => setTyped('') });
+    else
+      say.mutate(message, {
+        onSuccess: ({ told }) => {
+          setTyped('');
+          tell({ state: 'queued', text: TOLD[told] });
+        },
+      });
   };
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -25,20 +49,29 @@ export function Composer({ task }: { task: Task }) {
     <form className="composer" onSubmit={submit}>
       <div className="box">
         <textarea
-          aria-label="Continue this conversation"
-          placeholder="Continue this conversation: what next?"
+          aria-label={ended ? 'Continue this conversation' : 'Say something to its agent'}
+          placeholder={ended ? 'Continue this conversation: what next?' : 'Say something to its agent'}
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
           onKeyDown={press}
         />
         <div className="row">
-          <span>attempt {task.attempts.length + 1}, with what the last one left</span>
-          <Button small type="submit" hotkey="⌘↵" disabled={away || resume.isPending || !typed.trim()}>
-            {resume.isPending ? 'Sending' : 'Continue'}
+          <span>
+            {ended
+              ? `attempt ${task.attempts.length + 1}, with what the last one left`
+              : 'told at once where its agent can hear, else when this attempt has ended'}
+          </span>
+          {comments > 0 && (
+            <WorkLink work={task} tab="changes" className="c-you">
+              {counted(comments, 'comment')} not sent
+            </WorkLink>
+          )}
+          <Button small type="submit" hotkey="⌘↵" disabled={away || does.isPending || !typed.trim()}>
+            {does.isPending ? 'Sending' : ended ? 'Continue' : 'Say it'}
           </Button>
         </div>
-        <Problem error={resume.error} />
+        <Problem error={does.error} />
       </div>
     </form>
   );

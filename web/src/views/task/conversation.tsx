@@ -1,19 +1,20 @@
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import { memo, type ReactNode, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 import type { Task } from '../../api/client';
-import { type Line, useOutline, useTranscript } from '../../api/transcript';
-import { counted, visible } from '../../model/format';
+import { beginsAttempt, type Line, useOutline, useTranscript } from '../../api/transcript';
+import { clock, counted, visible } from '../../model/format';
 import { hasEnded } from '../../model/work';
 import { Button, Choices, Loading } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
 import { Prose } from '../../parts/prose';
-import { Moment, Said } from '../../parts/text';
+import { Moment, Said, useNow } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
-import { type Block, blocksOf, type ToolUse } from './blocks';
+import { type Block, blocksOf, isBad, type ToolUse } from './blocks';
 import { Checked } from './checks';
 import { Composer } from './composer';
 import { lineText, oneLine } from './line_text';
+import { Ruler } from './ruler';
 
 type Distance = 'outline' | 'conversation' | 'everything';
 
@@ -29,7 +30,7 @@ export function Conversation({ task }: { task: Task }) {
   const { lines, done } = outlined ? outline : told;
   const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
   // What begins with an attempt is read from there: only what is cut in the middle of one is long.
-  const cut = told.more && !/^\d+:0:0:/.test(lines[0]?.place ?? '');
+  const cut = told.more && !beginsAttempt(lines[0]);
   const follows = useFollow(blocks, active, cut && !outlined);
   const [goal, setGoal] = useState<string | null>(null);
   const go = async (place: string) => {
@@ -54,12 +55,24 @@ export function Conversation({ task }: { task: Task }) {
             { value: 'everything', label: 'Everything' },
           ]}
         />
-        {active && (
-          <span className="end c-go">
-            <Glyph state="run" />
-            {follows ? 'follows the end' : 'more comes below'}
-          </span>
-        )}
+        <span className="end">
+          {!outlined && blocks.some(isMessage) && (
+            <span className="desk">
+              <kbd>n</kbd> next message
+            </span>
+          )}
+          {!outlined && blocks.some(isBad) && (
+            <span className="desk">
+              <kbd>e</kbd> next error
+            </span>
+          )}
+          {active && (
+            <span className="split c-go">
+              <Glyph state="run" />
+              {follows ? 'follows the end' : 'more comes below'}
+            </span>
+          )}
+        </span>
       </div>
       <div className="you-said">
         <div className="by">
@@ -76,12 +89,13 @@ export function Conversation({ task }: { task: Task }) {
         estimate={outlined ? 28 : 72}
         goal={outlined ? null : blockWith(blocks, lines, goal)}
         reached={() => setGoal(null)}
+        ruled={!outlined}
       >
         {(block) =>
           outlined ? (
             <Summary block={block} go={() => go(placeOf(block))} />
           ) : (
-            <One block={block} task={task} />
+            <One block={block} task={task} underWay={active && block === blocks.at(-1)} />
           )
         }
       </Blocks>
@@ -114,12 +128,27 @@ function Earlier({ read }: { read: () => Promise<void> }) {
   );
 }
 
+/** Where the conversation ends on the page: in narrow windows other things come below it. */
+function bottom(): number {
+  const body = document.querySelector('.cols > .body')?.getBoundingClientRect();
+  const bar = document.querySelector<HTMLElement>('.tabbar')?.offsetHeight ?? 0;
+  return (body?.bottom ?? 0) + window.scrollY + bar;
+}
+
+/** Where what stays in sight at the top ends. */
+const under = (): number => {
+  const tabs = document.querySelector('.tabs')?.getBoundingClientRect();
+  return tabs && tabs.top < 300 ? tabs.bottom + 8 : 8;
+};
+
+const isMessage = (block: Block): boolean => block.kind === 'text' || block.kind === 'result';
+
 /** Stays at the end while it grows, unless the person has scrolled up; what is long and over opens there. */
 function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
   const [shown, show] = useState(true);
   const follows = useRef(true);
   const last = useRef(0);
-  const end = () => window.scrollTo({ top: document.body.scrollHeight });
+  const end = () => window.scrollTo({ top: bottom() - window.innerHeight });
   const stay = useRef(end);
   stay.current = () => {
     if (blocks.length > 0 && follows.current && (active || long)) end();
@@ -130,7 +159,7 @@ function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
     const look = () => {
       const isUp = window.scrollY < last.current;
       last.current = window.scrollY;
-      const isNear = window.innerHeight + window.scrollY > document.body.scrollHeight - NEAR_PX;
+      const isNear = window.innerHeight + window.scrollY > bottom() - NEAR_PX;
       follows.current = isNear || (follows.current && !isUp);
       show(follows.current);
     };
@@ -152,10 +181,12 @@ interface BlocksProps {
   /** Which of them is gone to, once. */
   goal: number | null;
   reached: () => void;
+  /** Whether a ruler stands beside them. */
+  ruled: boolean;
   children: (block: Block) => ReactNode;
 }
 
-function Blocks({ blocks, estimate, goal, reached, children }: BlocksProps) {
+function Blocks({ blocks, estimate, goal, reached, ruled, children }: BlocksProps) {
   const list = useRef<HTMLDivElement>(null);
   const rows = useWindowVirtualizer({
     count: blocks.length,
@@ -173,12 +204,34 @@ function Blocks({ blocks, estimate, goal, reached, children }: BlocksProps) {
     if (current.last === last && blocks.length > current.count) window.scrollBy(0, size - current.size);
     before.current = { last, size, count: blocks.length };
   });
+  const gone = useRef({ index: -1, at: -1 });
+  const go = (index: number) => {
+    rows.setOptions({ ...rows.options, scrollPaddingStart: under() });
+    rows.scrollToIndex(index, { align: 'start' });
+    requestAnimationFrame(() => {
+      gone.current = { index, at: window.scrollY };
+    });
+  };
   useEffect(() => {
     if (goal === null) return;
-    rows.scrollToIndex(goal, { align: 'start' });
+    go(goal);
     reached();
   }, [goal]);
-  return (
+  const places = rows.measurementsCache;
+  const top = rows.options.scrollMargin;
+  const next = (wanted: (block: Block) => boolean) => {
+    // At the end of the page what was gone to is not at the top.
+    const stayed = Math.abs(gone.current.at - window.scrollY) < 3;
+    const from = window.scrollY + under() + 2;
+    const index = stayed ? gone.current.index : places.findLastIndex(({ start }) => start <= from);
+    const found = blocks.findIndex((block, at) => at > index && wanted(block));
+    if (found >= 0) go(found);
+  };
+  useKeys(ruled ? { n: () => next(isMessage), e: () => next(isBad) } : {});
+  const seen = Math.max(0, (rows.scrollOffset ?? 0) - top);
+  const high = window.innerHeight;
+  const tall = ruled && size > 1.5 * high;
+  const shown = (
     <div ref={list} className="tx virtual" style={{ height: size }}>
       {rows.getVirtualItems().map(({ index, key, start }) => {
         const block = blocks[index];
@@ -193,6 +246,22 @@ function Blocks({ blocks, estimate, goal, reached, children }: BlocksProps) {
           </div>
         );
       })}
+    </div>
+  );
+  return (
+    <div className={tall ? 'withruler' : ''}>
+      {shown}
+      {tall && (
+        <Ruler
+          blocks={blocks}
+          places={places}
+          top={top}
+          total={size}
+          from={Math.min(seen, size)}
+          to={Math.min(seen + high, size)}
+          go={(part) => window.scrollTo({ top: top + part * size - high / 2 })}
+        />
+      )}
     </div>
   );
 }
@@ -236,7 +305,7 @@ const Summary = ({ block, go }: { block: Block; go: () => void }) => (
   </button>
 );
 
-const One = memo(({ block, task }: { block: Block; task: Task }) => {
+const One = memo(({ block, task, underWay }: { block: Block; task: Task; underWay: boolean }) => {
   switch (block.kind) {
     case 'attempt':
       return <Divider block={block} task={task} />;
@@ -247,7 +316,7 @@ const One = memo(({ block, task }: { block: Block; task: Task }) => {
         </div>
       );
     case 'tools':
-      return <Tools uses={block.uses} />;
+      return <Tools uses={block.uses} underWay={underWay} />;
     case 'checks':
       return (
         <Checked
@@ -297,12 +366,13 @@ function Divider({ block, task }: { block: Extract<Block, { kind: 'attempt' }>; 
   );
 }
 
-function Tools({ uses }: { uses: ToolUse[] }) {
+function Tools({ uses, underWay }: { uses: ToolUse[]; underWay: boolean }) {
   const [first] = uses;
+  const runs = (use: ToolUse) => underWay && use === uses.at(-1) && use.result === null;
   if (!first) return null;
-  if (uses.length === 1) return <Tool use={first} />;
+  if (uses.length === 1) return <Tool use={first} runs={runs(first)} />;
   return (
-    <details className="tool">
+    <details className="tool" open={uses.some(runs)}>
       <summary>
         <Icon name="right" className="chev" />
         <span className="nm">{first.name}</span>
@@ -310,7 +380,7 @@ function Tools({ uses }: { uses: ToolUse[] }) {
       </summary>
       <div className="kids">
         {uses.map((use, place) => (
-          <Tool key={place} use={use} />
+          <Tool key={place} use={use} runs={runs(use)} />
         ))}
       </div>
     </details>
@@ -320,17 +390,32 @@ function Tools({ uses }: { uses: ToolUse[] }) {
 const HEAD = 60;
 const TAIL = 40;
 
-function Tool({ use }: { use: ToolUse }) {
+/** How long a call is under way; of one that had begun before the page looked, at least. */
+function SoFar({ came }: { came: number | undefined }) {
+  const now = useNow();
+  const [seen] = useState(() => Date.now());
+  const seconds = Math.max(0, now - (came ?? seen)) / 1000;
+  return (
+    <>
+      {came ? `${clock(seconds)} so far` : seconds < 1 ? 'under way' : `more than ${clock(seconds)}`}
+      <Glyph state="run" />
+    </>
+  );
+}
+
+function Tool({ use, runs }: { use: ToolUse; runs: boolean }) {
   const text = use.result?.text ?? '';
   const lines = text.split('\n');
   const cut = lines.length > HEAD + TAIL;
   return (
-    <details className="tool">
+    <details className="tool" open={runs}>
       <summary>
         <Icon name="right" className="chev" />
         <span className="nm">{use.name}</span>
         <Said className="arg cut">{lineText(use.input)}</Said>
-        <span className="res">{use.result ? counted(lines.length, 'line') : ''}</span>
+        <span className="res">
+          {runs ? <SoFar came={use.input.came} /> : use.result ? counted(lines.length, 'line') : ''}
+        </span>
       </summary>
       <div className="inner">
         {Object.entries(use.input.data ?? {}).map(([name, value]) => (

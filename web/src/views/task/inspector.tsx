@@ -18,7 +18,8 @@ import { WorkLink } from '../work_link';
 export function Inspector({ task }: { task: Task }) {
   const warnings = task.attempts.flatMap((attempt) => attempt.warnings);
   return (
-    <aside className="inspector" aria-label="About this task">
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
+    <aside className="inspector" aria-label="About this task" tabIndex={0}>
       {warnings.length > 0 && (
         <section>
           <h3>Warnings</h3>

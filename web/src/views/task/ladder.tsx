@@ -7,6 +7,7 @@ import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
 import { Moment, Said } from '../../parts/text';
 import { countLines, PlusMinus } from '../patch';
+import { nameOf } from './checks';
 import { oneLine } from './line_text';
 
 /** How far what was said has been proven: said, changed, checked, merged. */
@@ -48,8 +49,9 @@ function Claim({ task }: { task: Task }) {
 }
 
 function Changed({ task }: { task: Task }) {
-  const diff = useDiff(task.id).data;
+  const { data: diff, isPending } = useDiff(task.id);
   const { commit } = task.workspace;
+  if (isPending) return <Rung state="todo" name="Changed" value={faint('…')} />;
   if (!diff) return <Rung state="none" name="Changed" value={faint('not known')} />;
   if (diff.files.length === 0) {
     const over = hasEnded(task);
@@ -77,7 +79,22 @@ function Checked({ task }: { task: Task }) {
   if (task.checking) {
     return <Rung state="run" name="Checked" value="under way" detail={<Said>{task.checking.name}</Said>} />;
   }
-  if (count === 0 && !hasEnded(task)) return <Rung state="todo" name="Checked" value={faint('not yet')} />;
+  if (count === 0 && !hasEnded(task)) {
+    const { check_specs: specs } = task;
+    if (specs.length === 0) return <Rung state="none" name="Checked" value={faint('no check asked for')} />;
+    return (
+      <Rung
+        state="todo"
+        name="Checked"
+        value={`${specs.length} to come`}
+        detail={
+          <span className="cut block">
+            <Said className="mono">{specs.map(nameOf).join(', ')}</Said>
+          </span>
+        }
+      />
+    );
+  }
   if (count === 0) return <Rung state="none" name="Checked" value={faint('nothing was checked')} />;
   const first = failed[0];
   if (first) {

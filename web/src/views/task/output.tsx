@@ -1,5 +1,5 @@
 import { keepPreviousData, useQuery } from '@tanstack/react-query';
-import { useEffect, useLayoutEffect, useRef, useState } from 'react';
+import { type ReactNode, useEffect, useLayoutEffect, useRef, useState } from 'react';
 import { api, ask, refusal, type Task } from '../../api/client';
 import { bytes, visible } from '../../model/format';
 import { Button, Choices, Empty, Problem } from '../../parts/controls';
@@ -55,16 +55,27 @@ function pieceOf(offset: number, data: Uint8Array): Piece {
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colours begin with one
 const COLOURS = /\u001b\[[0-9;]*m/g;
 const decoder = new TextDecoder();
+const encoder = new TextEncoder();
 
 /** One line, made of its bytes when it is shown: a piece may have a hundred thousand. */
-function lineOf({ data, begins, end }: Piece, line: number, mark: number): string {
+function lineOf({ data, begins, end }: Piece, line: number, mark: number, length: number): ReactNode {
   const begin = begins[line] ?? 0;
   const to = begins[line + 1] ?? end;
   // Of a long line that part is shown in which something was found.
   const from = mark > begin + LONGEST / 2 && mark < to ? mark - 200 : begin;
   const cut = Math.min(to, from + LONGEST);
-  const text = decoder.decode(data.subarray(from, cut)).replace(/\n$/, '');
-  return (from > begin ? '… ' : '') + visible(text.replace(COLOURS, '')) + (cut < to ? ' …' : '');
+  const text = (at: number, until: number) =>
+    visible(decoder.decode(data.subarray(at, until)).replace(/\n$/, '').replace(COLOURS, ''));
+  const [before, after] = [from > begin ? '… ' : '', cut < to ? ' …' : ''];
+  if (mark < from || mark >= cut) return before + text(from, cut) + after;
+  const found = Math.min(cut, mark + length);
+  return (
+    <>
+      {before + text(from, mark)}
+      <mark>{text(mark, found)}</mark>
+      {text(found, cut) + after}
+    </>
+  );
 }
 
 /** The line of a piece that holds a byte of it. */
@@ -74,8 +85,19 @@ function lineWith({ begins, end }: Piece, byte: number): number {
 
 const MOST_HITS = 1000;
 
+/** Where something was found, in bytes. */
+interface Mark {
+  at: number;
+  length: number;
+}
+
 /** A text that is looked for in all of the output, by the daemon. */
-function Find(props: { task: string; attempt: number; stream: Stream; show: (hit: number) => void }) {
+function Find(props: {
+  task: string;
+  attempt: number;
+  stream: Stream;
+  show: (hit: number, length: number) => void;
+}) {
   const { task, attempt, stream, show } = props;
   const [given] = useState(() => new URLSearchParams(location.search).get('find') ?? '');
   const [typed, setTyped] = useState(given);
@@ -98,24 +120,21 @@ function Find(props: { task: string; attempt: number; stream: Stream; show: (hit
     gcTime: 0,
   });
   const offsets = found.data?.offsets ?? [];
+  const { length } = encoder.encode(wanted);
   const step = (by: number) => {
     const next = (at + by + offsets.length) % offsets.length;
     const hit = offsets[next];
     setAt(next);
-    if (hit !== undefined) show(hit);
+    if (hit !== undefined) show(hit, length);
   };
   useEffect(() => {
     setAt(0);
     const [hit] = found.data?.offsets ?? [];
-    if (hit !== undefined) show(hit);
+    if (hit !== undefined) show(hit, length);
   }, [found.data]);
   const count = found.data?.next_offset ? `${offsets.length}+` : `${offsets.length}`;
   return (
     <div className="rawfoot seek">
-      <Problem error={found.error} />
-      <span className="faint" role="status">
-        {found.data && (offsets.length > 0 ? `${at + 1} of ${count}` : 'Nothing found')}
-      </span>
       <span className="searchbox grow">
         <Icon name="search" />
         <input
@@ -132,12 +151,16 @@ function Find(props: { task: string; attempt: number; stream: Stream; show: (hit
         />
         <kbd>f</kbd>
       </span>
+      <span className="faint hits" role="status">
+        {found.data && (offsets.length > 0 ? `${at + 1} of ${count}` : 'Nothing found')}
+      </span>
       <Button small look="quiet" disabled={offsets.length === 0} onClick={() => step(-1)}>
         Previous
       </Button>
       <Button small look="quiet" disabled={offsets.length === 0} onClick={() => step(1)}>
         Next
       </Button>
+      <Problem error={found.error} />
     </div>
   );
 }
@@ -148,7 +171,7 @@ export function Output({ task }: { task: Task }) {
   const [number, choose] = useState(last?.number ?? 1);
   const [stream, setStream] = useState<Stream>('out');
   const [offset, setOffset] = useState(0);
-  const [mark, setMark] = useState<number | null>(null);
+  const [mark, setMark] = useState<Mark | null>(null);
   const attempt = task.attempts.find((one) => one.number === number);
   const isRunning = attempt?.status === 'running';
   const chunk = useQuery({
@@ -169,10 +192,10 @@ export function Output({ task }: { task: Task }) {
   if (!attempt) return <Empty title="Nothing has been printed yet" />;
   const piece = chunk.data;
   const total = stream === 'out' ? attempt.output_bytes : (piece?.data.length ?? 0);
-  const show = (hit: number) => {
+  const show = (hit: number, length: number) => {
     const held = piece && hit >= first && hit < piece.offset + piece.end;
     if (!held) go(hit - PAGE / 2);
-    setMark(hit);
+    setMark({ at: hit, length });
   };
   const first = piece ? piece.offset + (piece.begins[0] ?? 0) : 0;
   const on = piece && !piece.last ? () => go(piece.offset + piece.end) : undefined;
@@ -242,7 +265,7 @@ export function Output({ task }: { task: Task }) {
 }
 
 /** One piece; whoever scrolls beyond an end of it goes on in the next one. */
-function Raw(props: { piece: Piece; mark: number | null; back?: () => void; on?: () => void }) {
+function Raw(props: { piece: Piece; mark: Mark | null; back?: () => void; on?: () => void }) {
   const { piece, mark, back, on } = props;
   const box = useRef<HTMLDivElement>(null);
   const shown = useRef(piece.offset);
@@ -254,7 +277,7 @@ function Raw(props: { piece: Piece; mark: number | null; back?: () => void; on?:
     box.current.scrollTop = backwards ? box.current.scrollHeight - box.current.clientHeight - LINE_PX : 1;
     setTop(box.current.scrollTop);
   }, [piece.offset]);
-  const marked = (mark ?? -1) - piece.offset;
+  const marked = (mark?.at ?? -1) - piece.offset;
   const markedLine = lineWith(piece, marked);
   useLayoutEffect(() => {
     if (!box.current || markedLine < 0) return;
@@ -293,7 +316,7 @@ function Raw(props: { piece: Piece; mark: number | null; back?: () => void; on?:
             style={{ transform: `translateY(${line * LINE_PX}px)` }}
           >
             <i>{grouped.format(piece.offset + (piece.begins[line] ?? 0))}</i>
-            <span>{lineOf(piece, line, marked)}</span>
+            <span>{lineOf(piece, line, marked, mark?.length ?? 0)}</span>
           </div>
         ))}
       </div>

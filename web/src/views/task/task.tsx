@@ -1,11 +1,12 @@
 import { Navigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense } from 'react';
 import { isRun, type Task } from '../../api/client';
-import { useOne } from '../../api/queries';
-import { bytes, shortId } from '../../model/format';
+import { useDiff, useOne } from '../../api/queries';
+import { bytes, counted, shortId } from '../../model/format';
 import { latest } from '../../model/work';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { useComments } from '../comments';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
@@ -37,13 +38,20 @@ export function View() {
 }
 
 function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) {
+  const changed = useDiff(task.id).data?.files.length;
+  const comments = useComments(task.id).all.length;
   const output = latest(task)?.output_bytes ?? 0;
   const tab = named ?? (task.interactive ? 'terminal' : 'conversation');
   const tabs: Tab[] = [
     ...(task.interactive ? [{ name: 'terminal', label: 'Terminal' }] : []),
     { name: 'conversation', label: 'Conversation' },
-    { name: 'changes', label: 'Changes' },
-    { name: 'checks', label: 'Checks', count: task.checks.length || null },
+    {
+      name: 'changes',
+      label: 'Changes',
+      count: changed || null,
+      waits: comments ? counted(comments, 'comment') : null,
+    },
+    { name: 'checks', label: 'Checks', count: task.checks.length || task.check_specs.length || null },
     ...(task.browser ? [{ name: 'pictures', label: 'Screenshots' }] : []),
     { name: 'attempts', label: 'Attempts', count: task.attempts.length || null },
     { name: 'output', label: 'Output', count: output ? bytes(output) : null },

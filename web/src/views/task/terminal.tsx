@@ -3,15 +3,17 @@ import { Terminal as Screen } from '@xterm/xterm';
 import '@xterm/xterm/css/xterm.css';
 import { useEffect, useRef, useState } from 'react';
 import type { Task } from '../../api/client';
-import { shortId } from '../../model/format';
+import { counted, shortId } from '../../model/format';
 import { hasEnded } from '../../model/work';
 import { Said } from '../../parts/text';
 
 const AGAIN_MS = 500;
 const AGAIN_MOST_MS = 5000;
+const MOST_KEPT = 1000;
 
 type Told =
-  | { kind: 'away' | 'connecting' }
+  | { kind: 'away'; kept: number }
+  | { kind: 'connecting' }
   | { kind: 'waiting' | 'ended'; status: string; reason: string | null }
   | { kind: 'opened'; attempt: string; number: number; offset: number };
 
@@ -73,6 +75,9 @@ function attach(box: HTMLElement, task: string, tell: (told: Told) => void, leav
   let ended = false;
   let pause = AGAIN_MS;
   let again: ReturnType<typeof setTimeout> | undefined;
+  // What is typed while there is no connection is sent when there is one again.
+  let ready = false;
+  let kept: Uint8Array<ArrayBuffer>[] = [];
 
   const connect = () => {
     const query = new URLSearchParams({ rows: String(screen.rows), columns: String(screen.cols) });
@@ -93,22 +98,35 @@ function attach(box: HTMLElement, task: string, tell: (told: Told) => void, leav
         if (!place) screen.focus();
         place = { attempt: told.attempt, offset: told.offset };
         pause = AGAIN_MS;
+        ready = true;
+        for (const data of kept) socket.send(data);
+        kept = [];
       }
       ended = told.kind === 'ended';
       tell(told);
     };
     socket.onclose = () => {
+      ready = false;
       if (ended) return;
-      tell({ kind: 'away' });
+      tell({ kind: 'away', kept: kept.length });
       again = setTimeout(connect, pause);
       pause = Math.min(2 * pause, AGAIN_MOST_MS);
     };
   };
-  const send = (data: string | Uint8Array<ArrayBuffer>) =>
-    socket.readyState === WebSocket.OPEN && !ended && socket.send(data);
+  const send = (data: Uint8Array<ArrayBuffer>) => {
+    if (ended) return;
+    if (ready) {
+      socket.send(data);
+      return;
+    }
+    kept = [...kept, data].slice(-MOST_KEPT);
+    if (place) tell({ kind: 'away', kept: kept.length });
+  };
   screen.onData((text) => send(typed.encode(text)));
   screen.onBinary((text) => send(Uint8Array.from(text, (letter) => letter.charCodeAt(0))));
-  screen.onResize(({ rows, cols }) => send(JSON.stringify({ rows, columns: cols })));
+  screen.onResize(({ rows, cols }) => {
+    if (ready && !ended) socket.send(JSON.stringify({ rows, columns: cols }));
+  });
   screen.attachCustomKeyEventHandler((event) => {
     if (!event.ctrlKey || event.key !== ']') return true;
     if (event.type === 'keydown') leave();
@@ -136,7 +154,9 @@ function wordsOf(told: Told): string {
     case 'connecting':
       return 'Connecting.';
     case 'away':
-      return 'The daemon is away; the agent goes on. Connecting again.';
+      return told.kept
+        ? `The daemon is away; the agent goes on. Connecting again, and then it is told what you typed (${counted(told.kept, 'key')}).`
+        : 'The daemon is away; the agent goes on. Connecting again.';
     case 'waiting':
       return `There is no terminal yet. ${told.reason ?? told.status}`;
     case 'ended':

@@ -29,10 +29,17 @@ export const tokensOf = (filter: string): Token[] =>
     .map(([text, name = '', wanted = '']) => ({ text, name, wanted }))
     .filter(({ name }) => name in FIELDS);
 
+/** What a filter holds besides. */
+export const wordsOf = (filter: string): string =>
+  tokensOf(filter)
+    .reduce((text, token) => text.replace(token.text, ''), filter)
+    .replace(/\s+/g, ' ')
+    .trim();
+
 /** Whether a piece of work has every word of a filter in its title or id, and every field that it names. */
 export function fits(work: Work, filter: string): boolean {
   const tokens = tokensOf(filter);
-  const rest = tokens.reduce((text, token) => text.replace(token.text, ''), filter).toLowerCase();
+  const rest = wordsOf(filter).toLowerCase();
   const title = `${work.title} ${work.id}`.toLowerCase();
   return (
     rest.split(/\s+/).every((word) => title.includes(word)) &&

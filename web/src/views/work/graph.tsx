@@ -1,10 +1,12 @@
 import { useMemo, useState } from 'react';
-import { isRun, type Work } from '../../api/client';
+import { isRun, type Run, type Work } from '../../api/client';
+import { useStepsOf } from '../../api/queries';
 import { clock, counted, secondsBetween } from '../../model/format';
 import { hasEnded, parentOf, progressOf, stateOf, whoOf } from '../../model/work';
 import { Button, Empty } from '../../parts/controls';
 import { Legend } from '../../parts/glyph';
 import { Graph, type Node } from '../graph';
+import { type After, afterIn, hasPlan } from './plans';
 
 const MOST = 120;
 /** With more than that, runs that have ended are shown without what is inside them. */
@@ -19,7 +21,7 @@ function aboutOf(work: Work): string {
 }
 
 /** Work as nodes, the parts of a run inside it. */
-function nodesOf(work: Work[], folds: boolean): Node[] {
+function nodesOf(work: Work[], folds: boolean, after: After): Node[] {
   const inside = new Map<string, Work[]>();
   const ids = new Set(work.map((item) => item.id));
   for (const item of work) {
@@ -36,7 +38,7 @@ function nodesOf(work: Work[], folds: boolean): Node[] {
       about: folded ? `${aboutOf(item)}, ${counted(parts.length, 'part')}` : aboutOf(item),
       state: stateOf(item),
       work: item.id,
-      after: isRun(item) ? [] : item.depends_on,
+      after: [...(isRun(item) ? [] : item.depends_on), ...(after.get(item.id) ?? [])],
       inside: folded ? [] : parts.map(node),
     };
   };
@@ -48,8 +50,20 @@ export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
   const shown = useMemo(() => work.slice(0, MOST), [work]);
   const [unfolded, unfold] = useState(false);
   const folds = shown.length > CROWD && !unfolded;
-  const nodes = useMemo(() => nodesOf(shown, folds), [shown, folds]);
-  const lines = shown.reduce((sum, item) => sum + (isRun(item) ? 0 : item.depends_on.length), 0);
+  const planned = useMemo(
+    () => shown.filter((item): item is Run => isRun(item) && hasPlan(item) && !(folds && hasEnded(item))),
+    [shown, folds],
+  );
+  const ids = useMemo(() => planned.map(({ id }) => id), [planned]);
+  const steps = useStepsOf(ids);
+  const after = useMemo(
+    () => new Map(planned.flatMap((run) => [...afterIn(run, steps.get(run.id) ?? [])])),
+    [planned, steps],
+  );
+  const nodes = useMemo(() => nodesOf(shown, folds, after), [shown, folds, after]);
+  const count = (sum: number, item: Work) =>
+    sum + (isRun(item) ? 0 : item.depends_on.length) + (after.get(item.id)?.length ?? 0);
+  const lines = shown.reduce(count, 0);
   if (shown.length === 0) return <Empty title="No work yet" />;
   return (
     <section className="panel box">

@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { type Attempt, isRun, type Task, type Work } from '../../api/client';
-import { visible } from '../../model/format';
+import { moment, visible } from '../../model/format';
 import { parentOf, stateOf } from '../../model/work';
 import { Chart } from '../../parts/chart';
 import { useNow } from '../../parts/text';
@@ -9,8 +9,32 @@ const [LANE, TOP] = [30, 44];
 const MOST = 60;
 const TICKS = 6;
 const TICK_WIDTH = 85;
+const NOW_WIDTH = 44;
 const NARROW = 560;
-const SHORT_MS = 600_000;
+const [SECOND, MINUTE, HOUR, DAY] = [1000, 60_000, 3_600_000, 86_400_000];
+/** How far ticks are from one another. */
+const STEPS = [
+  ...[1, 2, 5, 10, 15, 30].map((count) => count * SECOND),
+  ...[1, 2, 5, 10, 15, 30].map((count) => count * MINUTE),
+  ...[1, 2, 3, 6, 12].map((count) => count * HOUR),
+  ...[1, 2, 7, 14, 30, 90, 365].map((count) => count * DAY),
+];
+
+/** Round times of the local clock within a span, at most so many. */
+function ticksOf(begin: number, end: number, most: number): { step: number; at: number[] } {
+  const step = STEPS.find((one) => (end - begin) / one <= most) ?? end - begin;
+  const zone = new Date(begin).getTimezoneOffset() * MINUTE;
+  const first = Math.ceil((begin - zone) / step) * step + zone;
+  const count = Math.max(0, Math.floor((end - first) / step) + 1);
+  return { step, at: Array.from({ length: count }, (_, tick) => first + tick * step) };
+}
+
+const wordsOf = (ms: number, step: number): string => {
+  const at = new Date(ms);
+  if (step >= DAY) return at.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
+  const second = step < MINUTE ? ('2-digit' as const) : undefined;
+  return at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
+};
 
 interface Bar {
   from: number;
@@ -62,35 +86,28 @@ export function Timeline({ work }: { work: Work[] }) {
     .slice(0, MOST);
   const begin = Math.min(...rows.flatMap(([item]) => barsOf(item).map((bar) => bar.from)), now - 60_000);
   const height = TOP + rows.length * LANE + 12;
-  const second = now - begin < SHORT_MS ? ('2-digit' as const) : undefined;
-  const time = (ms: number) =>
-    new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
+  const since = moment(new Date(begin).toISOString());
   const draw = (width: number) => {
     const left = width < NARROW ? 112 : 240;
-    const ticks = Math.min(TICKS, Math.max(1, Math.floor((width - left - 16) / TICK_WIDTH)));
-    const at = (tick: number) => begin + ((now - begin) * tick) / ticks;
+    const most = Math.min(TICKS, Math.max(1, Math.floor((width - left - 16) / TICK_WIDTH)));
+    const { step, at } = ticksOf(begin, now, most);
     const x = (time: number) => left + ((width - left - 16) * (time - begin)) / (now - begin);
     return (
       <>
-        {Array.from({ length: ticks + 1 }, (_, tick) => (
+        {at.map((tick) => (
           <g key={tick}>
-            <line
-              className={tick === ticks ? 'nowl' : 'grid'}
-              x1={x(at(tick))}
-              x2={x(at(tick))}
-              y1={28}
-              y2={height}
-            />
-            <text
-              className={tick === ticks ? 'strongt' : ''}
-              x={x(at(tick)) + (tick === ticks ? 16 : 0)}
-              y={18}
-              textAnchor={tick === ticks ? 'end' : 'middle'}
-            >
-              {time(at(tick))}
-            </text>
+            <line className="grid" x1={x(tick)} x2={x(tick)} y1={28} y2={height} />
+            {x(now) - x(tick) > NOW_WIDTH && (
+              <text x={x(tick)} y={18} textAnchor="middle">
+                {wordsOf(tick, step)}
+              </text>
+            )}
           </g>
         ))}
+        <line className="nowl" x1={x(now)} x2={x(now)} y1={28} y2={height} />
+        <text className="strongt" x={x(now) + 16} y={18} textAnchor="end">
+          now
+        </text>
         {rows.map(([item, depth], row) => (
           <Link
             key={item.id}
@@ -137,8 +154,8 @@ export function Timeline({ work }: { work: Work[] }) {
   );
   return (
     <Chart
-      title={`Attempts since ${time(begin)}`}
-      label={`Attempts of ${rows.length} tasks and runs since ${time(begin)}`}
+      title={`Attempts since ${since}`}
+      label={`Attempts of ${rows.length} tasks and runs since ${since}`}
       legend={legend}
       height={height}
       links

@@ -14,7 +14,8 @@ import { useKeys } from '../../shell/keys';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
 import { WorkLink } from '../work_link';
-import { fits, tokensOf } from './filter';
+import { fits, type Token, tokensOf, wordsOf } from './filter';
+import { Roll } from './roll';
 
 const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
 const WorkGraph = lazy(() => import('./graph').then((module) => ({ default: module.WorkGraph })));
@@ -84,22 +85,40 @@ export function View() {
   );
 }
 
+/** What names a field is a chip; the field below holds the rest, and what is being typed. */
 function FilterBox({ value, change }: { value: string; change: (value: string) => void }) {
-  const [typed, setTyped] = useState(value);
+  const [typed, setTyped] = useState(() => wordsOf(value));
+  const [tokens, setTokens] = useState(() => tokensOf(value));
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => setTyped(value), [value]);
+  const told = useRef(value);
+  useEffect(() => {
+    if (value === told.current) return;
+    told.current = value;
+    setTyped(wordsOf(value));
+    setTokens(tokensOf(value));
+  }, [value]);
   useKeys({ f: () => field.current?.focus() });
-  const tokens = tokensOf(value);
+  const put = (chips: Token[], words: string) => {
+    setTyped(words);
+    setTokens(chips);
+    told.current = [...chips.map(({ text }) => text), words.trim()].filter(Boolean).join(' ');
+    change(told.current);
+  };
   return (
     <div className="searchbox grow max-w-160">
       <Icon name="search" />
-      {tokens.map(({ text, name, wanted }) => (
-        <span className="token" key={text}>
-          <b>{name}</b> {wanted}
+      {tokens.map((token) => (
+        <span className="token" key={token.text}>
+          <b>{token.name}</b> {token.wanted}
           <button
             type="button"
-            aria-label={`Without ${text}`}
-            onClick={() => change(value.replace(text, '').trim())}
+            aria-label={`Without ${token.text}`}
+            onClick={() =>
+              put(
+                tokens.filter((other) => other !== token),
+                typed,
+              )
+            }
           >
             <Icon name="close" />
           </button>
@@ -108,11 +127,18 @@ function FilterBox({ value, change }: { value: string; change: (value: string) =
       <input
         ref={field}
         aria-label="Filter"
-        placeholder="Filter: words, state:failed, agent:, kind:, project:, tag:"
+        placeholder={tokens.length > 0 ? '' : 'Filter: words, state:failed, agent:, kind:, project:, tag:'}
         value={typed}
         onChange={(event) => {
-          setTyped(event.target.value);
-          change(event.target.value);
+          // A field becomes a chip when the word is over.
+          const over = /^(.*\s)?(\w+:\S+)\s$/.exec(event.target.value);
+          const made = over ? tokensOf(over[2] ?? '') : [];
+          if (made.length > 0) put([...tokens, ...made], over?.[1] ?? '');
+          else put(tokens, event.target.value);
+        }}
+        onKeyDown={(event) => {
+          if (event.key === 'Enter') put([...tokens, ...tokensOf(typed)], wordsOf(typed));
+          if (event.key === 'Backspace' && typed === '') put(tokens.slice(0, -1), '');
         }}
       />
     </div>
@@ -235,6 +261,7 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
     <Proofs work={work} />
   ) : (
     <span className={`cut small ${stateOf(work) === 'you' ? 'c-you' : 'faint'}`}>
+      {isRun(work) && <Roll run={work} />}
       <Said>{stateOf(work) === 'you' ? 'asks you' : atWhat(work, titleOf)}</Said>
     </span>
   );
