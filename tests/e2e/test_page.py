@@ -317,7 +317,7 @@ def test_a_form_says_what_is_wrong_at_the_field(
     page.get_by_label(re.compile("^Agent")).select_option("rehearsal")
     page.get_by_label(re.compile("^Budget")).fill("lots")
     page.get_by_role("button", name="Start the task").click()
-    expect(page.locator(".err", has_text="Budget")).to_contain_text("must be a number")
+    expect(page.locator(".err", has_text="Budget")).to_contain_text("An amount in dollars")
     page.get_by_label(re.compile("^Budget")).fill("")
     page.get_by_role("button", name="Start the task").click()
     expect(page.locator(".claim")).to_be_visible()

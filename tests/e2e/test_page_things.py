@@ -56,7 +56,7 @@ def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, reposi
     page.get_by_label("Name", exact=True).fill("bug fix")
     page.get_by_label("Guidelines").fill("Test first.")
     page.get_by_role("button", name="Keep it").click()
-    expect(page.get_by_role("alert")).to_contain_text("name")
+    expect(page.locator(".err", has_text="Name")).to_contain_text("Letters, digits")
     page.get_by_label("Name", exact=True).fill("bugfix")
     page.get_by_role("button", name="Keep it").click()
     expect(page.locator("tbody")).to_contain_text("not used yet")
