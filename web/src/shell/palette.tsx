@@ -110,8 +110,8 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
   const hits = useHits(typed);
   const goals = useMemo(() => {
     const all = [
-      ...deedsOf(open),
       ...GOALS,
+      ...deedsOf(open),
       act('theme', 'Switch between light and dark', 'theme', switchTheme),
       act('keys', 'Show all keys', 'help', showKeys, '?'),
       ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? []),

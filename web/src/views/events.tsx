@@ -2,6 +2,7 @@ import { useQuery, useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
 import { type HistoryEvent, history } from '../api/history';
 import { events, lastEvent } from '../api/sse';
+import { shortId } from '../model/format';
 import type { State } from '../model/work';
 import { Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
@@ -74,8 +75,8 @@ export function Events({ of }: { of: Of }) {
             <Moment at={event.at} seconds />
           </span>
           <span className="t">
-            <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label={event.kind} />
-            <span>{event.kind}</span>
+            <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label={wordsOf(event.kind)} />
+            <span className="nowrap">{wordsOf(event.kind)}</span>
             <span className="faint cut">
               <Said>{about(event.data)}</Said>
             </span>
@@ -103,9 +104,68 @@ const TELLING = [
   'phase',
 ];
 
+const NOUNS: Record<string, string> = {
+  account: 'An account',
+  attempt: 'The attempt',
+  check: 'A check',
+  delivery: 'The delivery',
+  learning: 'A learning',
+  lock: 'A lock',
+  note: 'A note',
+  process: 'A process',
+  project: 'A project',
+  run: 'The run',
+  schedule: 'The schedule',
+  task: 'The task',
+  template: 'A template',
+};
+
+/** What is not said by the noun, “was” and the event’s own word. */
+const KINDS: Record<string, string> = {
+  'account.paused': 'The account pauses',
+  'attempt.diagnosed': 'Why it failed',
+  'attempt.lost': 'Nobody saw the end of the attempt',
+  'attempt.warning': 'A warning',
+  'process.tampered': 'A process was tampered with',
+  'run.pausing': 'The run is about to pause',
+  'run.progress': 'The run goes on',
+  'run.resumed': 'The run goes on',
+  'run.stopping': 'The run is about to end',
+  'run.waiting': 'The run asks you',
+  'task.blocked': 'The task waits for another',
+  'task.handed_in': 'The agent handed in',
+  'task.reported': 'The agent reported',
+  'task.said': 'Somebody said',
+  'task.stopping': 'The task is about to end',
+  'task.waiting': 'The task waits',
+};
+const ACTIVE = new Set(['failed', 'passed', 'started', 'running', 'queued', 'ended', 'changed']);
+
+/** The kind of an event in words: “The task was completed”. */
+function wordsOf(kind: string): string {
+  const [noun = '', what = ''] = kind.split('.');
+  const verb = what.replaceAll('_', ' ');
+  const told =
+    what === 'running' || what === 'queued' ? `is ${verb}` : ACTIVE.has(what) ? verb : `was ${verb}`;
+  return KINDS[kind] ?? (NOUNS[noun] ? `${NOUNS[noun]} ${told}` : kind);
+}
+
+/** One line of what somebody wrote, without the signs of Markdown. */
+const plain = (text: string): string =>
+  text
+    .replace(/```[a-z]*/g, ' ')
+    .replace(/\*\*|`/g, '')
+    .replace(/\b(?:task|run)_[0-9a-z]{26}\b/g, shortId)
+    .replace(/\s+/g, ' ')
+    .trim();
+
 function about(data: Record<string, unknown>): string {
   const told = TELLING.map((key) => data[key]).map((value) =>
     Array.isArray(value) ? value.join(', ') : value,
   );
-  return told.filter((value) => typeof value === 'string' && value).join(', ');
+  return told
+    .filter((value) => typeof value === 'string')
+    .map(plain)
+    .filter(Boolean)
+    .join(', ');
 }

@@ -63,7 +63,13 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
   };
   switch (field.input) {
     case 'long':
-      return <textarea {...common} className="field prompt" placeholder="What is to be done?" />;
+      return (
+        <textarea
+          {...common}
+          className="field prompt"
+          placeholder={field.name === 'prompt' ? 'What is to be done?' : 'What is to be reached?'}
+        />
+      );
     case 'lines':
       return <textarea {...common} className="field mono" rows={field.option ? 2 : 4} />;
     case 'pairs':

@@ -81,7 +81,10 @@ export function Kind(props: { name: string; about: string; chosen: boolean; choo
   const place = useRef<HTMLLabelElement>(null);
   // Where the kinds do not fit side by side, the chosen one is to be seen.
   useEffect(() => {
-    if (props.chosen) place.current?.scrollIntoView({ inline: 'center', block: 'nearest' });
+    const row = place.current?.parentElement;
+    if (!props.chosen || !place.current || !row) return;
+    const [own, all] = [place.current.getBoundingClientRect(), row.getBoundingClientRect()];
+    row.scrollLeft += own.left - all.left - (all.width - own.width) / 2;
   }, [props.chosen]);
   return (
     <label ref={place} className="kind" title={props.about}>

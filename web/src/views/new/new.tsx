@@ -40,10 +40,18 @@ import { triggerOf, triggerWords, WhenGroup, whenOf, wrongTimes } from './when';
 /** What a pattern is about, though it need not be typed. */
 const MAIN = ['features', 'tracks', 'items', 'saved'];
 const WHERE = ['directory', 'agent', 'model', 'template', 'project', 'interactive'];
-const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
+const LIMITS = [
+  'budget_usd',
+  'timeout_s',
+  'max_seconds',
+  'max_turns',
+  'max_agent_calls',
+  'max_iterations',
+  'at_once',
+];
 const PROOF = ['checks', 'until', 'eval', 'direction', 'target', 'verify', 'success_criteria'];
 /** Who takes part, where that is what the pattern is about. */
-const WHO = ['candidates', 'count', 'sides', 'at_once', 'implementers', 'reviewers'];
+const WHO = ['candidates', 'count', 'sides', 'implementers', 'reviewers'];
 /** Of what is decided otherwise than by commands. */
 const JUDGED = ['judge', 'eval_prompt', 'judge_model', 'eval_mode'];
 
@@ -68,7 +76,7 @@ const useTaskSchema = () =>
   });
 
 export function View() {
-  const { pattern = 'task', template } = useSearch({ from: '/inside/new' });
+  const { pattern = 'task', template, when } = useSearch({ from: '/inside/new' });
   const navigate = useNavigate({ from: '/new' });
   const patterns = usePatterns();
   const document = useTaskSchema();
@@ -85,7 +93,7 @@ export function View() {
       <div className="page">
         <Problem error={patterns.error ?? document.error} />
         {schema && defs ? (
-          <Form key={pattern} pattern={pattern} template={template} schema={schema} defs={defs}>
+          <Form key={pattern} pattern={pattern} template={template} when={when} schema={schema} defs={defs}>
             <fieldset className="kinds" aria-label="What to start">
               {kinds.map((name) => (
                 <Kind
@@ -93,7 +101,7 @@ export function View() {
                   name={name}
                   about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
                   chosen={name === pattern}
-                  choose={() => navigate({ search: { pattern: name, template }, replace: true })}
+                  choose={() => navigate({ search: { pattern: name, template, when }, replace: true })}
                 />
               ))}
             </fieldset>
@@ -106,10 +114,10 @@ export function View() {
   );
 }
 
-function useDraft(pattern: string): [Typed, (name: string, value: string) => void, () => void] {
+function useDraft(pattern: string): [Typed, (values: Typed) => void, () => void] {
   const [kept, keep] = usePreference(`draft.${pattern}`, '{}');
   const typed = useMemo(() => JSON.parse(kept) as Typed, [kept]);
-  return [typed, (name, value) => keep(JSON.stringify({ ...typed, [name]: value })), () => keep('{}')];
+  return [typed, (values) => keep(JSON.stringify({ ...typed, ...values })), () => keep('{}')];
 }
 
 /** Where work was done lately, the latest first; of the chosen project before all others. */
@@ -144,25 +152,32 @@ function useAgentsIn(directory: string): Agent[] {
 interface FormProps {
   pattern: string;
   template: string | undefined;
+  when: string | undefined;
   schema: Schema;
   defs: Record<string, Schema>;
   children: ReactNode;
 }
 
-function Form({ pattern, template: wanted, schema, defs, children }: FormProps) {
+function Form({ pattern, template: wanted, when, schema, defs, children }: FormProps) {
   const fields = useMemo(() => fieldsOf(pattern, schema, defs), [pattern, schema, defs]);
-  const [draft, type, clear] = useDraft(pattern);
+  const [draft, change, clear] = useDraft(pattern);
+  const type = (name: string, value: string) => change({ [name]: value });
+  const asking = useRef(change);
+  asking.current = change;
+  // What the address asks for is chosen once, and can be changed then.
+  useEffect(() => {
+    if (wanted || when)
+      asking.current({ ...(wanted ? { template: wanted } : {}), ...(when ? { when } : {}) });
+  }, [wanted, when]);
   const [project] = useScope();
   const directories = useDirectories(project);
   const templates = useTemplates().data;
-  const chosen = draft.template ?? wanted ?? '';
-  const template = templates?.find(({ name }) => name === chosen);
+  const template = templates?.find(({ name }) => name === draft.template);
   // What is sent stands in the fields, also where nobody has typed it.
   const typed: Typed = {
     directory: template?.directory ?? directories[0] ?? '',
     project: project ?? '',
     ...draft,
-    template: chosen,
   };
   const asked = askedFor(pattern, typed);
   const agents = useAgentsIn(typed.directory ?? '');

@@ -15,6 +15,11 @@ const LIMIT = { wrong: 'A whole number, such as 20.' };
 /** What a field is called and what it means, by its name or by its pattern and its name. */
 const WORDS: Record<string, Words> = {
   // What is done.
+  'task.prompt': { about: '' },
+  'best-of.prompt': { about: 'All get the same.' },
+  'debate.prompt': { about: 'What the two debate about.' },
+  goal: { about: '' },
+  'workflow.task': { about: '' },
   'batch.items': { about: 'One in each line: what an agent is asked to do, independent of the others.' },
   'batch.saved': {
     label: 'Saved list',
