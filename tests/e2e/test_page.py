@@ -330,7 +330,7 @@ def test_what_is_to_begin_later_becomes_a_schedule(
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/new?pattern=loop")
     page.get_by_label("Prompt", exact=True).fill("Tidy up")
-    page.get_by_label(re.compile("^Until")).fill("true")
+    page.get_by_label(re.compile("^Commands")).fill("true")
     page.get_by_label(re.compile("^Directory")).fill(str(repository))
     page.get_by_label(re.compile("^Agent ?-a")).select_option("rehearsal")
     page.get_by_role("radio", name="Again and again").click()

@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.ensembles import rest, rule, with_playbook
+from tests.e2e.ensembles import rest, rule, start, with_playbook
 from tests.e2e.instance import Instance
 from tests.e2e.test_page import browser, log_in, page, url_of
 
@@ -107,7 +107,10 @@ def test_what_the_first_visit_and_new_say_is_true(
     kapelle.wait(printed.stdout.strip())
     theirs, ours = (told(task) for task in kapelle.get("/tasks")["tasks"][:2])
     assert ours == theirs
-    assert (ours["directory"], ours["made"]) == (str(other), ["test -f hello.txt", "diff_not_empty"])
+    assert (ours["directory"], ours["made"]) == (
+        str(other),
+        ["test -f hello.txt", "diff_not_empty"],
+    )
 
 
 def told(task: dict[str, Any]) -> dict[str, Any]:
@@ -175,3 +178,45 @@ def test_a_loop_is_begun_by_what_ends_it_and_a_template_is_used(
     assert ours["spec"] == theirs["spec"]
     assert "until" not in ours["spec"]
     assert ours["spec"]["template"] == "bugfix"
+
+
+def test_locks_notes_and_notifications_say_what_can_be_done(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    page.add_init_script(
+        "window.Notification = class { static permission = 'denied';"
+        "static requestPermission = async () => 'denied'; }"
+    )
+    run = start(
+        kapelle, "pipeline", repository, agent="rehearsal", steps=["a", "b"], title="Export"
+    )
+    rest(kapelle, run)
+    note = {"key": f"workflow/{run}/plan", "value": "Paint the **turbine** first", "scope": run}
+    kapelle.post("/notes", note)
+    lock = {"paths": ["orders.py"], "directory": str(repository), "reason": "mine"}
+    assert kapelle.post("/locks", lock)["held"]
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/system/locks")
+    expect(page.get_by_role("img", name="held by you")).to_be_visible()
+    page.get_by_role("button", name="Release").click()
+    expect(page.get_by_role("heading", name="Nothing is held")).to_be_visible()
+    assert kapelle.get("/locks") == []
+    page.goto(f"{url_of(kapelle)}/system/settings")
+    page.get_by_label(re.compile("^Tell me")).click()
+    expect(page.get_by_role("alert")).to_contain_text("does not allow")
+    # A note is found by the title of its run, and by the words in it.
+    page.goto(f"{url_of(kapelle)}/knowledge/notes")
+    page.get_by_label("Notes of").select_option(run)
+    expect(page.locator("tbody")).to_contain_text("plan")
+    page.goto(f"{url_of(kapelle)}/search?q=turbine")
+    page.get_by_role("link", name="plan of Export").click()
+    expect(page.get_by_label("Text")).to_have_value("Paint the **turbine** first")
+    # A phone shows what is chosen, and leads to every place.
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{url_of(kapelle)}/new?pattern=workflow")
+    expect(page.locator(".kind", has=page.locator(":checked"))).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="More", exact=True).click()
+    page.get_by_role("dialog").get_by_role("link", name="Usage").click()
+    expect(page.get_by_role("heading", name="Usage", level=1)).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -44,7 +44,8 @@ function show(event: HistoryEvent, open: (path: string) => void): void {
 
 const REFUSED =
   'The browser does not allow it for this page. Allow notifications for this address in its settings (the sign beside the address), then tick it again.';
-const UNANSWERED = 'The browser asks whether this page may notify you: tick it again, and allow it there.';
+const UNANSWERED =
+  'The browser asks whether this page may notify you: allow it there, or at the sign beside the address.';
 const UNKNOWN = 'This browser has no notifications.';
 
 /** Whether this browser tells of what wants a person, how to change that, and why it could not be. */
@@ -57,9 +58,11 @@ export function useNotices(): [boolean, () => Promise<void>, string | null] {
     say(null);
     if (on) return keep('off');
     if (!isKnown) return say(UNKNOWN);
+    // A browser may leave it unanswered for ever.
+    say(UNANSWERED);
     const answer = await Notification.requestPermission();
     if (answer === 'granted') keep('on');
-    else say(answer === 'denied' ? REFUSED : UNANSWERED);
+    say(answer === 'granted' ? null : answer === 'denied' ? REFUSED : UNANSWERED);
   };
   return [on, change, problem];
 }

@@ -191,7 +191,6 @@ const WHAT: Record<string, string> = {
   prompt: 'Say what is to be done.',
   goal: 'Say what is to be reached.',
   task: 'Say what is to be reached.',
-  steps: 'Write at least one step.',
   directory: 'Say where the work is: an absolute path.',
 };
 
@@ -208,6 +207,8 @@ export function wrongsOf(pattern: string, fields: Field[], typed: Typed): Record
   if (has('directory') && !typed.directory?.startsWith('/'))
     found.directory = 'An absolute path, such as /home/you/project.';
   if (has('interactive')) delete found.prompt;
+  if (pattern === 'pipeline' && linesOf(typed.steps ?? '').length < 2)
+    found.steps = 'Write at least two steps, one in each line.';
   if (pattern === 'batch' && !has('items') && !has('saved'))
     found.items = 'Write at least one item, or choose a saved list.';
   if (pattern === 'loop') {

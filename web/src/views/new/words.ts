@@ -51,7 +51,7 @@ const WORDS: Record<string, Words> = {
     about: 'One in each line. Without any, the planner proposes them.',
   },
   eval: { label: 'Command', about: 'The last line that it prints is the number.' },
-  direction: { label: 'Which way', empty: 'choose' },
+  direction: { label: 'Which way', about: 'What is not better is put back.', empty: 'choose' },
   target: {
     label: 'Good enough at',
     about: 'Done when the number is reached. Without one, it only gets better.',
@@ -61,7 +61,12 @@ const WORDS: Record<string, Words> = {
   'best-of.judge': { about: 'Chooses the best where no command measures it.', empty: 'the agent of the run' },
   eval_timeout_s: { label: 'Time for a command', about: 'The longest that one of those commands may take.' },
   // Who takes part.
-  candidates: { label: 'Who takes part', about: 'One in each line: an agent, or agent:model.' },
+  'best-of.eval': {
+    label: 'Command that scores',
+    about: 'The last line that it prints is the score. Without one, a judge chooses.',
+  },
+  'best-of.direction': { about: 'Whether the smaller or the larger score wins.', empty: 'not set' },
+  candidates: { label: 'Candidates', about: 'One in each line: an agent, or agent:model.' },
   count: {
     label: 'How often',
     about: 'So many tries, where one agent takes part.',

@@ -127,7 +127,7 @@ function ThisDaemon() {
           ['Home', <code key="h">{daemon.home}</code>],
         ]}
       />
-      <p className="hint">
+      <p className="hint mt-3">
         <span className="mono">kapelle config show</span> tells every setting and where it comes from,{' '}
         <span className="mono">kapelle config set limits.max_attempts 8</span> changes one, and a repository
         has its own in <span className="mono">.kapelle/config.toml</span>.
