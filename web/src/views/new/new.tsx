@@ -38,7 +38,7 @@ import {
 import { triggerOf, triggerWords, WhenGroup, whenOf, wrongTimes } from './when';
 
 /** What a pattern is about, though it need not be typed. */
-const MAIN = ['features', 'tracks', 'items', 'saved'];
+const MAIN = ['features', 'tracks', 'items', 'saved', 'action'];
 const WHERE = ['directory', 'agent', 'model', 'template', 'project', 'interactive'];
 const LIMITS = [
   'budget_usd',

@@ -179,11 +179,16 @@ function optionsOf(field: Field, text: string): string[] {
 /** The same as a command. */
 export function commandOf(pattern: string, fields: Field[], typed: Typed, when: string): string {
   const words = [`kapelle${when}`, when ? '--' : '', pattern === 'task' ? 'run' : pattern];
-  // What has no option of its own comes first.
-  for (const field of fields.toSorted((a, b) => Number(!!a.option) - Number(!!b.option))) {
-    const text = typed[field.name]?.trim();
-    if (text) words.push(...optionsOf(field, text));
-  }
+  const told = (some: Field[]) =>
+    some.flatMap((field) => {
+      const text = typed[field.name]?.trim();
+      return text ? optionsOf(field, text) : [];
+    });
+  const plain = told(fields.filter(({ option }) => !option));
+  const options = told(fields.filter(({ option }) => option));
+  // What looks like an option and is none stands behind all of them.
+  const isLike = plain.some((word) => /^'?-/.test(word));
+  words.push(...(isLike ? [...options, '--', ...plain] : [...plain, ...options]));
   return words.filter(Boolean).join(' ');
 }
 

@@ -18,6 +18,11 @@ const WORDS: Record<string, Words> = {
   'task.prompt': { about: '' },
   'best-of.prompt': { about: 'All get the same.' },
   'debate.prompt': { about: 'What the two debate about.' },
+  'debate.action': {
+    label: 'Then',
+    about:
+      'What one of them does afterwards, such as: Implement what you agreed on. Without it, nothing is changed.',
+  },
   goal: { about: '' },
   'workflow.task': { about: '' },
   'batch.items': { about: 'One in each line: what an agent is asked to do, independent of the others.' },
