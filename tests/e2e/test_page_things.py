@@ -56,7 +56,7 @@ def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, reposi
     page.get_by_label("Name", exact=True).fill("bug fix")
     page.get_by_label("Guidelines").fill("Test first.")
     page.get_by_role("button", name="Keep it").click()
-    expect(page.get_by_role("alert")).to_contain_text("name")
+    expect(page.locator(".err", has_text="Name")).to_contain_text("Letters, digits")
     page.get_by_label("Name", exact=True).fill("bugfix")
     page.get_by_role("button", name="Keep it").click()
     expect(page.locator("tbody")).to_contain_text("not used yet")
@@ -173,14 +173,14 @@ def test_the_browser_tells_who_looks_elsewhere(
     )
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/system/settings")
-    page.get_by_role("checkbox").check()
+    page.get_by_label(re.compile("^Tell me")).check()
     run = start(kapelle, "pipeline", repository, agent="rehearsal", steps=["a", "b"], title="Two")
     rest(kapelle, run)
     expect(page.locator("body")).to_have_attribute("data-told", "Two finished")
     failed = kapelle.play('[[do]]\nfail = "no"', repository, title="Hopeless")
     kapelle.wait(failed)
     expect(page.locator("body")).to_have_attribute("data-told", "Hopeless failed")
-    page.get_by_role("checkbox").uncheck()
+    page.get_by_label(re.compile("^Tell me")).uncheck()
 
 
 def test_a_long_conversation_opens_at_its_end_and_all_of_it_is_in_reach(

@@ -31,6 +31,7 @@ const work = createRoute({
 interface NewSearch {
   pattern?: string;
   template?: string;
+  when?: 'cron';
 }
 
 const fresh = createRoute({
@@ -39,6 +40,7 @@ const fresh = createRoute({
   validateSearch: (search: Record<string, unknown>): NewSearch => ({
     pattern: typeof search.pattern === 'string' ? search.pattern : undefined,
     template: typeof search.template === 'string' ? search.template : undefined,
+    when: search.when === 'cron' ? search.when : undefined,
   }),
   component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
 });

@@ -8,6 +8,14 @@ export type TemplateSpec = components['schemas']['TemplateSpec'];
 export const useTemplates = () =>
   useQuery({ queryKey: ['templates'], queryFn: () => ask(api.GET('/api/v1/templates')) });
 
+/** Lists of work that are kept for batches. */
+export const useLists = (wanted = true) =>
+  useQuery({
+    queryKey: ['batches'],
+    queryFn: () => ask(api.GET('/api/v1/batches')),
+    enabled: wanted,
+  });
+
 /** A change of what is listed under a name; the list is read again. */
 export function useChange<Input, Output>(noun: string, does: (input: Input) => Promise<Output>) {
   const queries = useQueryClient();
@@ -84,6 +92,7 @@ export const useNote = (scope: string, key: string) =>
   useQuery({
     queryKey: ['notes', scope, key],
     queryFn: () => ask(api.GET('/api/v1/notes/entry', { params: { query: { scope, key } } })),
+    enabled: key !== '',
     retry: false,
   });
 

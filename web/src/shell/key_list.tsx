@@ -1,8 +1,9 @@
 import { Fragment } from 'react';
 import { Dialog } from '../parts/dialog';
+import { withCommand } from './keys';
 
 const KEYS: [string, string][] = [
-  ['/', 'search or go to; ⌘K too'],
+  ['/', `search or go to; ${withCommand('K')} too`],
   ['c', 'new'],
   ['g n', 'Now'],
   ['g w', 'Work'],
@@ -17,6 +18,10 @@ const KEYS: [string, string][] = [
   ['r', 'continue or resume'],
   ['x', 'cancel, asks first'],
   ['p', 'pause'],
+  ['[ ]', 'previous, next file of the changes'],
+  ['f', 'find in the output, filter in Work'],
+  ['G', 'to the end of a conversation or output'],
+  ['esc', 'close a window; leave New'],
   ['?', 'all keys of this page'],
 ];
 
@@ -34,5 +39,6 @@ export const KeyList = ({ close }: { close: () => void }) => (
         </Fragment>
       ))}
     </div>
+    <p className="hint mt-3">Single keys can be switched off in System › Settings.</p>
   </Dialog>
 );

@@ -6,28 +6,43 @@ const layers: { current: Keys }[] = [];
 let first = '';
 let firstAt = 0;
 const PAIR_MS = 1500;
+/** Where this browser keeps whether keys alone do something: not for who speaks to the machine. */
+const SINGLE_KEYS = 'kapelle.keys';
 
 const isTyping = (target: EventTarget | null): boolean =>
   target instanceof HTMLElement &&
   (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 
+/** The key that is held for a command on this machine, with the one that is pressed then. */
+export const withCommand = (key: string): string =>
+  /^(Mac|iP)/.test(navigator.platform) ? `⌘${key}` : `Ctrl ${key}`;
+
+/** What a key does in what is shown now. */
+function actionOf(...keys: string[]): (() => unknown) | undefined {
+  for (const { current } of layers.toReversed()) {
+    const key = keys.find((one) => current[one]);
+    if (key) return current[key];
+  }
+  return undefined;
+}
+
+/** Do what a key does, for the button that names it. */
+export const press = (key: string): unknown => actionOf(key)?.();
+
 function pressed(event: KeyboardEvent): void {
   const command = (event.metaKey || event.ctrlKey) && event.key.toLowerCase() === 'k';
   if (!command && (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target))) return;
-  if (document.querySelector('dialog[open]') && event.key !== 'Escape') return;
+  // A window over the page has its own keys: Escape closes it, if nobody prevents that.
+  if (document.querySelector('dialog[open]')) return;
+  if (!command && event.key.length === 1 && localStorage.getItem(SINGLE_KEYS) === 'off') return;
   const key = command ? '/' : event.key;
   const pair = performance.now() - firstAt < PAIR_MS ? `${first} ${key}` : key;
-  for (const layer of [...layers].reverse()) {
-    const action = layer.current[pair] ?? layer.current[key];
-    if (action) {
-      event.preventDefault();
-      first = '';
-      action();
-      return;
-    }
-  }
-  first = key === 'g' ? key : '';
+  const action = actionOf(pair, key);
+  first = !action && key === 'g' ? key : '';
   firstAt = performance.now();
+  if (!action) return;
+  event.preventDefault();
+  action();
 }
 
 window.addEventListener('keydown', pressed);

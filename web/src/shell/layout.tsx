@@ -1,30 +1,24 @@
 import { useQueryClient } from '@tanstack/react-query';
-import { Link, Outlet, useNavigate, useRouter } from '@tanstack/react-router';
+import { Link, Outlet, useNavigate } from '@tanstack/react-router';
 import { type ReactNode, useEffect, useState } from 'react';
 import { onUnauthorized } from '../api/client';
 import { keepLive } from '../api/live';
 import { retryNow } from '../api/sse';
 import { Button } from '../parts/controls';
+import { Dialog } from '../parts/dialog';
 import { Glyph } from '../parts/glyph';
 import { Icon } from '../parts/icon';
 import { Toasts } from '../parts/toast';
 import { KeyList } from './key_list';
-import { type Keys, useKeys } from './keys';
+import { type Keys, press, useKeys } from './keys';
 import { useLink } from './link';
 import { useNotifier } from './notify';
 import { Palette } from './palette';
+import { PLACES } from './places';
+import { switchTheme } from './preferences';
 import { Sidebar, useNeeds } from './sidebar';
 
 type Open = 'palette' | 'keys' | 'more' | null;
-
-const PLACES: Record<string, string> = {
-  n: '/',
-  w: '/work',
-  s: '/schedules',
-  k: '/knowledge',
-  u: '/usage',
-  y: '/system',
-};
 
 /** What stays around every view. */
 export function Layout() {
@@ -41,14 +35,16 @@ export function Layout() {
   }, [queries, navigate]);
   useNotifier();
   const places: Keys = Object.fromEntries(
-    Object.entries(PLACES).map(([key, to]) => [`g ${key}`, () => void navigate({ to })]),
+    PLACES.filter(({ keys }) => keys.startsWith('g ')).map(({ keys, to }) => [
+      keys,
+      () => void navigate({ to }),
+    ]),
   );
   useKeys({
     ...places,
     '/': () => setOpen('palette'),
     '?': () => setOpen('keys'),
     c: () => void navigate({ to: '/new' }),
-    Escape: () => setOpen(null),
   });
   return (
     <Toasts>
@@ -63,8 +59,9 @@ export function Layout() {
         </div>
         <TabBar open={setOpen} />
       </div>
-      {open === 'palette' && <Palette close={() => setOpen(null)} />}
+      {open === 'palette' && <Palette close={() => setOpen(null)} showKeys={() => setOpen('keys')} />}
       {open === 'keys' && <KeyList close={() => setOpen(null)} />}
+      {open === 'more' && <More close={() => setOpen(null)} />}
     </Toasts>
   );
 }
@@ -80,7 +77,7 @@ export function View(props: { title: string; head?: ReactNode; end?: ReactNode; 
       <header className="top">
         {props.head ?? <h1>{props.title}</h1>}
         {props.end ?? (
-          <button type="button" className="find" onClick={() => window.dispatchEvent(slash())}>
+          <button type="button" className="find" onClick={() => press('/')}>
             <Icon name="search" />
             <span>Search or go to</span>
             <kbd>/</kbd>
@@ -92,8 +89,6 @@ export function View(props: { title: string; head?: ReactNode; end?: ReactNode; 
     </>
   );
 }
-
-const slash = () => new KeyboardEvent('keydown', { key: '/' });
 
 function Away() {
   const link = useLink();
@@ -115,7 +110,6 @@ function Away() {
 
 function TabBar({ open }: { open: (what: Open) => void }) {
   const { needs } = useNeeds();
-  const router = useRouter();
   const current = (exact: boolean) => ({
     activeOptions: { exact, includeSearch: false },
     activeProps: { 'aria-current': 'page' as const },
@@ -138,16 +132,31 @@ function TabBar({ open }: { open: (what: Open) => void }) {
         <Icon name="search" />
         Search
       </button>
-      <button
-        type="button"
-        onClick={() => router.navigate({ to: '/system/{-$tab}', params: { tab: 'places' } })}
-      >
+      <button type="button" onClick={() => open('more')}>
         <Icon name="more" />
         More
       </button>
     </nav>
   );
 }
+
+/** The places that have no room among the tabs of a phone. */
+const More = ({ close }: { close: () => void }) => (
+  <Dialog title="More" close={close} className="sheet">
+    <nav aria-label="More places">
+      {PLACES.filter(({ isTab }) => !isTab).map(({ to, icon, text }) => (
+        <Link key={to} to={to} onClick={close}>
+          <Icon name={icon} />
+          {text}
+        </Link>
+      ))}
+      <button type="button" onClick={switchTheme}>
+        <Icon name="theme" />
+        Light or dark
+      </button>
+    </nav>
+  </Dialog>
+);
 
 /** Tells people who do not see the page when something new needs them. */
 function Announcer() {

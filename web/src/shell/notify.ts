@@ -1,5 +1,5 @@
 import { useNavigate } from '@tanstack/react-router';
-import { useEffect } from 'react';
+import { useEffect, useState } from 'react';
 import { type HistoryEvent, history } from '../api/history';
 import { usePreference } from './preferences';
 
@@ -42,15 +42,29 @@ function show(event: HistoryEvent, open: (path: string) => void): void {
   };
 }
 
-/** Whether this browser tells of what wants a person, and how to change that. */
-export function useNotices(): [boolean, () => Promise<void>] {
+const REFUSED =
+  'The browser does not allow it for this page. Allow notifications for this address in its settings (the sign beside the address), then tick it again.';
+const UNANSWERED =
+  'The browser asks whether this page may notify you: allow it there, or at the sign beside the address.';
+const UNKNOWN = 'This browser has no notifications.';
+
+/** Whether this browser tells of what wants a person, how to change that, and why it could not be. */
+export function useNotices(): [boolean, () => Promise<void>, string | null] {
   const [kept, keep] = usePreference('notices', 'off');
-  const on = kept === 'on' && 'Notification' in window && Notification.permission === 'granted';
+  const [problem, say] = useState<string | null>(null);
+  const isKnown = 'Notification' in window;
+  const on = kept === 'on' && isKnown && Notification.permission === 'granted';
   const change = async () => {
-    if (on) keep('off');
-    else if ('Notification' in window && (await Notification.requestPermission()) === 'granted') keep('on');
+    say(null);
+    if (on) return keep('off');
+    if (!isKnown) return say(UNKNOWN);
+    // A browser may leave it unanswered for ever.
+    say(UNANSWERED);
+    const answer = await Notification.requestPermission();
+    if (answer === 'granted') keep('on');
+    say(answer === 'granted' ? null : answer === 'denied' ? REFUSED : UNANSWERED);
   };
-  return [on, change];
+  return [on, change, problem];
 }
 
 /** Tells of it for as long as the page is open. */

@@ -1,36 +1,68 @@
-import { useNavigate } from '@tanstack/react-router';
+import { useNavigate, useParams } from '@tanstack/react-router';
 import { type KeyboardEvent, useEffect, useMemo, useState } from 'react';
 import { isRun, type Work } from '../api/client';
-import { type Hit, useSearched, useWork } from '../api/queries';
+import { type Hit, useOne, usePatterns, useSearched, useWork } from '../api/queries';
 import { shortId } from '../model/format';
-import { type State, stateOf } from '../model/work';
+import { canMerge, hasEnded, type State, stateOf } from '../model/work';
 import { Dialog } from '../parts/dialog';
 import { Glyph } from '../parts/glyph';
 import { Icon, type IconName } from '../parts/icon';
 import { Said } from '../parts/text';
+import { press } from './keys';
+import { PLACES } from './places';
+import { switchTheme } from './preferences';
 
 interface Goal {
   key: string;
   text: string;
   about: string;
   to: string;
-  search?: { q: string };
+  search?: Record<string, string>;
+  /** What is done instead of going somewhere. */
+  act?: () => unknown;
   icon?: IconName;
   state?: State;
 }
 
-const PLACES: Goal[] = [
-  { key: 'now', text: 'Now', about: 'g n', to: '/', icon: 'now' },
-  { key: 'work', text: 'Work', about: 'g w', to: '/work', icon: 'work' },
-  { key: 'new', text: 'New', about: 'c', to: '/new', icon: 'plus' },
-  { key: 'schedules', text: 'Schedules', about: 'g s', to: '/schedules', icon: 'schedules' },
-  { key: 'knowledge', text: 'Knowledge', about: 'g k', to: '/knowledge', icon: 'knowledge' },
-  { key: 'projects', text: 'Projects and archive', about: '', to: '/projects', icon: 'work' },
-  { key: 'report', text: 'Report', about: '', to: '/report', icon: 'work' },
-  { key: 'usage', text: 'Usage', about: 'g u', to: '/usage', icon: 'usage' },
-  { key: 'system', text: 'System', about: 'g y', to: '/system', icon: 'system' },
-];
-const MOST = 12;
+const GOALS: Goal[] = PLACES.map(({ to, text, icon, keys }) => ({ key: to, text, about: keys, to, icon }));
+const MOST = 16;
+
+const act = (key: string, text: string, icon: IconName, does: () => unknown, about = ''): Goal => ({
+  key,
+  text,
+  about,
+  to: '',
+  act: does,
+  icon,
+});
+
+/** What can be done with the work that is open. */
+function deedsOf(work: Work | undefined): Goal[] {
+  if (!work) return [];
+  const noun = isRun(work) ? 'run' : 'task';
+  const deed = (key: string, verb: string, icon: IconName) =>
+    act(`do-${key}`, `${verb} this ${noun}`, icon, () => press(key), key);
+  return [
+    ...(isRun(work) && work.status === 'running' ? [deed('p', 'Pause', 'pause')] : []),
+    ...(isRun(work) && work.status === 'paused' ? [deed('r', 'Resume', 'now')] : []),
+    ...(canMerge(work) ? [deed('m', 'Merge', 'merge')] : []),
+    ...(hasEnded(work) ? [] : [deed('x', 'Cancel', 'close')]),
+  ];
+}
+
+/** What can be begun, by its kind. */
+function useBeginnings(): Goal[] {
+  const patterns = usePatterns().data ?? [];
+  const names = ['task', ...patterns.map(({ name }) => name).filter((name) => !name.startsWith('('))];
+  return names.map((pattern) => ({
+    key: `new-${pattern}`,
+    text: `New ${pattern.replaceAll('-', ' ')}`,
+    about: 'begin',
+    to: '/new',
+    search: { pattern },
+    icon: 'plus',
+  }));
+}
 
 const goalOf = (work: Work): Goal => ({
   key: work.id,
@@ -65,15 +97,26 @@ function useHits(typed: string): Goal[] {
   });
 }
 
-/** Goes to a place, to work by its title or id, or to what it says. */
-export function Palette({ close }: { close: () => void }) {
+/** Goes to a place, to work by its title or id, or to what it says; and does what has no place. */
+export function Palette({ close, showKeys }: { close: () => void; showKeys: () => void }) {
   const navigate = useNavigate();
+  const { id = '' } = useParams({ strict: false });
+  const isWork = /^(task|run)_/.test(id);
+  const open = useOne(id, isWork).data;
+  const beginnings = useBeginnings();
   const list = useWork({ nested: true, limit: 500 });
   const [typed, setTyped] = useState('');
   const [chosen, setChosen] = useState(0);
   const hits = useHits(typed);
   const goals = useMemo(() => {
-    const all = [...PLACES, ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? [])];
+    const all = [
+      ...GOALS,
+      ...deedsOf(open),
+      act('theme', 'Switch between light and dark', 'theme', switchTheme),
+      act('keys', 'Show all keys', 'help', showKeys, '?'),
+      ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? []),
+      ...(typed.trim() ? beginnings : []),
+    ];
     const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (goal: Goal) => {
       const text = `${goal.text} ${goal.key} ${goal.about}`.toLowerCase();
@@ -89,13 +132,14 @@ export function Palette({ close }: { close: () => void }) {
       icon: 'search',
     };
     return words.length > 0 ? [...found, ...hits, everything] : found;
-  }, [list.data, typed, hits]);
+  }, [list.data, typed, hits, open, beginnings, showKeys]);
   const go = (goal: Goal | undefined) => {
     if (!goal) return;
     close();
-    navigate({ to: goal.to, search: goal.search });
+    if (goal.act) goal.act();
+    else navigate({ to: goal.to, search: goal.search });
   };
-  const press = (event: KeyboardEvent) => {
+  const keyDown = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
       event.preventDefault();
@@ -115,13 +159,13 @@ export function Palette({ close }: { close: () => void }) {
           aria-controls="goals"
           aria-activedescendant={goals[chosen] && `goal-${goals[chosen].key}`}
           aria-label="Search or go to"
-          placeholder="A place, or work by its title, its id or its words"
+          placeholder="A place, an action, or work by its title, its id or its words"
           value={typed}
           onChange={(event) => {
             setTyped(event.target.value);
             setChosen(0);
           }}
-          onKeyDown={press}
+          onKeyDown={keyDown}
         />
         <kbd>esc</kbd>
       </div>

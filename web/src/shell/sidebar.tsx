@@ -123,12 +123,17 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
 
 const MANAGE = '\u0000';
 
+/** Whether a project was made for one run, whose id its name ends with. */
+const isOfRun = (name: string): boolean => / \([0-9a-z]{6}\)$/.test(name);
+
 function Scope() {
   const [project, choose] = useScope();
   const navigate = useNavigate();
   const known = useProjects().data ?? [];
-  const names = new Set(known.filter((one) => !one.archived_at).map(({ name }) => name));
+  const present = known.filter((one) => !one.archived_at);
+  const names = new Set(present.filter((one) => !isOfRun(one.name)).map(({ name }) => name));
   if (project) names.add(project);
+  const ofRuns = present.filter((one) => isOfRun(one.name) && one.open > 0 && one.name !== project);
   return (
     <select
       className="scope"
@@ -142,6 +147,13 @@ function Scope() {
       {[...names].sort().map((name) => (
         <option key={name}>{name}</option>
       ))}
+      {ofRuns.length > 0 && (
+        <optgroup label="Of one run, under way">
+          {ofRuns.map(({ name }) => (
+            <option key={name}>{name}</option>
+          ))}
+        </optgroup>
+      )}
       <option value={MANAGE}>Projects and archive…</option>
     </select>
   );

@@ -2,6 +2,7 @@ import { type FormEvent, useId, useState } from 'react';
 import type { Question, Work } from '../api/client';
 import { actions, useAction } from '../api/queries';
 import { Problem } from '../parts/controls';
+import { Prose } from '../parts/prose';
 import { Moment, Said } from '../parts/text';
 import { Act } from './act';
 
@@ -10,9 +11,9 @@ export const Questions = ({ work }: { work: Work }) =>
   work.questions.length > 0 ? (
     work.questions.map((asked) => <OneQuestion key={asked.token} work={work} asked={asked} />)
   ) : (
-    <p className="ask">
-      <Said>{work.question ?? work.reason ?? ''}</Said>
-    </p>
+    <div className="ask">
+      <Prose>{work.question ?? work.reason ?? ''}</Prose>
+    </div>
   );
 
 function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
@@ -27,9 +28,9 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
   const choices = [...new Set(otherwise ? [...asked.choices, otherwise] : asked.choices)];
   return (
     <form onSubmit={submit}>
-      <p className="ask" id={`${id}-ask`}>
-        <Said>{asked.text}</Said>
-      </p>
+      <div className="ask" id={`${id}-ask`}>
+        <Prose>{asked.text}</Prose>
+      </div>
       {choices.length > 0 && (
         <div className="choices">
           {choices.map((choice) => (

@@ -7,6 +7,7 @@ import { Button, Problem } from '../parts/controls';
 import { Icon } from '../parts/icon';
 import { Said } from '../parts/text';
 import { useToast } from '../parts/toast';
+import { withCommand } from '../shell/keys';
 import { useLink } from '../shell/link';
 import { asMessage, type Comment, placeOf, useComments } from './comments';
 
@@ -33,7 +34,7 @@ export function Written(props: { text: string; keep: (text: string) => void; clo
         onChange={(event) => setText(event.target.value)}
         onKeyDown={press}
       />
-      <Button small look="primary" hotkey="⌘↵" onClick={keep}>
+      <Button small look="primary" hotkey={withCommand('↵')} onClick={keep}>
         Keep
       </Button>
       <Button small look="quiet" onClick={props.close}>

@@ -113,6 +113,7 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
   const [first] = hits;
   const isWork = !!first && /^(task|run)_/.test(first.id);
   const work = useOne(isWork ? first.id : '', isWork).data;
+  const title = useTitle(first);
   if (!first) return null;
   const shown = open ? hits : hits.slice(0, FIRST);
   const rest = hits.length - shown.length;
@@ -121,7 +122,7 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
       <header>
         {work ? <Glyph state={stateOf(work)} /> : <Icon name="knowledge" />}
         <Link className="t cut" {...placeOf(first)}>
-          <Said>{work?.title ?? first.title}</Said>
+          <Said>{work?.title ?? title}</Said>
         </Link>
         {work && <span className="end">{moment(work.ended_at ?? work.created_at)}</span>}
       </header>
@@ -137,7 +138,7 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
             <Link {...placeOf(hit, words[0])}>{hit.kind === 'output' ? 'Open there' : 'Open'}</Link>
           </div>
           <p className={hit.kind === 'output' ? 'mono' : ''}>
-            <Marked text={hit.text} words={words} />
+            <Marked text={hit.kind === 'output' ? hit.text : withoutSigns(hit.text)} words={words} />
           </p>
         </div>
       ))}
@@ -150,6 +151,25 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
   );
 }
 
+const ID = /(?:task|run)_[0-9a-z]{26}/;
+
+/** What a find is called; a note of a run by that run's title instead of its id. */
+function useTitle(hit: Hit | undefined): string {
+  const title = hit?.title ?? '';
+  const id = hit?.kind === 'note' ? (ID.exec(title) ?? ID.exec(hit.project ?? ''))?.[0] : undefined;
+  const work = useOne(id ?? '', id !== undefined).data;
+  if (!id || !work) return title;
+  const key = title.includes(id) ? title.slice(title.indexOf(id) + id.length + 1) : title;
+  return `${key || title} of ${work.title}`;
+}
+
+/** What somebody wrote in Markdown, without its signs. */
+const withoutSigns = (text: string): string =>
+  text
+    .replace(/```[a-z]*/g, '')
+    .replace(/\*\*|`/g, '')
+    .replace(/^#+\s+/gm, '');
+
 const NAMES = new Map(KINDS.map(([kind, name]) => [kind as string, name.replace(/s$/, '')]));
 
 function whereOf(hit: Hit): string {
@@ -160,7 +180,9 @@ function whereOf(hit: Hit): string {
 }
 
 /** Where a find stands; the output is opened at the first of the words. */
-function placeOf(hit: Hit, word?: string): { to: string; search?: { find: string } } {
+function placeOf(hit: Hit, word?: string): { to: string; search?: Record<string, string> } {
+  if (hit.kind === 'note')
+    return { to: '/knowledge/notes', search: { scope: hit.project ?? 'global', note: hit.id } };
   if (PLACES[hit.kind]) return { to: PLACES[hit.kind] ?? '/' };
   const to = `/${hit.id.startsWith('run_') ? 'runs' : 'tasks'}/${hit.id}`;
   if (hit.kind !== 'output') return { to };

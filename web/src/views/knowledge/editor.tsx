@@ -1,5 +1,7 @@
 import { type FormEvent, type ReactNode, useId } from 'react';
 import { Button, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Said } from '../../parts/text';
 
 interface InputProps {
   label: string;
@@ -9,20 +11,23 @@ interface InputProps {
   about?: string;
   choices?: string[];
   disabled?: boolean;
+  /** What is wrong with it. */
+  problem?: string;
 }
 
 /** One field of something that is kept. */
-export function Input({ label, value, change, rows, about, choices, disabled }: InputProps) {
+export function Input({ label, value, change, rows, about, choices, disabled, problem }: InputProps) {
   const id = useId();
   const common = {
     id,
     value,
     disabled,
-    'aria-describedby': about ? `${id}-about` : undefined,
+    'aria-describedby': about || problem ? `${id}-about` : undefined,
+    'aria-invalid': problem ? true : undefined,
     onChange: (event: { target: { value: string } }) => change(event.target.value),
   };
   return (
-    <div className="lab">
+    <div className={`lab ${problem ? 'err' : ''}`}>
       <label htmlFor={id} className="name">
         {label}
       </label>
@@ -39,10 +44,17 @@ export function Input({ label, value, change, rows, about, choices, disabled }: 
       ) : (
         <input {...common} className="field" />
       )}
-      {about && (
-        <p id={`${id}-about`} className="hint">
-          {about}
+      {problem ? (
+        <p id={`${id}-about`} className="errtext" role="alert">
+          <Glyph state="bad" />
+          <Said>{problem}</Said>
         </p>
+      ) : (
+        about && (
+          <p id={`${id}-about`} className="hint">
+            {about}
+          </p>
+        )
       )}
     </div>
   );

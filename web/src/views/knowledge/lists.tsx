@@ -1,8 +1,7 @@
-import { useQuery } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { api, ask } from '../../api/client';
-import { useChange } from '../../api/knowledge';
+import { useChange, useLists } from '../../api/knowledge';
 import { useAgents, useEnded } from '../../api/queries';
 import type { components } from '../../api/schema';
 import { counted } from '../../model/format';
@@ -19,7 +18,7 @@ const named = (name: string) => ({ params: { path: { name } } });
 
 /** Lists of work that are kept, to be changed and worked off. */
 export function Lists() {
-  const read = useQuery({ queryKey: ['batches'], queryFn: () => ask(api.GET('/api/v1/batches')) });
+  const read = useLists();
   const [open, setOpen] = useState<List | typeof NEW | null>(null);
   const lists = read.data ?? [];
   return (

@@ -1,5 +1,6 @@
+import { useSearch } from '@tanstack/react-router';
 import { useId, useState } from 'react';
-import { isRun } from '../../api/client';
+import { isRun, type Work } from '../../api/client';
 import {
   deleteNote,
   type Note,
@@ -9,8 +10,8 @@ import {
   useProjects,
   writeNote,
 } from '../../api/knowledge';
-import { useActive } from '../../api/queries';
-import { bytes } from '../../model/format';
+import { useOne, useWork } from '../../api/queries';
+import { bytes, shortId } from '../../model/format';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
 import { Table } from '../../parts/table';
@@ -29,38 +30,23 @@ function byFolder(notes: Note[]): [string, Note[]][] {
 }
 
 export function Notes() {
-  const id = useId();
+  const asked: { scope?: string; note?: string } = useSearch({ strict: false });
   const [project] = useScope();
-  const [scope, setScope] = useState(project ? `project:${project}` : 'global');
-  const [open, setOpen] = useState<string | null>(null);
-  const projects = useProjects().data ?? [];
-  const families = useActive().work.filter((work) => !(isRun(work) ? work.parent_id : work.run_id));
-  const read = useNotes(scope.trim() || 'global');
+  const [scope, setScope] = useState(asked.scope ?? (project ? `project:${project}` : 'global'));
+  const [open, setOpen] = useState<string | null>(asked.note ?? null);
+  const read = useNotes(scope);
   const notes = read.data?.notes ?? [];
   return (
     <div className={`knows ${open === null ? '' : 'two'}`}>
       <div className="stack">
         <div className="bar-of-list">
-          <label htmlFor={id}>Scope</label>
-          <input
-            id={id}
-            className="field mono"
-            list={`${id}-scopes`}
-            value={scope}
-            onChange={(event) => setScope(event.target.value)}
+          <Scopes
+            scope={scope}
+            choose={(chosen) => {
+              setScope(chosen);
+              setOpen(null);
+            }}
           />
-          <datalist id={`${id}-scopes`}>
-            <option value="global">for all work</option>
-            {projects.map(({ name }) => (
-              <option key={name} value={`project:${name}`} />
-            ))}
-            {families.map((work) => (
-              <option key={work.id} value={work.id}>
-                {work.title}
-              </option>
-            ))}
-          </datalist>
-          <span className="faint">global, project:NAME, or the id of a task or run</span>
           <Button small onClick={() => setOpen('')}>
             <Icon name="plus" />
             New note
@@ -69,8 +55,11 @@ export function Notes() {
         <Problem error={read.error} />
         {read.isPending && <Loading />}
         {read.data && notes.length === 0 && (
-          <Empty title="No notes in this scope">
-            <p>Agents and people leave each other texts under a key.</p>
+          <Empty title="No notes here">
+            <p>
+              Agents and people leave each other texts under a key. What a workflow or another run writes is
+              under that run: choose it above.
+            </p>
             <p className="cmd">kapelle notes set results/step1 "…"</p>
           </Empty>
         )}
@@ -109,6 +98,51 @@ export function Notes() {
         <Opened key={`${scope} ${open}`} scope={scope} name={open} close={() => setOpen(null)} />
       )}
     </div>
+  );
+}
+
+const LATEST = 60;
+
+/** Whose notes are shown: everybody's, those of a project, or those of a run or task and what is in it. */
+function Scopes({ scope, choose }: { scope: string; choose: (scope: string) => void }) {
+  const id = useId();
+  const projects = (useProjects().data ?? []).filter((one) => !one.archived_at);
+  const list = useWork({ limit: LATEST }).data?.pages.flatMap(({ work }) => work) ?? [];
+  const isListed =
+    scope === 'global' || scope.startsWith('project:') || list.some((work) => work.id === scope);
+  const other = useOne(scope, !isListed).data;
+  const group = (label: string, of: Work[]) =>
+    of.length > 0 && (
+      <optgroup label={label}>
+        {of.map((work) => (
+          <option key={work.id} value={work.id}>
+            {work.title} ({isRun(work) ? work.pattern : 'task'} {shortId(work.id)})
+          </option>
+        ))}
+      </optgroup>
+    );
+  return (
+    <>
+      <label htmlFor={id}>Notes of</label>
+      <select id={id} className="field" value={scope} onChange={({ target }) => choose(target.value)}>
+        <option value="global">all work</option>
+        {!isListed && <option value={scope}>{other?.title ?? scope}</option>}
+        {projects.length > 0 && (
+          <optgroup label="Projects">
+            {projects.map(({ name }) => (
+              <option key={name} value={`project:${name}`}>
+                {name}
+              </option>
+            ))}
+          </optgroup>
+        )}
+        {group('Runs, with all that is inside', list.filter(isRun))}
+        {group(
+          'Tasks',
+          list.filter((work) => !isRun(work)),
+        )}
+      </select>
+    </>
   );
 }
 

@@ -88,6 +88,9 @@ function Row({ project }: { project: Project }) {
         ) : (
           <form className="bar-of-list" onSubmit={rename}>
             <input
+              // biome-ignore lint/a11y/noAutofocus: whoever asks to rename it types its name
+              autoFocus
+              onKeyDown={(event) => event.key === 'Escape' && setName(null)}
               className="field"
               aria-label={`New name of ${project.name}`}
               value={name}

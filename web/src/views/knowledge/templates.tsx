@@ -1,5 +1,5 @@
 import { Link } from '@tanstack/react-router';
-import { useState } from 'react';
+import { type FormEvent, useState } from 'react';
 import {
   deleteTemplate,
   keepTemplate,
@@ -11,9 +11,11 @@ import {
 import { useAgents } from '../../api/queries';
 import { money, span } from '../../model/format';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
+import { Dialog } from '../../parts/dialog';
 import { Icon } from '../../parts/icon';
 import { Table } from '../../parts/table';
 import { Said } from '../../parts/text';
+import { useToast } from '../../parts/toast';
 import { Editor, Input } from './editor';
 
 const NEW: TemplateSpec = { name: '', guidelines: '', agent: null, model: null, directory: null };
@@ -48,7 +50,7 @@ export function Templates() {
           </Empty>
         )}
         {templates.length > 0 && (
-          <Table columns={['Template', 'Guidelines', 'Who', { num: 'Succeeded' }]}>
+          <Table columns={['Template', 'Guidelines', 'Who', { num: 'Succeeded' }, '']}>
             {templates.map((template) => (
               <tr key={template.name} className={open?.name === template.name ? 'chosen' : ''}>
                 <td className="full">
@@ -63,6 +65,9 @@ export function Templates() {
                   <Said>{[template.agent, template.model].filter(Boolean).join(', ') || 'anybody'}</Said>
                 </td>
                 <td className="num faint">{succeeded(template)}</td>
+                <td className="num">
+                  <Use name={template.name} />
+                </td>
               </tr>
             ))}
           </Table>
@@ -73,8 +78,18 @@ export function Templates() {
   );
 }
 
-function Edit({ template, close }: { template: Template | TemplateSpec; close: () => void }) {
-  const before = template.name || null;
+const LABELS: Record<keyof TemplateSpec, string> = {
+  name: 'Name',
+  guidelines: 'Guidelines',
+  agent: 'Agent',
+  model: 'Model',
+  directory: 'Directory',
+};
+const NAME = /^[A-Za-z0-9._-]+$/;
+const OF_NAME = 'Letters, digits, dots, _ and -.';
+
+/** A template as it is typed: its fields, what is wrong with each, and how to keep it. */
+function useTyped(template: TemplateSpec, before: string | null, done: () => void) {
   const [typed, setTyped] = useState<TemplateSpec>({
     name: template.name,
     guidelines: template.guidelines,
@@ -82,37 +97,98 @@ function Edit({ template, close }: { template: Template | TemplateSpec; close: (
     model: template.model ?? null,
     directory: template.directory ?? null,
   });
-  const agents = useAgents().data ?? [];
+  const [sent, send] = useState<TemplateSpec | null>(null);
   const keep = useChange('templates', (spec: TemplateSpec) => keepTemplate(spec, before));
-  const remove = useChange('templates', deleteTemplate);
+  const wrong: Partial<Record<keyof TemplateSpec, string>> = {};
+  if (sent && sent.name === typed.name && !NAME.test(typed.name))
+    wrong.name = typed.name ? `Only these: ${OF_NAME}` : 'Give it a name.';
+  if (sent && sent.guidelines === typed.guidelines && !typed.guidelines.trim())
+    wrong.guidelines = 'Write what an agent is to be told.';
+  const told = keep.error?.message ?? '';
+  const place = (Object.keys(LABELS) as (keyof TemplateSpec)[]).find((name) => told.startsWith(name));
+  if (place && sent?.[place] === typed[place]) wrong[place] = told.replace(place, LABELS[place]);
+  const submit = () => {
+    send(typed);
+    if (NAME.test(typed.name) && typed.guidelines.trim()) keep.mutate(typed, { onSuccess: done });
+  };
   const text = (name: keyof TemplateSpec) => ({
+    label: LABELS[name],
     value: typed[name] ?? '',
+    problem: wrong[name],
     change: (value: string) =>
       setTyped({ ...typed, [name]: value || (name === 'name' || name === 'guidelines' ? '' : null) }),
   });
+  return { text, submit, pending: keep.isPending, error: place ? null : keep.error };
+}
+
+function Fields({ text, rows }: { text: ReturnType<typeof useTyped>['text']; rows: number }) {
+  const agents = useAgents().data ?? [];
+  return (
+    <>
+      <Input {...text('name')} about={OF_NAME} />
+      <Input {...text('guidelines')} rows={rows} about="What an agent is told besides its prompt." />
+      <div className="grid2">
+        <Input {...text('agent')} choices={['', ...agents.map(({ name }) => name)]} />
+        <Input {...text('model')} />
+      </div>
+      <Input {...text('directory')} about="Where such work is done unless you say otherwise." />
+    </>
+  );
+}
+
+function Edit({ template, close }: { template: Template | TemplateSpec; close: () => void }) {
+  const before = template.name || null;
+  const { text, submit, pending, error } = useTyped(template, before, close);
+  const remove = useChange('templates', deleteTemplate);
   return (
     <Editor
       title={before ? <Said>{before}</Said> : 'New template'}
       send="Keep it"
-      submit={() => keep.mutate(typed, { onSuccess: close })}
-      pending={keep.isPending || remove.isPending}
-      error={keep.error ?? remove.error}
+      submit={submit}
+      pending={pending || remove.isPending}
+      error={error ?? remove.error}
       remove={before ? () => remove.mutate(before, { onSuccess: close }) : undefined}
       close={close}
       facts={'records' in template && <Record template={template} />}
     >
-      <Input label="Name" {...text('name')} about="letters, digits, dots, _ and -" />
-      <Input label="Guidelines" {...text('guidelines')} rows={9} />
-      <div className="grid2">
-        <Input label="Agent" {...text('agent')} choices={['', ...agents.map(({ name }) => name)]} />
-        <Input label="Model" {...text('model')} />
-      </div>
-      <Input
-        label="Directory"
-        {...text('directory')}
-        about="where such work is done unless you say otherwise"
-      />
+      <Fields text={text} rows={9} />
     </Editor>
+  );
+}
+
+const Use = ({ name }: { name: string }) => (
+  <Link className="btn sm" to="/new" search={{ template: name }}>
+    Use it
+  </Link>
+);
+
+/** From New: keep what was typed there under a name. */
+export function SaveTemplate({ spec, close }: { spec: TemplateSpec; close: () => void }) {
+  const tell = useToast();
+  const done = () => {
+    tell({ state: 'ok', text: 'The template is kept.', to: '/knowledge/templates' });
+    close();
+  };
+  const { text, submit, pending, error } = useTyped(spec, null, done);
+  const send = (event: FormEvent) => {
+    event.preventDefault();
+    submit();
+  };
+  return (
+    <Dialog title="Save as template" close={close}>
+      <form className="stack" onSubmit={send}>
+        <Fields text={text} rows={5} />
+        <Problem error={error} />
+        <div className="acts">
+          <Button type="submit" look="primary" disabled={pending}>
+            Keep it
+          </Button>
+          <Button look="quiet" onClick={close}>
+            Leave it
+          </Button>
+        </div>
+      </form>
+    </Dialog>
   );
 }
 

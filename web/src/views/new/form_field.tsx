@@ -1,21 +1,31 @@
 import { useId } from 'react';
-import { useTemplates } from '../../api/knowledge';
-import { useAgents } from '../../api/queries';
+import type { Agent } from '../../api/client';
+import { useLists, useTemplates } from '../../api/knowledge';
+import { counted } from '../../model/format';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import type { Field } from './schema';
+import { choiceWords } from './words';
 
 interface Props {
   field: Field;
   typed: string;
   problem: string | undefined;
   change: (value: string) => void;
+  known: Known;
+}
+
+/** What can be chosen here. */
+export interface Known {
   directories: string[];
+  agents: Agent[];
+  /** The agent that does it if none is chosen. */
+  usual: string | undefined;
 }
 
 /** One field of a spec, with its option, what it means, and what is wrong with it. */
 export function FormField(props: Props) {
-  const { field, problem } = props;
+  const { field, problem, known } = props;
   const id = useId();
   return (
     <div className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs'].includes(field.input) ? 'whole' : ''}`}>
@@ -30,6 +40,8 @@ export function FormField(props: Props) {
             <Glyph state="bad" />
             <Said>{problem}</Said>
           </>
+        ) : field.name === 'agent' && !known.usual ? (
+          'Who does the work. No default is set: kapelle init sets one.'
         ) : (
           field.about
         )}
@@ -38,9 +50,9 @@ export function FormField(props: Props) {
   );
 }
 
-function Input({ field, typed, problem, change, directories, id }: Props & { id: string }) {
-  const agents = useAgents().data ?? [];
+function Input({ field, typed, problem, change, known, id }: Props & { id: string }) {
   const templates = useTemplates().data ?? [];
+  const lists = useLists(field.input === 'list').data ?? [];
   const common = {
     id,
     className: 'field',
@@ -51,9 +63,15 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
   };
   switch (field.input) {
     case 'long':
-      return <textarea {...common} className="field prompt" placeholder="What is to be done?" />;
+      return (
+        <textarea
+          {...common}
+          className="field prompt"
+          placeholder={field.name === 'prompt' ? 'What is to be done?' : 'What is to be reached?'}
+        />
+      );
     case 'lines':
-      return <textarea {...common} className="field mono" rows={2} placeholder="one in each line" />;
+      return <textarea {...common} className="field mono" rows={field.option ? 2 : 4} />;
     case 'pairs':
       return (
         <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one in each line" />
@@ -70,26 +88,49 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
     case 'choice':
       return (
         <select {...common}>
-          <option value="">{field.otherwise ? `${field.otherwise} (default)` : 'not set'}</option>
+          <option value="">
+            {field.otherwise
+              ? `${choiceWords(field.name, field.otherwise)} (default)`
+              : field.empty || 'not set'}
+          </option>
           {field.choices.map((choice) => (
-            <option key={choice}>{choice}</option>
+            <option key={choice} value={choice}>
+              {choiceWords(field.name, choice)}
+            </option>
           ))}
         </select>
       );
     case 'template':
       return (
         <select {...common}>
-          <option value="">none</option>
+          <option value="">{field.empty}</option>
           {templates.map((template) => (
             <option key={template.name}>{template.name}</option>
+          ))}
+        </select>
+      );
+    case 'list':
+      return (
+        <select {...common}>
+          <option value="">{lists.length > 0 ? field.empty : 'no list is saved yet'}</option>
+          {lists.map(({ name, items }) => (
+            <option key={name} value={name}>
+              {name}, {counted(items.length, 'item')}
+            </option>
           ))}
         </select>
       );
     case 'agent':
       return (
         <select {...common}>
-          <option value="">{agents.find((agent) => agent.default)?.name ?? 'configured'} (default)</option>
-          {agents.map((agent) => (
+          <option value="">
+            {field.name !== 'agent'
+              ? field.empty || 'the agent of the run'
+              : known.usual
+                ? `${known.usual} (default)`
+                : 'choose an agent'}
+          </option>
+          {known.agents.map((agent) => (
             <option key={agent.name} value={agent.name} disabled={agent.problem !== null}>
               {agent.name}
               {!agent.installed ? ' (not installed)' : agent.problem ? ' (cannot be used)' : ''}
@@ -105,12 +146,12 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
             {...common}
             className={`field ${place || field.name === 'eval' ? 'mono' : ''}`}
             inputMode={field.input === 'number' ? 'decimal' : undefined}
-            placeholder={place ? (directories[0] ?? '/path/of/a/repository') : field.otherwise || 'not set'}
+            placeholder={place ? '/path/of/a/repository' : field.otherwise || 'not set'}
             list={place ? `${id}-places` : undefined}
           />
           {place && (
             <datalist id={`${id}-places`}>
-              {directories.map((directory) => (
+              {known.directories.map((directory) => (
                 <option key={directory}>{directory}</option>
               ))}
             </datalist>

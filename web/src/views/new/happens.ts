@@ -1,4 +1,4 @@
-type Typed = Record<string, string>;
+import type { Typed } from './schema';
 
 interface Told {
   work: string;
@@ -12,10 +12,13 @@ const ONLY_SAID = 'Nothing is checked, so what it says is all that is known.';
 
 /** What is done by whom, and what decides, where that is otherwise than for a task. */
 const TOLD: Record<string, (typed: Typed) => Told> = {
-  loop: () => ({
+  loop: ({ eval_mode }) => ({
     work: 'One agent after another works in it, each with what the one before left.',
     checked: 'After each, what you name is run; it decides whether another one begins.',
-    unchecked: 'Name what must hold, or what is to be measured: that ends it.',
+    unchecked:
+      eval_mode === 'agent'
+        ? 'After each, a judge looks at it and decides whether another one begins.'
+        : 'Name what must hold, or what is to be measured: that ends it.',
   }),
   pipeline: () => ({
     work: 'The steps are done in it one after another.',
@@ -75,16 +78,22 @@ const TOLD: Record<string, (typed: Typed) => Told> = {
   }),
 };
 
+const DELIVERED: Record<string, string> = {
+  merge: 'What is completed is merged into the branch it began from.',
+  pr: 'What is completed is pushed and becomes a pull request.',
+};
+
 /** What follows when this is started, step by step. */
 export function happensOf(pattern: string, typed: Typed, agent: string | undefined): string[] {
   const told = TOLD[pattern]?.(typed);
   const command = ['tracks', 'debate'].includes(pattern) ? '' : typed.verify;
+  const place = typed.directory?.split('/').findLast(Boolean) ?? 'the directory';
   return [
-    'A worktree is made from the branch that is checked out; your files are not touched.',
-    told?.work ?? (agent ? `${agent} works in it.` : 'The configured agent works in it.'),
+    `A worktree of ${place} is made from ${typed.base || 'the branch that is checked out'}; your files are not touched. Only where there is no git repository, ${place} itself is changed.`,
+    told?.work ?? `${agent ?? 'The agent that you choose'} works in it.`,
     typed.checks || typed.until || typed.eval || command
       ? (told?.checked ?? ONLY_THAT)
       : (told?.unchecked ?? ONLY_SAID),
-    'You merge the result, or not.',
+    DELIVERED[typed.deliver ?? ''] ?? 'You merge the result, or not.',
   ];
 }

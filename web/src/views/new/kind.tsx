@@ -1,4 +1,4 @@
-import type { ReactNode } from 'react';
+import { type ReactNode, useEffect, useRef } from 'react';
 import { capital } from '../../model/format';
 
 const PICTURES: Record<string, ReactNode> = {
@@ -44,6 +44,14 @@ const PICTURES: Record<string, ReactNode> = {
       <path d="M13 13h9M46.6 9.2A9.2 9.2 0 1 0 47.2 14M47.4 4v5.6h-5.6" />
     </>
   ),
+  batch: (
+    <>
+      <path d="M14 5h14M14 13h14M14 21h14M33 5l2 2.2 4-4.4M33 13l2 2.2 4-4.4" />
+      <circle cx="9" cy="5" r="2.6" />
+      <circle cx="9" cy="13" r="2.6" />
+      <circle cx="9" cy="21" r="2.6" />
+    </>
+  ),
   tracks: (
     <>
       <path d="M13 4h24M13 13h12M13 22h24M40 4l2.6 2.8 5-5.6M40 22l2.6 2.8 5-5.6" />
@@ -70,8 +78,16 @@ const WORDS: Record<string, string> = {
 };
 
 export function Kind(props: { name: string; about: string; chosen: boolean; choose: () => void }) {
+  const place = useRef<HTMLLabelElement>(null);
+  // Where the kinds do not fit side by side, the chosen one is to be seen.
+  useEffect(() => {
+    const row = place.current?.parentElement;
+    if (!props.chosen || !place.current || !row) return;
+    const [own, all] = [place.current.getBoundingClientRect(), row.getBoundingClientRect()];
+    row.scrollLeft += own.left - all.left - (all.width - own.width) / 2;
+  }, [props.chosen]);
   return (
-    <label className="kind" title={props.about}>
+    <label ref={place} className="kind" title={props.about}>
       <input type="radio" name="kind" checked={props.chosen} onChange={props.choose} />
       <svg viewBox="0 0 56 26" aria-hidden="true">
         {PICTURES[props.name] ?? OTHER}

@@ -9,39 +9,60 @@ import {
   useRef,
   useState,
 } from 'react';
-import { ApiError, api, ask, type Schedule, type Work } from '../../api/client';
+import { type Agent, ApiError, api, ask, type Schedule, type Work } from '../../api/client';
 import { useTemplates } from '../../api/knowledge';
 import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
-import { Button, Loading, Problem } from '../../parts/controls';
+import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
+import { withCommand } from '../../shell/keys';
 import { View as Frame } from '../../shell/layout';
-import { usePreference } from '../../shell/preferences';
-import { Chosen } from '../knowledge/templates';
+import { usePreference, useScope } from '../../shell/preferences';
+import { Chosen, SaveTemplate } from '../knowledge/templates';
 import { FormField } from './form_field';
 import { happensOf } from './happens';
 import { Kind } from './kind';
-import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
-import { triggerOf, triggerWords, WhenGroup, whenOf } from './when';
+import {
+  chosenOf,
+  commandOf,
+  type Field,
+  fieldsOf,
+  given,
+  problemsOf,
+  type Schema,
+  type Typed,
+  UNTIL,
+  type Until,
+  untilOf,
+  wrongsOf,
+} from './schema';
+import { triggerOf, triggerWords, WhenGroup, whenOf, wrongTimes } from './when';
 
 /** What a pattern is about, though it need not be typed. */
-const MAIN = ['features', 'tracks'];
-const WHERE = ['template', 'directory', 'agent', 'model', 'project', 'interactive'];
-const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
-const PROOF = [
-  'checks',
-  'until',
-  'eval',
-  'direction',
-  'target',
-  'verify',
-  'steps',
-  'candidates',
-  'count',
-  'success_criteria',
+const MAIN = ['features', 'tracks', 'items', 'saved', 'action'];
+const WHERE = ['directory', 'agent', 'model', 'template', 'project', 'interactive'];
+const LIMITS = [
+  'budget_usd',
+  'timeout_s',
+  'max_seconds',
+  'max_turns',
+  'max_agent_calls',
+  'max_iterations',
+  'at_once',
 ];
+const PROOF = ['checks', 'until', 'eval', 'direction', 'target', 'verify', 'success_criteria'];
+/** Who takes part, where that is what the pattern is about. */
+const WHO = ['candidates', 'count', 'sides', 'implementers', 'reviewers'];
+/** Of what is decided otherwise than by commands. */
+const JUDGED = ['judge', 'eval_prompt', 'judge_model', 'eval_mode'];
 
 const KEYS: Record<string, string> = { at: 'when.at', cron: 'when.cron', every_s: 'when.every' };
 const WHEN = [...Object.keys(KEYS), 'when.after'].map((name) => ({ name }));
+
+const UNTILS: { value: Until; label: string }[] = [
+  { value: 'commands', label: 'Commands pass' },
+  { value: 'number', label: 'A number is better' },
+  { value: 'judge', label: 'A judge says so' },
+];
 
 /** The task's schema, which is in the REST document and not among the patterns. */
 const useTaskSchema = () =>
@@ -55,7 +76,7 @@ const useTaskSchema = () =>
   });
 
 export function View() {
-  const { pattern = 'task' } = useSearch({ from: '/inside/new' });
+  const { pattern = 'task', template, when } = useSearch({ from: '/inside/new' });
   const navigate = useNavigate({ from: '/new' });
   const patterns = usePatterns();
   const document = useTaskSchema();
@@ -72,7 +93,7 @@ export function View() {
       <div className="page">
         <Problem error={patterns.error ?? document.error} />
         {schema && defs ? (
-          <Form key={pattern} pattern={pattern} schema={schema} defs={defs}>
+          <Form key={pattern} pattern={pattern} template={template} when={when} schema={schema} defs={defs}>
             <fieldset className="kinds" aria-label="What to start">
               {kinds.map((name) => (
                 <Kind
@@ -80,7 +101,7 @@ export function View() {
                   name={name}
                   about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
                   chosen={name === pattern}
-                  choose={() => navigate({ search: { pattern: name }, replace: true })}
+                  choose={() => navigate({ search: { pattern: name, template, when }, replace: true })}
                 />
               ))}
             </fieldset>
@@ -93,57 +114,96 @@ export function View() {
   );
 }
 
-type Typed = Record<string, string>;
-
-function useDraft(pattern: string): [Typed, (name: string, value: string) => void, () => void] {
+function useDraft(pattern: string): [Typed, (values: Typed) => void, () => void] {
   const [kept, keep] = usePreference(`draft.${pattern}`, '{}');
   const typed = useMemo(() => JSON.parse(kept) as Typed, [kept]);
-  return [typed, (name, value) => keep(JSON.stringify({ ...typed, [name]: value })), () => keep('{}')];
+  return [typed, (values) => keep(JSON.stringify({ ...typed, ...values })), () => keep('{}')];
 }
 
-/** Where work was done lately, the latest first. */
-function useDirectories(): string[] {
+/** Where work was done lately, the latest first; of the chosen project before all others. */
+function useDirectories(project: string | undefined): string[] {
   const work = [...useActive().work, ...useEnded().work].sort((a, b) =>
     b.created_at.localeCompare(a.created_at),
   );
-  return [...new Set(work.map((item) => item.repository ?? item.directory))];
+  const own = work.filter((item) => item.project === project);
+  return [...new Set([...(project ? own : []), ...work].map((item) => item.repository ?? item.directory))];
+}
+
+const PAUSE_MS = 400;
+
+/** A text once nobody has typed for a moment. */
+function useSettled(text: string): string {
+  const [settled, settle] = useState(text);
+  useEffect(() => {
+    const timer = setTimeout(() => settle(text), PAUSE_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return settled;
+}
+
+/** The agents as they are set up in a directory. */
+function useAgentsIn(directory: string): Agent[] {
+  const settled = useSettled(directory.trim());
+  const there = useAgents(settled.startsWith('/') ? settled : undefined).data;
+  const everywhere = useAgents().data;
+  return there ?? everywhere ?? [];
 }
 
 interface FormProps {
   pattern: string;
+  template: string | undefined;
+  when: string | undefined;
   schema: Schema;
   defs: Record<string, Schema>;
   children: ReactNode;
 }
 
-function Form({ pattern, schema, defs, children }: FormProps) {
-  const fields = useMemo(() => fieldsOf(schema, defs), [schema, defs]);
-  const [typed, type, clear] = useDraft(pattern);
-  const directories = useDirectories();
-  const template = useTemplates().data?.find(({ name }) => name === typed.template);
+function Form({ pattern, template: wanted, when, schema, defs, children }: FormProps) {
+  const fields = useMemo(() => fieldsOf(pattern, schema, defs), [pattern, schema, defs]);
+  const [draft, change, clear] = useDraft(pattern);
+  const type = (name: string, value: string) => change({ [name]: value });
+  const asking = useRef(change);
+  asking.current = change;
+  // What the address asks for is chosen once, and can be changed then.
+  useEffect(() => {
+    if (wanted || when)
+      asking.current({ ...(wanted ? { template: wanted } : {}), ...(when ? { when } : {}) });
+  }, [wanted, when]);
+  const [project] = useScope();
+  const directories = useDirectories(project);
+  const templates = useTemplates().data;
+  const template = templates?.find(({ name }) => name === draft.template);
+  // What is sent stands in the fields, also where nobody has typed it.
+  const typed: Typed = {
+    directory: template?.directory ?? directories[0] ?? '',
+    project: project ?? '',
+    ...draft,
+  };
+  const asked = askedFor(pattern, typed);
+  const agents = useAgentsIn(typed.directory ?? '');
+  const usual = template?.agent ?? agents.find((agent) => agent.default)?.name;
   const navigate = useNavigate();
   const start = useAction(async (): Promise<Work | Schedule> => {
-    const values = fields.map((field) => [field.name, given(field, typed[field.name] ?? '')] as const);
-    const spec: Record<string, unknown> = Object.fromEntries(
-      values.filter(([, value]) => value !== undefined),
-    );
-    spec.directory ??= template?.directory ?? directories[0];
-    // In a terminal the first words may be typed there.
-    if (spec.interactive) spec.prompt ??= '';
+    const spec = specOf(pattern, fields, asked);
     const trigger = triggerOf(typed);
     if (trigger) {
       const schedule = { kind: pattern, spec, title: spec.title, ...trigger };
       return ask(api.POST('/api/v1/schedules', { body: schedule as never }));
     }
-    if (whenOf(typed) === 'after' && typed['when.after']) spec.depends_on = [typed['when.after']];
     const body = spec as never;
     return pattern === 'task'
       ? ask(api.POST('/api/v1/tasks', { body }))
       : ask(api.POST('/api/v1/runs', { body: { pattern, spec } }));
   });
   const [sent, keepSent] = useState(typed);
+  const [wrongs, setWrongs] = useState<Record<string, string>>({});
+  const [saving, save] = useState(false);
   const send = () => {
     keepSent(typed);
+    const found = { ...wrongsOf(pattern, fields, asked), ...wrongTimes(typed) };
+    setWrongs(found);
+    start.reset();
+    if (Object.keys(found).length > 0) return;
     start.mutate(undefined, {
       onSuccess: (work) => {
         clear();
@@ -161,22 +221,23 @@ function Form({ pattern, schema, defs, children }: FormProps) {
     if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send();
     if (event.key === 'Escape') window.history.back();
   };
-  const all: Record<string, string> =
-    start.error instanceof ApiError ? problemsOf(start.error.message, [...fields, ...WHEN], sent) : {};
-  const problems = { ...all };
+  const refused: Record<string, string> =
+    start.error instanceof ApiError ? problemsOf(start.error, [...fields, ...WHEN], sent) : {};
+  const problems = { ...wrongs, ...refused };
   // What was typed anew is not what was refused.
   for (const name of Object.keys(problems)) {
-    const key = KEYS[name] ?? name;
-    if ((typed[key] ?? '') !== (sent[key] ?? '')) delete problems[name];
+    const isAnew = (key: string) => (typed[key] ?? '') !== (sent[key] ?? '');
+    if (isAnew(name) || isAnew(KEYS[name] ?? name)) delete problems[name];
   }
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
-    if (start.error) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
-  }, [start.error]);
-  const unplaced = start.error && Object.keys(all).length === 0 ? start.error : null;
+    form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
+  }, [start.error, wrongs]);
+  const unplaced = start.error && Object.keys(refused).length === 0 ? start.error : null;
   const named = (names: string[]) =>
     names.map((name) => fields.find((field) => field.name === name)).filter((field) => field !== undefined);
-  const placed = [...WHERE, ...LIMITS, ...PROOF];
+  const until = pattern === 'loop' ? Object.values(UNTIL).flat().concat(JUDGED) : [];
+  const placed = [...WHERE, ...LIMITS, ...PROOF, ...WHO, ...until];
   const main = fields.filter(
     (field) =>
       field.input === 'long' || MAIN.includes(field.name) || (field.required && !placed.includes(field.name)),
@@ -189,48 +250,98 @@ function Form({ pattern, schema, defs, children }: FormProps) {
       typed={typed[field.name] ?? ''}
       problem={problems[field.name]}
       change={(value) => type(field.name, value)}
-      directories={directories}
+      known={{ directories, agents, usual }}
     />
   );
   const changed = rest.filter((field) => typed[field.name]).length;
   return (
-    <form ref={form} className="form" onSubmit={submit} onKeyDown={press}>
-      <div>
-        {children}
-        <div className="fs stack">{main.map(show)}</div>
-        <Group title="What it must hold" fields={named(PROOF)} show={show} columns="grid2" />
-        <Group title="Where and who" fields={named(WHERE)} show={show} columns="grid2" />
-        <Group title="Limits" fields={named(LIMITS)} show={show} columns="grid3" />
-        <WhenGroup typed={typed} type={type} problems={problems} waits={pattern === 'task'} />
-        <details className="fs more" open={rest.some((field) => problems[field.name])}>
-          <summary>
-            <Icon name="right" className="chev" />
-            {rest.length} more options{' '}
-            <span className="faint">{changed ? `${changed} changed` : 'all at their defaults'}</span>
-          </summary>
-          <div className="grid2 mt-3">{rest.map(show)}</div>
-        </details>
-        <Problem error={unplaced} />
-        <div className="submit">
-          <Button type="submit" look="primary" hotkey="⌘↵" disabled={start.isPending}>
-            {start.isPending
-              ? 'Starting'
-              : `${triggerOf(typed) ? 'Schedule' : 'Start'} the ${nounOf(pattern)}`}
-          </Button>
-          <Button look="quiet" onClick={clear}>
-            Clear
-          </Button>
-          {Object.keys(problems).length > 0 && (
-            <span className="end c-bad">
-              {Object.keys(problems).length === 1 ? '1 thing' : `${Object.keys(problems).length} things`} to
-              mend
-            </span>
+    <>
+      <form ref={form} className="form" onSubmit={submit} onKeyDown={press} noValidate>
+        <div>
+          {children}
+          <div className="fs stack">{main.map(show)}</div>
+          {pattern === 'loop' ? (
+            <section className="fs" aria-labelledby="h-until">
+              <h2 id="h-until">Until</h2>
+              <Choices
+                label="Until"
+                value={untilOf(typed)}
+                choose={(value) => type('until.by', value)}
+                of={UNTILS}
+              />
+              <div className="grid2 mt-3">{named(UNTIL[untilOf(typed)]).map(show)}</div>
+            </section>
+          ) : (
+            <Group title="What must hold" fields={named(PROOF)} show={show} columns="grid2" />
           )}
+          <Group title="Who takes part" fields={named(WHO)} show={show} columns="grid2" />
+          <Group title="Where and who" fields={named(WHERE)} show={show} columns="grid2" />
+          <Group title="Limits" fields={named(LIMITS)} show={show} columns="grid3" />
+          <WhenGroup typed={typed} type={type} problems={problems} waits={pattern === 'task'} />
+          <details className="fs more" open={rest.some((field) => problems[field.name])}>
+            <summary>
+              <Icon name="right" className="chev" />
+              {rest.length} more options{' '}
+              <span className="faint">{changed ? `${changed} changed` : 'all at their defaults'}</span>
+            </summary>
+            <div className="grid2 mt-3">{rest.map(show)}</div>
+          </details>
+          <Problem error={unplaced} />
+          <div className="submit">
+            <Button type="submit" look="primary" hotkey={withCommand('↵')} disabled={start.isPending}>
+              {start.isPending
+                ? 'Starting'
+                : `${triggerOf(typed) ? 'Schedule' : 'Start'} the ${nounOf(pattern)}`}
+            </Button>
+            <Button onClick={() => save(true)}>Save as template</Button>
+            <Button look="quiet" onClick={clear}>
+              Clear
+            </Button>
+            {Object.keys(problems).length > 0 && (
+              <span className="end c-bad">
+                {Object.keys(problems).length === 1 ? '1 thing' : `${Object.keys(problems).length} things`} to
+                mend
+              </span>
+            )}
+          </div>
         </div>
-      </div>
-      <Aside pattern={pattern} fields={fields} typed={typed} />
-    </form>
+        <Aside pattern={pattern} fields={fields} typed={asked} agent={typed.agent || usual} />
+      </form>
+      {saving && (
+        <SaveTemplate
+          close={() => save(false)}
+          spec={{
+            name: '',
+            guidelines: main.map((field) => (field.input === 'long' ? typed[field.name] : '')).join(''),
+            agent: typed.agent || null,
+            model: typed.model || null,
+            directory: typed.directory || null,
+          }}
+        />
+      )}
+    </>
   );
+}
+
+/** What was typed and counts, as the fields have it. */
+function askedFor(pattern: string, typed: Typed): Typed {
+  const asked = chosenOf(pattern, typed);
+  const after = whenOf(typed) === 'after' ? typed['when.after'] : '';
+  return after ? { ...asked, depends_on: [asked.depends_on, after].filter(Boolean).join('\n') } : asked;
+}
+
+/** What the daemon is asked for. */
+function specOf(pattern: string, fields: Field[], asked: Typed): Record<string, unknown> {
+  const values = fields.map((field) => [field.name, given(field, asked[field.name] ?? '')] as const);
+  const spec: Record<string, unknown> = Object.fromEntries(values.filter(([, value]) => value !== undefined));
+  // In a terminal the first words may be typed there.
+  if (spec.interactive) spec.prompt ??= '';
+  // Further steps follow the prompt, as they do on the command line.
+  if (pattern === 'loop' && spec.steps && spec.prompt) {
+    spec.steps = [spec.prompt, ...(spec.steps as string[])];
+    delete spec.prompt;
+  }
+  return spec;
 }
 
 const nounOf = (pattern: string): string => (pattern === 'orchestrate' ? 'orchestration' : pattern);
@@ -250,10 +361,15 @@ function Group(props: {
   );
 }
 
-function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; typed: Typed }) {
+interface AsideProps {
+  pattern: string;
+  fields: Field[];
+  typed: Typed;
+  agent: string | undefined;
+}
+
+function Aside({ pattern, fields, typed, agent }: AsideProps) {
   const command = commandOf(pattern, fields, typed, triggerWords(typed));
-  const agents = useAgents().data ?? [];
-  const agent = typed.agent || agents.find(({ default: usual }) => usual)?.name;
   const happens = happensOf(pattern, typed, agent);
   if (triggerOf(typed))
     happens.unshift('It waits until its time; Schedules shows when that is, and what came of it.');

@@ -1,3 +1,6 @@
+import { capital, sentence } from '../../model/format';
+import { TIME, wordsOf } from './words';
+
 /** A field of a spec, as its JSON schema describes it. */
 export interface Schema {
   type?: string;
@@ -14,7 +17,15 @@ export interface Schema {
   properties?: Record<string, Schema>;
   required?: string[];
   $defs?: Record<string, Schema>;
-  'x-cli'?: { names?: string[]; metavar?: string; kind?: string; argument?: string; hidden?: boolean };
+  'x-cli'?: {
+    names?: string[];
+    kind?: string;
+    argument?: string;
+    complete?: string;
+    hidden?: boolean;
+    /** Options that stand for one value of it. */
+    flags?: [option: string, value: unknown, about: string][];
+  };
 }
 
 export interface Field {
@@ -32,42 +43,59 @@ export interface Field {
     | 'duration'
     | 'agent'
     | 'pairs'
-    | 'template';
+    | 'template'
+    | 'list';
   choices: string[];
   required: boolean;
   otherwise: string;
+  /** What an empty choice means. */
+  empty: string;
+  /** What is to be typed instead of what cannot be read. */
+  wrong: string;
+  /** Options that stand for one value of it. */
+  flags: Map<string, string>;
 }
 
-const PROMPTS = new Set(['prompt', 'goal']);
-const AGENTS = new Set(['agent', 'judge', 'planner', 'worker', 'reviewer']);
+export type Typed = Record<string, string>;
+
+const PROMPTS = new Set(['prompt', 'goal', 'task']);
 const LEFT_OUT = new Set(['shell', 'mcp', 'context', 'retry', 'eval_schema', 'fork_session']);
 
 /** The fields that a form can ask for. */
-export function fieldsOf(schema: Schema, defs: Record<string, Schema>): Field[] {
+export function fieldsOf(pattern: string, schema: Schema, defs: Record<string, Schema>): Field[] {
   return Object.entries(schema.properties ?? {})
     .filter(([name, field]) => !LEFT_OUT.has(name) && !field['x-cli']?.hidden)
-    .map(([name, field]) => fieldOf(name, field, schema, defs))
+    .map(([name, field]) => fieldOf(pattern, name, field, schema, defs))
     .filter((field) => field !== null);
 }
 
-function fieldOf(name: string, field: Schema, owner: Schema, defs: Record<string, Schema>): Field | null {
+function fieldOf(
+  pattern: string,
+  name: string,
+  field: Schema,
+  owner: Schema,
+  defs: Record<string, Schema>,
+): Field | null {
   const input = inputOf(name, field, defs);
   if (!input) return null;
   const cli = field['x-cli'];
-  const words = name.replace(/_(s|usd)$/, '').replaceAll('_', ' ');
+  const words = wordsOf(pattern, name);
   return {
     name,
-    label: words.charAt(0).toUpperCase() + words.slice(1),
-    about: field.description ?? '',
+    label: words.label ?? capital(name.replace(/_(s|usd)$/, '').replaceAll('_', ' ')),
+    about: words.about ?? sentence(capital(field.description ?? '')),
     option: cli?.argument
       ? ''
       : (cli?.names?.find((given) => given.startsWith('--')) ??
         cli?.names?.[0] ??
-        `--${name.replaceAll('_', '-')}`),
+        `--${name.replace(/_s$/, '').replaceAll('_', '-')}`),
     input,
     choices: choicesOf(field, defs),
     required: owner.required?.includes(name) ?? false,
     otherwise: shown(field.default),
+    empty: words.empty ?? '',
+    wrong: words.wrong ?? (input === 'duration' ? TIME : 'A number.'),
+    flags: new Map(cli?.flags?.map(([option, value]) => [String(value), option])),
   };
 }
 
@@ -84,7 +112,8 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   if (PROMPTS.has(name)) return 'long';
   if (choices) return 'choice';
   if (name === 'template') return 'template';
-  if (AGENTS.has(name) || field['x-cli']?.kind === 'agent') return 'agent';
+  if (name === 'saved') return 'list';
+  if (field['x-cli']?.complete === 'agents' && type === 'string') return 'agent';
   if (field['x-cli']?.kind === 'duration') return 'duration';
   if (type === 'boolean') return 'truth';
   if (type === 'integer' || type === 'number') return 'number';
@@ -132,48 +161,129 @@ export function given(field: Field, typed: string): unknown {
   }
 }
 
+const quoted = (text: string): string =>
+  /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+
+/** The words by which a command is told what was typed into a field. */
+function optionsOf(field: Field, text: string): string[] {
+  const flag = field.flags.get(text);
+  if (flag) return [flag];
+  if (field.input === 'truth') return [text === 'true' ? field.option : field.option.replace(/^--/, '--no-')];
+  const values =
+    field.input === 'lines' || field.input === 'pairs'
+      ? linesOf(text)
+      : [field.input === 'number' ? String(given(field, text)) : text];
+  return values.map((value) => (field.option ? `${field.option} ${quoted(value)}` : quoted(value)));
+}
+
 /** The same as a command. */
-export function commandOf(
-  pattern: string,
-  fields: Field[],
-  typed: Record<string, string>,
-  when: string,
-): string {
+export function commandOf(pattern: string, fields: Field[], typed: Typed, when: string): string {
   const words = [`kapelle${when}`, when ? '--' : '', pattern === 'task' ? 'run' : pattern];
-  const quoted = (text: string) =>
-    /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
-  const long = fields.find((field) => field.input === 'long');
-  if (long && typed[long.name]) words.push(quoted(typed[long.name] ?? ''));
-  for (const field of fields) {
-    const text = typed[field.name]?.trim();
-    if (!text || field === long || field.name === 'directory') continue;
-    if (field.input === 'truth') words.push(text === 'true' ? field.option : '');
-    else
-      for (const line of field.input === 'lines' || field.input === 'pairs' ? linesOf(text) : [text])
-        words.push(`${field.option} ${quoted(line)}`);
-  }
+  const told = (some: Field[]) =>
+    some.flatMap((field) => {
+      const text = typed[field.name]?.trim();
+      return text ? optionsOf(field, text) : [];
+    });
+  const plain = told(fields.filter(({ option }) => !option));
+  const options = told(fields.filter(({ option }) => option));
+  // What looks like an option and is none stands behind all of them.
+  const isLike = plain.some((word) => /^'?-/.test(word));
+  words.push(...(isLike ? [...options, '--', ...plain] : [...plain, ...options]));
   return words.filter(Boolean).join(' ');
 }
 
-/** What a refusal says about each field: by the names that it begins with or quotes, or by what was typed. */
+const WHAT: Record<string, string> = {
+  prompt: 'Say what is to be done.',
+  goal: 'Say what is to be reached.',
+  task: 'Say what is to be reached.',
+  directory: 'Say where the work is: an absolute path.',
+};
+
+/** What can be seen to be missing or wrong before anybody is asked, by the name of its field. */
+export function wrongsOf(pattern: string, fields: Field[], typed: Typed): Record<string, string> {
+  const found: Record<string, string> = {};
+  const has = (name: string) => !!typed[name]?.trim();
+  for (const field of fields) {
+    const value = given(field, typed[field.name] ?? '');
+    if (field.required && value === undefined) found[field.name] = WHAT[field.name] ?? 'It is needed.';
+    const isNumber = field.input === 'number' || field.input === 'duration';
+    if (isNumber && typeof value === 'string') found[field.name] = field.wrong;
+  }
+  if (has('directory') && !typed.directory?.startsWith('/'))
+    found.directory = 'An absolute path, such as /home/you/project.';
+  if (has('interactive')) delete found.prompt;
+  if (pattern === 'pipeline' && linesOf(typed.steps ?? '').length < 2)
+    found.steps = 'Write at least two steps, one in each line.';
+  if (pattern === 'batch' && !has('items') && !has('saved'))
+    found.items = 'Write at least one item, or choose a saved list.';
+  if (pattern === 'loop') {
+    if (!has('prompt') && !has('steps')) found.prompt = WHAT.prompt ?? '';
+    const by = untilOf(typed);
+    if (by === 'commands' && !has('until')) found.until = 'Name a command that passes when it is done.';
+    if (by === 'number' && !has('eval')) found.eval = 'Name a command that prints the number.';
+    if (by === 'number' && !has('direction')) found.direction = 'Say which way the number is to go.';
+  }
+  return found;
+}
+
+export type Until = 'commands' | 'number' | 'judge';
+
+/** What decides when a loop is done. */
+export const untilOf = (typed: Typed): Until => (typed['until.by'] as Until | undefined) || 'commands';
+
+/** The fields that each way of deciding has. */
+export const UNTIL: Record<Until, string[]> = {
+  commands: ['until'],
+  number: ['eval', 'direction', 'target'],
+  judge: ['eval_prompt', 'judge', 'judge_model'],
+};
+
+/** What was typed, without what was typed for another choice than the one that is made. */
+export function chosenOf(pattern: string, typed: Typed): Typed {
+  if (pattern !== 'loop') return typed;
+  const by = untilOf(typed);
+  const others = Object.values(UNTIL).flat();
+  const kept = Object.entries(typed).filter(([name]) => !others.includes(name) || UNTIL[by].includes(name));
+  return { ...Object.fromEntries(kept), ...(by === 'judge' ? { eval_mode: 'agent' } : {}) };
+}
+
+/** What a refusal says about each field, with the words of the form: by the names that it begins
+ * with or quotes, or by what was typed. */
 export function problemsOf(
-  message: string,
-  fields: { name: string }[],
-  typed: Record<string, string>,
+  error: { message: string; hint: string | null },
+  fields: { name: string; label?: string }[],
+  typed: Typed,
 ): Record<string, string> {
   const found: Record<string, string> = {};
-  const known = new Set(fields.map(({ name }) => name));
-  for (const part of message
+  const known = new Map(fields.map(({ name, label }) => [name, label ?? name]));
+  if (/^No agent was named/.test(error.message) && known.has('agent'))
+    return { agent: `Choose who does it: no default is set. ${error.hint ?? ''}` };
+  for (const part of error.message
     .replace(/^[a-z-]+: (?=[a-z_`])/, (all) => (known.has(all.slice(0, -2)) ? all : ''))
     .split('; ')) {
     const first = /^(?:spec\.)?`?([a-z_]+)/.exec(part)?.[1] ?? '';
-    const quoted = [...part.matchAll(/`([a-z_]+)`/g)].map(([, name = '']) => name);
+    const quotes = [...part.matchAll(/`([a-z_]+)`/g)].map(([, name = '']) => name);
     const place =
-      [first, ...quoted].find((name) => known.has(name)) ??
+      [first, ...quotes].find((name) => known.has(name)) ??
       ECHOES.find((name) => known.has(name) && typed[name]?.trim() && part.includes(typed[name].trim()));
-    if (place) found[place] = found[place] ? `${found[place]}; ${part}` : part;
+    if (!place) continue;
+    const plain = inWords(part, known);
+    found[place] = found[place] ? `${found[place]} ${plain}` : plain;
   }
   return found;
+}
+
+/** A refusal with the labels of fields instead of their names. */
+function inWords(part: string, known: Map<string, string>): string {
+  const [, name = '', item, rest = ''] = /^(?:spec\.)?([a-z_]+)(?:\.(\d+))?[\w.]*:? (.*)$/s.exec(part) ?? [];
+  const label = known.get(name);
+  const isPlace = label && /^(must|may|is|holds|lacks)\b/.test(rest);
+  const line = item === undefined ? '' : `, line ${Number(item) + 1},`;
+  const text = isPlace ? `“${label}”${line} ${rest}` : label && rest ? `${rest}` : part;
+  const quotes = text.replace(/`([a-z_]+)`/g, (all, word: string) =>
+    known.has(word) ? `“${known.get(word)}”` : all,
+  );
+  return sentence(capital(quotes));
 }
 
 /** Fields whose value stands in what is said against it. */

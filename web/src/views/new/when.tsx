@@ -5,9 +5,9 @@ import { Choices } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { NextTimes, zone } from '../next_times';
-import { secondsOf } from './schema';
+import { secondsOf, type Typed } from './schema';
+import { TIME } from './words';
 
-type Typed = Record<string, string>;
 type When = 'now' | 'at' | 'cron' | 'every' | 'after';
 
 const CHOICES: { value: When; label: string }[] = [
@@ -42,6 +42,17 @@ export function triggerOf(typed: Typed): Record<string, unknown> | null {
     default:
       return null;
   }
+}
+
+/** What is wrong with when it is to begin. */
+export function wrongTimes(typed: Typed): Record<string, string> {
+  const when = whenOf(typed);
+  const text = (typed[`when.${when}`] ?? '').trim();
+  if (when === 'at' && !text) return { at: 'Choose a day and a time.' };
+  if (when === 'cron' && !text) return { cron: 'Write when, or choose one of these.' };
+  if (when === 'every' && typeof secondsOf(text) === 'string') return { every_s: TIME };
+  if (when === 'after' && !text) return { 'when.after': 'Choose a task.' };
+  return {};
 }
 
 /** The words of the command that would do the same. */
@@ -82,7 +93,7 @@ export function WhenGroup({ typed, type, problems, waits }: Props) {
             when={when}
             typed={typed[`when.${when}`] ?? ''}
             change={(value) => type(`when.${when}`, value)}
-            problem={problems[when === 'every' ? 'every_s' : when === 'after' ? 'depends_on' : when]}
+            problem={problems[when === 'every' ? 'every_s' : when === 'after' ? 'when.after' : when]}
           />
         </div>
       )}

@@ -156,19 +156,34 @@ function Results({ ended }: { ended: Work[] }) {
   );
 }
 
+/** Plays what is written for it, and does no work. */
+const REHEARSAL = 'rehearsal';
+
 function FirstVisit() {
-  const agents = useAgents();
-  const usable = agents.data?.filter((agent) => agent.installed && !agent.problem).map((agent) => agent.name);
+  const agents = useAgents().data ?? [];
+  const usable = agents.filter((agent) => agent.installed && !agent.problem);
+  const real = usable.filter(({ name }) => name !== REHEARSAL).map(({ name }) => name);
+  const usual = usable.find((agent) => agent.default)?.name;
+  const who = usual ?? real[0] ?? usable[0]?.name;
+  const named = usual ? '' : ` --agent ${who}`;
   return (
     <div className="mt-5 max-w-xl">
       <Empty title="Give the first agent some work">
         <p>
-          {usable && usable.length > 0
-            ? `${usable.join(', ')} can be used here. `
-            : 'No agent is set up yet: kapelle init does that. '}
-          A check makes the result trustworthy.
+          {usual
+            ? `${usual} does it, unless you name another. `
+            : real.length > 0
+              ? `${real.join(', ')} can be used here. None is the default yet: kapelle init sets one. `
+              : 'No coding agent is set up here yet: kapelle init tells how. Until then rehearsal shows how it goes; it only plays a part. '}
+          {who !== REHEARSAL && 'A check makes the result trustworthy.'}
         </p>
-        <p className="cmd">kapelle run "Make the tests pass" --check "make test"</p>
+        {who && (
+          <p className="cmd">
+            {who === REHEARSAL
+              ? `kapelle run "Say hello"${named}`
+              : `kapelle run "Make the tests pass" --check "make test"${named}`}
+          </p>
+        )}
         <Link className="btn primary" to="/new">
           New task<kbd>c</kbd>
         </Link>

@@ -119,6 +119,9 @@ export function View() {
             <Facts
               facts={[
                 ['Rhythm', <Said key="r">{rhythm(schedule)}</Said>],
+                ...(schedule.cron
+                  ? ([['Cron', <code key="c">{schedule.cron}</code>]] as [string, React.ReactNode][])
+                  : []),
                 ['Missed', schedule.missed],
                 ['Overlap', schedule.overlap ? 'allowed' : 'not allowed'],
                 ['Started', schedule.started],

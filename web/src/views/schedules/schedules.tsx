@@ -5,10 +5,12 @@ import { span } from '../../model/format';
 import type { State } from '../../model/work';
 import { Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
+import { Icon } from '../../parts/icon';
 import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
+import { cronWords } from '../next_times';
 
 const STATES: Record<Schedule['status'], State> = {
   active: 'queued',
@@ -24,11 +26,18 @@ export const scheduleState = (schedule: Schedule): State =>
 
 /** When it starts, in words. */
 export function rhythm(schedule: Schedule): string {
-  if (schedule.cron) return `${schedule.cron} (${schedule.timezone})`;
+  if (schedule.cron) return `${cronWords(schedule.cron)}, ${schedule.timezone}`;
   if (schedule.every_s) return `every ${span(schedule.every_s)}`;
   if (schedule.after) return 'after other work';
   return schedule.at ? 'once' : '';
 }
+
+const Fresh = () => (
+  <Link className="btn sm" to="/new" search={{ when: 'cron' }}>
+    <Icon name="plus" />
+    New schedule
+  </Link>
+);
 
 export function View() {
   const read = useSchedules();
@@ -36,16 +45,20 @@ export function View() {
   const schedules = (read.data?.schedules ?? []).filter((one) => !project || one.project === project);
   return (
     <Frame title="Schedules">
-      <div className="page wide">
+      <div className="page wide stack">
+        {schedules.length > 0 && (
+          <div className="bar-of-list">
+            <span className="faint">What starts by itself.</span>
+            <Fresh />
+          </div>
+        )}
         <Problem error={read.error} />
         {read.isPending && <Loading />}
         {read.data && schedules.length === 0 && (
           <Empty title="No schedule yet">
             <p>Anything you can start, you can start again and again: choose “When” in New, or type</p>
             <p className="cmd">kapelle schedule create --cron "0 3 * * *" run "Update the dependencies"</p>
-            <Link className="btn" to="/new">
-              New schedule
-            </Link>
+            <Fresh />
           </Empty>
         )}
         {schedules.length > 0 && (

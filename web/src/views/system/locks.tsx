@@ -1,6 +1,11 @@
+import { useState } from 'react';
+import { api, ask } from '../../api/client';
+import { useChange } from '../../api/knowledge';
 import { useLocks, useOne } from '../../api/queries';
+import type { components } from '../../api/schema';
 import { span } from '../../model/format';
-import { Empty, Loading, Problem } from '../../parts/controls';
+import { Button, Empty, Loading, Problem } from '../../parts/controls';
+import { Dialog } from '../../parts/dialog';
 import { Glyph } from '../../parts/glyph';
 import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
@@ -16,40 +21,80 @@ export function Locks() {
       <Empty title="Nothing is held">
         <p>
           Agents that share a checkout hold the files they write; you do with{' '}
-          <span className="mono">kapelle lock PATH</span>.
+          <span className="mono">kapelle locks take PATH</span>.
         </p>
       </Empty>
     );
   }
   return (
-    <Table columns={['File', 'By', 'Why', { num: 'Since' }, { num: 'Ends in' }]}>
+    <Table columns={['File', 'By', 'Why', { num: 'Since' }, { num: 'Ends in' }, '']}>
       {locks.data.map((lock) => (
-        <tr key={`${lock.checkout} ${lock.path} ${lock.owner} ${lock.status}`}>
-          <td className="full">
-            <span className="t name">
-              <Glyph
-                state={lock.status === 'held' ? 'run' : 'blocked'}
-                label={lock.status === 'held' ? 'held' : 'waits for it'}
-              />
-              <Said className="mono">{lock.path}</Said>
-            </span>
-            <span className="hint block">
-              <Said>{lock.checkout}</Said>
-            </span>
-          </td>
-          <td>{lock.task_id ? <Owner id={lock.task_id} /> : 'you'}</td>
-          <td className="dim">
-            <Said>{lock.status === 'waiting' ? 'waits for it' : (lock.reason ?? '')}</Said>
-          </td>
-          <td className="num faint">
-            <Moment at={lock.taken_at} />
-          </td>
-          <td className="num faint">{lock.status === 'held' ? span(lock.left_s) : ''}</td>
-        </tr>
+        <Row key={`${lock.checkout} ${lock.path} ${lock.owner} ${lock.status}`} lock={lock} />
       ))}
     </Table>
   );
 }
+
+function Row({ lock }: { lock: Lock }) {
+  const [asking, warn] = useState(false);
+  const isHeld = lock.status === 'held';
+  const release = useChange('locks', () => releaseLock(lock));
+  const isMine = lock.task_id === null;
+  const letGo = () => release.mutate(undefined, { onSettled: () => warn(false) });
+  return (
+    <tr>
+      <td className="full">
+        <span className="t name">
+          <Glyph
+            state={!isHeld ? 'blocked' : isMine ? 'idle' : 'run'}
+            label={!isHeld ? 'waits for it' : isMine ? 'held by you' : 'held'}
+          />
+          <Said className="mono">{lock.path}</Said>
+        </span>
+        <span className="hint block">
+          <Said>{lock.checkout}</Said>
+        </span>
+        <Problem error={release.error} />
+      </td>
+      <td>{lock.task_id ? <Owner id={lock.task_id} /> : 'you'}</td>
+      <td className="dim">
+        <Said>{isHeld ? (lock.reason ?? '') : 'waits for it'}</Said>
+      </td>
+      <td className="num faint">
+        <Moment at={lock.taken_at} />
+      </td>
+      <td className="num faint">{isHeld ? span(lock.left_s) : ''}</td>
+      <td className="num">
+        {isHeld && (
+          <Button small disabled={release.isPending} onClick={() => (isMine ? letGo() : warn(true))}>
+            Release
+          </Button>
+        )}
+        {asking && (
+          <Dialog title="Release it?" close={() => warn(false)}>
+            <p>
+              The agent that holds <Said className="mono">{lock.path}</Said> is not told, and may still write
+              it while others do.
+            </p>
+            <div className="acts">
+              <Button look="danger" disabled={release.isPending} onClick={letGo}>
+                Release it
+              </Button>
+              <Button look="quiet" onClick={() => warn(false)}>
+                Leave it
+              </Button>
+            </div>
+          </Dialog>
+        )}
+      </td>
+    </tr>
+  );
+}
+
+type Lock = components['schemas']['Lock'];
+
+const releaseLock = ({ path, checkout }: Lock) =>
+  ask(api.POST('/api/v1/locks/release', { body: { paths: [path], directory: checkout } }));
 
 const Owner = ({ id }: { id: string }) => (
   <WorkTo id={id}>

@@ -1,4 +1,4 @@
-import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import { useNavigate, useParams } from '@tanstack/react-router';
 import type { Agent } from '../../api/client';
 import { api, ask } from '../../api/client';
 import { useAction, useAgents, useDaemon } from '../../api/queries';
@@ -7,9 +7,10 @@ import { Button, Choices, Loading, near, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
+import { withCommand } from '../../shell/keys';
 import { View as Frame } from '../../shell/layout';
 import { useNotices } from '../../shell/notify';
-import { switchTheme } from '../../shell/preferences';
+import { switchTheme, usePreference } from '../../shell/preferences';
 import { Events } from '../events';
 import { Reset, usedOf } from '../usage/accounts';
 import { Facts } from '../work_head';
@@ -21,7 +22,7 @@ const TABS: Record<Tab, () => React.ReactNode> = {
   locks: () => <Locks />,
   daemon: () => <Daemon />,
   activity: () => <Events of={{}} />,
-  settings: () => <PageSettings />,
+  settings: () => <Settings />,
 };
 
 export function View() {
@@ -31,17 +32,9 @@ export function View() {
   return (
     <Frame title="System">
       <div className="page wide stack">
-        <nav className="ph places" aria-label="More places">
-          <Link to="/schedules">Schedules</Link>
-          <Link to="/knowledge/{-$tab}">Knowledge</Link>
-          <Link to="/projects">Projects</Link>
-          <Link to="/usage">Usage</Link>
-          <button type="button" onClick={switchTheme}>
-            Light or dark
-          </button>
-        </nav>
         <Choices<Tab>
           label="Part"
+          className="fit"
           value={shown}
           choose={(value) => navigate({ to: '/system/{-$tab}', params: { tab: value } })}
           of={[
@@ -58,9 +51,17 @@ export function View() {
   );
 }
 
-/** What this browser does by choice. */
-function PageSettings() {
-  const [on, change] = useNotices();
+/** What this browser does by choice, and what the daemon goes by. */
+const Settings = () => (
+  <>
+    <ThisBrowser />
+    <ThisDaemon />
+  </>
+);
+
+function ThisBrowser() {
+  const [on, change, problem] = useNotices();
+  const [keys, keepKeys] = usePreference('keys', 'on');
   const leave = useAction(async () => {
     await ask(api.POST('/api/v1/logout'));
     location.assign('/login');
@@ -70,19 +71,67 @@ function PageSettings() {
       <header>
         <h2>This browser</h2>
       </header>
-      <label className="check">
-        <input type="checkbox" checked={on} onChange={() => void change()} />
-        Tell me of questions, failures, finished runs and reached limits while I look elsewhere
-      </label>
-      <p className="hint">
-        It needs an open tab. A webhook or a command tells you without: <span className="mono">[notify]</span>{' '}
-        in your config.toml, then <span className="mono">kapelle notify test</span>.
-      </p>
+      <div>
+        <label className="check">
+          <input type="checkbox" checked={on} onChange={() => void change()} />
+          Tell me of questions, failures, finished runs and reached limits while I look elsewhere
+        </label>
+        {problem && <Problem error={new Error(problem)} />}
+        <p className="hint">
+          It needs an open tab. A webhook or a command tells you without:{' '}
+          <span className="mono">[notify]</span> in your config.toml, then{' '}
+          <span className="mono">kapelle notify test</span>.
+        </p>
+      </div>
+      <div>
+        <label className="check">
+          <input
+            type="checkbox"
+            checked={keys !== 'off'}
+            onChange={() => keepKeys(keys === 'off' ? 'on' : 'off')}
+          />
+          Single keys do something
+        </label>
+        <p className="hint">
+          Without them, {withCommand('K')} still searches and goes to places. Switch them off where you speak
+          to the machine.
+        </p>
+      </div>
       <div className="tbar">
         <Button onClick={switchTheme}>Light or dark</Button>
         <Button onClick={() => leave.mutate(undefined)}>Log out</Button>
       </div>
       <Problem error={leave.error} />
+    </section>
+  );
+}
+
+/** What the daemon goes by, as far as it tells. */
+function ThisDaemon() {
+  const daemon = useDaemon().data;
+  const agents = useAgents().data;
+  if (!daemon || !agents) return <Loading />;
+  const usual = agents.find((agent) => agent.default);
+  const ready = agents.filter((agent) => agent.installed && !agent.problem).map(({ name }) => name);
+  return (
+    <section className="panel box stack">
+      <header>
+        <h2>Work on this machine</h2>
+      </header>
+      <Facts
+        facts={[
+          ['By default', usual ? usual.name : 'none: every task has to name one'],
+          ['Its model', usual?.model ?? 'as the agent has it'],
+          ['Can be used', ready.join(', ') || 'no agent'],
+          ['At once', `${daemon.max_attempts} agents at most`],
+          ['Home', <code key="h">{daemon.home}</code>],
+        ]}
+      />
+      <p className="hint mt-3">
+        <span className="mono">kapelle config show</span> tells every setting and where it comes from,{' '}
+        <span className="mono">kapelle config set limits.max_attempts 8</span> changes one, and a repository
+        has its own in <span className="mono">.kapelle/config.toml</span>.
+      </p>
     </section>
   );
 }
