@@ -18,13 +18,8 @@ export const withCommand = (key: string): string =>
   /^(Mac|iP)/.test(navigator.platform) ? `⌘${key}` : `Ctrl ${key}`;
 
 /** What a key does in what is shown now. */
-function actionOf(...keys: string[]): (() => unknown) | undefined {
-  for (const { current } of layers.toReversed()) {
-    const key = keys.find((one) => current[one]);
-    if (key) return current[key];
-  }
-  return undefined;
-}
+const actionOf = (key: string): (() => unknown) | undefined =>
+  layers.toReversed().find(({ current }) => current[key])?.current[key];
 
 /** Do what a key does, for the button that names it. */
 export const press = (key: string): unknown => actionOf(key)?.();
@@ -37,7 +32,8 @@ function pressed(event: KeyboardEvent): void {
   if (!command && event.key.length === 1 && localStorage.getItem(SINGLE_KEYS) === 'off') return;
   const key = command ? '/' : event.key;
   const pair = performance.now() - firstAt < PAIR_MS ? `${first} ${key}` : key;
-  const action = actionOf(pair, key);
+  // A pair goes before what its second key does by itself, wherever that is shown.
+  const action = actionOf(pair) ?? actionOf(key);
   first = !action && key === 'g' ? key : '';
   firstAt = performance.now();
   if (!action) return;
