@@ -5,6 +5,7 @@ import { counted } from '../../model/format';
 import { asksYou, hasEnded } from '../../model/work';
 import { Button, Problem } from '../../parts/controls';
 import { useToast } from '../../parts/toast';
+import { withCommand } from '../../shell/keys';
 import { useLink } from '../../shell/link';
 import { useComments } from '../comments';
 import { WorkLink } from '../work_link';
@@ -67,7 +68,12 @@ export function Composer({ task }: { task: Task }) {
               {counted(comments, 'comment')} not sent
             </WorkLink>
           )}
-          <Button small type="submit" hotkey="⌘↵" disabled={away || does.isPending || !typed.trim()}>
+          <Button
+            small
+            type="submit"
+            hotkey={withCommand('↵')}
+            disabled={away || does.isPending || !typed.trim()}
+          >
             {does.isPending ? 'Sending' : ended ? 'Continue' : 'Say it'}
           </Button>
         </div>

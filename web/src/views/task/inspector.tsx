@@ -97,7 +97,7 @@ function Used({ task }: { task: Task }) {
       )}
       {task.timeout_s !== null && (
         <Meter
-          name={task.attempts.length > 1 ? 'Last attempt' : 'Time'}
+          name={task.attempts.length > 1 ? 'This time' : 'Time'}
           used={seconds}
           most={task.timeout_s}
           text={`${clock(seconds)} of ${clock(task.timeout_s)}`}
