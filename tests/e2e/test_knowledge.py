@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import await_running_task, rest, start
+from tests.e2e.ensembles import await_running_task, play, rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
@@ -351,7 +351,7 @@ def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
     assert (refused.returncode, "already" in refused.stderr) == (2, True)
     # A run that is under way is not left behind.
     gate = repository.parent / "gate"
-    wait = f'[[do]]\nrun = "until test -e {gate}; do sleep 0.05; done"'
+    wait = play({"run": f"until test -e {gate}; do sleep 0.05; done"})
     slow = start(instance, "pipeline", repository, agent="rehearsal", steps=[wait, "after"])
     await_running_task(instance, slow)
     instance.cli("project", "rename", "shop", "store", check=True)
