@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kapelle.engine.runs.executor import _DIED_TOO_OFTEN
 from tests.chaos.pieces import Place, make_place
 from tests.e2e.ensembles import on_branch, play, tasks_of
 from tests.e2e.instance import Instance
@@ -68,6 +69,8 @@ class Modelled:
     def look(self, kapelle: Instance) -> Any:
         """The run as it is, after everything that must be true of it was asked."""
         run = kapelle.get(f"/runs/{self.run_id}")
+        # So many deaths in a row may be its own doing: it rests until a person resumes it.
+        self.paused |= run["status"] == "paused" and run["reason"] == _DIED_TOO_OFTEN
         assert run["status"] in self.may_be, f"{run['status']}, but {self}"
         tasks = tasks_of(kapelle, self.run_id)
         for task in tasks:
