@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kapelle.engine.tasks.watch import Watch
 
 # So often it is looked whether there is something to tell.
-_TOLD_S = 0.25
+_TOLD_S = 0.1
 
 Listener = Callable[[Activity], None]
 

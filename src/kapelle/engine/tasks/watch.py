@@ -263,11 +263,16 @@ class Watch:
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
         pause = _STRICT_S if self._limits.strict and watched else _CALM_S
+        looked_at = time.monotonic()
         while not await self._ended_within(min(pause, self._activities.pause_s)):
             try:
+                # Whoever looks on is told sooner than limits are looked at, which costs more.
+                await self._tell()
+                if time.monotonic() - looked_at < pause:
+                    continue
+                looked_at = time.monotonic()
                 if await self._look():
                     return
-                self._tell()
             except ClaimLost:
                 return
             except Exception:
@@ -280,11 +285,13 @@ class Watch:
                 await self.ended.wait()
         return self.ended.is_set()
 
-    def _tell(self) -> None:
+    async def _tell(self) -> None:
         """Tell whoever looks on what it does, if something was printed since the last time."""
         (told_at, before), now = self._told, time.monotonic()
         if now - told_at >= self._activities.pause_s and self._printed() != before:
             self._told = (now, self._printed())
+            if self._agent.reads_whole_output:
+                await asyncio.to_thread(self._count)
             self._activities.tell(self)
 
     def _printed(self) -> int:
