@@ -5,6 +5,8 @@ import os
 import re
 import shlex
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +18,13 @@ import pytest
 import kapelle
 from kapelle.api.app import routes
 from kapelle.cli.commands import commands, load
+from kapelle.cli.daemon import Unit
 from kapelle.domain.errors import Conflict, NotTrusted
 from tests.e2e.ensembles import perform, rest, start, tasks_of
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 from tests.e2e.terminal import Terminal
+from tests.e2e.test_acp import Editor
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 PATTERN = """
@@ -70,8 +74,22 @@ command = ["{program}"]
     first = f'open({str(ran / "pattern")!r}, "w").close()'
     source = PATTERN.format(name="evil", first=first)
     (folder / "patterns" / "evil.py").write_text(source, encoding="utf-8")
+    shadow_modules(clone, ran)
     git(clone, "add", "--all")
     git(clone, "commit", "--quiet", "--message=Harmless")
+
+
+# Modules that Python finds in the current directory before its own and before Kapelle's.
+SHADOWS = ("secrets.py", "sitecustomize.py", "usercustomize.py", "kapelle/__init__.py",
+           "kapelle/__main__.py", "kapelle/daemon.py")  # fmt: skip
+
+
+def shadow_modules(clone: Path, ran: Path) -> None:
+    """Give a clone files that are named like modules, each leaving a trace when imported."""
+    (clone / "kapelle").mkdir()
+    for name in SHADOWS:
+        trace = ran / f"module {name.replace('/', '.')}"
+        (clone / name).write_text(f'open({str(trace)!r}, "w").close()\n', encoding="utf-8")
 
 
 class Place:
@@ -362,6 +380,62 @@ def test_no_command_in_a_hostile_clone_runs_anything_of_it(place: Place) -> None
     compare(
         "commands", ["command", "exit code", "refused for want of trust", "of the clone ran"], rows
     )
+
+
+def python(instance: Instance, clone: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a new interpreter in a clone, with its output in the log of the daemon."""
+    with instance.home.log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=clone, env=instance.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=log, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+def test_no_interpreter_imports_modules_of_a_hostile_clone(tmp_path: Path) -> None:
+    """The daemon in the foreground, started by a command and as a unit, and commands of an editor
+    are new interpreters in the clone: none of them imports its files."""
+    instance, ran = Instance(tmp_path / "home"), tmp_path / "ran"
+    del instance.env["KAPELLE_TRUST"]
+    clone = make_repository(tmp_path / "clone")
+    instance.home.root.mkdir()
+    ran.mkdir()
+    hostile(clone, ran)
+    try:
+        # An interpreter that is started without care does import them.
+        python(instance, clone, "-m", "kapelle", "list").communicate(timeout=60)
+        assert "module kapelle.__main__.py" in os.listdir(ran)
+        python(instance, clone, "-c", "import secrets").communicate(timeout=60)
+        assert "module secrets.py" in os.listdir(ran)
+        for trace in ran.iterdir():
+            trace.unlink()
+        safe = ("-P", "-m", "kapelle")
+        unit = Unit(instance.home, instance.env, launchd=False).command[1:]
+        for words in ((*safe, "serve"), unit):
+            daemon = python(instance, clone, *words)
+            instance.await_ready()
+            assert os.readlink(f"/proc/{daemon.pid}/cwd") == str(clone)
+            instance.get("/agents")
+            converse(python(instance, clone, *safe, "acp"), clone)
+            instance.post("/daemon/stop", {"agents": True})
+            daemon.communicate(timeout=60)
+            assert os.listdir(ran) == [], words
+        python(instance, clone, *safe, "list").communicate(timeout=60)
+        instance.get("/agents")
+        assert os.listdir(ran) == []
+    finally:
+        instance.destroy()
+
+
+def converse(process: "subprocess.Popen[str]", clone: Path) -> None:
+    """Have an editor give a command and a prompt, and cancel, in a session in the clone."""
+    client = Editor(process)
+    client.ask("initialize", protocolVersion=1, clientCapabilities={})
+    session = client.ask("session/new", cwd=str(clone), mcpServers=[])["result"]["sessionId"]
+    assert "no tasks" in client.prompt(session, "/list")
+    assert "not trusted" in client.prompt(session, "hello")
+    client.ask("session/cancel", sessionId=session)
+    process.communicate(timeout=60)
 
 
 BODIES: dict[str, Any] = {

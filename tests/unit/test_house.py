@@ -190,3 +190,62 @@ def test_no_state_is_read_from_the_beginning_of_a_sentence() -> None:
         )
     ]
     assert found == []
+
+
+# The demo executes the sample repository's own code, which it wrote itself.
+OWN_CODE = {"run_tests", "tune"}
+
+
+def test_every_interpreter_is_started_without_the_current_directory() -> None:
+    """`python -m` puts the current directory before all modules: a clone that has a secrets.py
+    would be executed. -P and -I keep it out."""
+    lists = 0
+    unsafe = []
+    for name, path in modules().items():
+        for function in ast.walk(_tree(path)):
+            if isinstance(function, ast.FunctionDef) and function.name in OWN_CODE:
+                continue
+            for node in _own_nodes(function):
+                if not isinstance(node, ast.List) or not node.elts:
+                    continue
+                if ast.unparse(node.elts[0]) != "sys.executable":
+                    continue
+                lists += 1
+                flag = node.elts[1] if len(node.elts) > 1 else None
+                if not isinstance(flag, ast.Constant) or flag.value not in {"-P", "-I"}:
+                    unsafe.append(f"{name}:{node.lineno}")
+    assert unsafe == []
+    assert lists >= 9, "the search finds the places that are known"
+
+
+def _own_nodes(scope: ast.AST) -> Iterable[ast.AST]:
+    """The nodes of a module or function, without those of functions inside it."""
+    if not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    pending = list(ast.iter_child_nodes(scope))
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending += ast.iter_child_nodes(node)
+
+
+# Uses of the interpreter's path that start nothing: its folder, its name in a sentence, a default
+# that another module starts with -I.
+NO_START = {
+    "kapelle.agents.adapters.openai",
+    "kapelle.cli.doctor",
+    "kapelle.demo.sandbox",
+    "kapelle.runner.runner",
+}
+
+
+def test_the_interpreters_path_is_used_nowhere_else() -> None:
+    others = set()
+    for name, path in modules().items():
+        text = path.read_text(encoding="utf-8")
+        listed = len(re.findall(r"\[\s*sys\.executable", text))
+        calls = len(re.findall(r"os\.execv\(sys\.executable, ", text))
+        if text.count("sys.executable") > listed + calls:
+            others.add(name)
+    assert others == NO_START

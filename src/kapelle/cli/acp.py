@@ -200,7 +200,7 @@ class Server:
     def _output(self, session: Session, words: list[str]) -> Any:
         """The lines that a command prints, as they come."""
         with subprocess.Popen(
-            [sys.executable, "-m", "kapelle", *words],
+            [sys.executable, "-P", "-m", "kapelle", *words],
             cwd=session.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -221,7 +221,7 @@ class Server:
         if session.process is not None:
             session.process.terminate()
         if session.work is not None and not settled(session.work):
-            cancel = [sys.executable, "-m", "kapelle", "cancel", session.work["id"]]
+            cancel = [sys.executable, "-P", "-m", "kapelle", "cancel", session.work["id"]]
             subprocess.run(cancel, cwd=session.cwd, capture_output=True, check=False)
 
     def _offer(self, session_id: str) -> None:

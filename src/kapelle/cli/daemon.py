@@ -32,7 +32,8 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run the daemon in the foreground."""
-    arguments = [sys.executable, "-m", "kapelle.daemon"]
+    # -P: the person's directory is no place to import from; a clone may hold a secrets.py.
+    arguments = [sys.executable, "-P", "-m", "kapelle.daemon"]
     for name, value in (("--port", port), ("--host", host)):
         arguments += [name, str(value)] if value is not None else []
     arguments += ["--expose"] if expose else []
@@ -184,7 +185,7 @@ class Unit:
         folder = user / "Library/LaunchAgents" if launchd else config / "systemd/user"
         self.path = folder / (f"{self.name}.plist" if launchd else self.name)
         # It waits where a daemon of the command line holds the home, and takes over from it.
-        self.command = [sys.executable, "-m", "kapelle.daemon", "--wait"]
+        self.command = [sys.executable, "-P", "-m", "kapelle.daemon", "--wait"]
         self.variables = {n: environ[n] for n in ("PATH", "LANG", "SHELL") if environ.get(n)}
         if given:
             self.variables["KAPELLE_HOME"] = str(home.root)

@@ -83,7 +83,7 @@ def _launch(home: Home) -> subprocess.Popen[bytes]:
     descriptor = os.open(home.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "kapelle.daemon"],
+            [sys.executable, "-P", "-m", "kapelle.daemon"],
             stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor,
             cwd="/", env=environment, start_new_session=True,
         )  # fmt: skip

@@ -80,14 +80,14 @@ def environment(sandbox: Sandbox, yours: Mapping[str, str]) -> dict[str, str]:
 
 def kapelle(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run one `kapelle` command to its end, whatever that is."""
-    return _run([sys.executable, "-m", "kapelle", *arguments])
+    return _run([sys.executable, "-P", "-m", "kapelle", *arguments])
 
 
 def own_name(path: str | None) -> str:
     """What this person types for `kapelle`, with the PATH they have."""
     program = Path(sys.argv[0])
     if program.name != "kapelle":
-        return f"{shlex.quote(sys.executable)} -m kapelle"
+        return f"{shlex.quote(sys.executable)} -P -m kapelle"
     found = shutil.which("kapelle", path=path)
     if found and os.path.realpath(found) == os.path.realpath(program):
         return "kapelle"
