@@ -17,6 +17,8 @@ _LONGEST_RESULT = 100_000
 _LONGEST_MESSAGE = 10_000
 _TAIL = 10_000
 _LONGEST_NAME = 200
+# A sum is no larger, so that the database can add up those of millions of attempts.
+_LARGEST_SUM = 10**12
 _ANSWERS = {"text": True, "tool_call": False, "tool_result": False}
 _FIELDS: dict[str, type[int] | type[float]] = {
     "input_tokens": int,
@@ -154,7 +156,7 @@ class Count:
         given = {key: number for key, number in numbers.items() if number is not None}
         if data.get("total") is True:
             self._settle()
-            self._sums |= given
+            self._take_total(given, data.get("at_least") is True)
             of_session = data.get("of_session")
             if isinstance(of_session, list):
                 self.of_session |= frozenset(of_session) & frozenset(given)
@@ -168,8 +170,17 @@ class Count:
         self._sums = self._total()
         self._last, self._last_id = {}, None
 
+    def _take_total(self, total: Mapping[str, Any], at_least: bool) -> None:
+        for key, number in total.items():
+            if at_least:
+                number = max(number, self._sums.get(key, 0))
+            self._sums[key] = min(number, _LARGEST_SUM)
+
     def _total(self) -> dict[str, Any]:
-        return self._sums | {key: self._sums.get(key, 0) + n for key, n in self._last.items()}
+        sums = dict(self._sums)
+        for key, number in self._last.items():
+            sums[key] = min(sums.get(key, 0) + number, _LARGEST_SUM)
+        return sums
 
     def usage(self) -> Usage | None:
         sums = self._total()

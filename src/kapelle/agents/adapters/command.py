@@ -5,6 +5,7 @@ Where its output is JSON, dotted paths such as `message.content.0.text` say what
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
@@ -19,7 +20,9 @@ _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 _UNNAMED = "It reported an error without a message."
 # How a JSON document begins that takes several lines, and what in a line changes how deep it is.
 _OPENS = re.compile(r'\{\s*(?:"|$)|\[\s*(?:[\[{]|$)')
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+# A string that the line does not close is taken to the end of the line, possessively: otherwise the
+# search would begin again at each quotation mark in it, which is quadratic.
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _LARGEST = 1 << 26
 
 
@@ -73,7 +76,7 @@ class CommandAgent(Agent):
     def parse(self, line: str) -> list[AgentEvent]:
         match self.settings.output:
             case "events":
-                return parse_event(line)
+                return [_without_refund(event) for event in parse_event(line)]
             case "json":
                 return self._parse_json(line)
             case "text":
@@ -136,6 +139,16 @@ class CommandAgent(Agent):
         place = request.workspace / argv[0] if _is_relative(argv[0]) else argv[0]
         if not self.on_path(str(place), request.settings.env):
             raise self.not_found(argv[0])
+
+
+def _without_refund(event: AgentEvent) -> AgentEvent:
+    """The event; a total of usage in it can raise what was counted before, but never lower it.
+
+    Anything in such an agent can print events, so budgets must not depend on the last one.
+    """
+    if event.kind != "usage" or event.data.get("total") is not True:
+        return event
+    return replace(event, data={**event.data, "at_least": True})
 
 
 def _values(request: AgentRequest) -> dict[str, str]:
