@@ -21,6 +21,7 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC and kin
     r"|\x1b[ -/]*[0-~]"  # the short ones, and the beginning of unfinished ones
 )
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DECEPTIVE = re.compile(r"[\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -35,6 +36,12 @@ def clean(text: str) -> str:
     text = text.replace("\r", "\n")
     text = _CONTROL.sub("", text)
     return _DECEPTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def clean_painted(line: str) -> str:
+    """The line without anything that could steer a terminal, but with its colours."""
+    pieces = _COLOUR.split(line)
+    return "".join(piece if _COLOUR.fullmatch(piece) else clean(piece) for piece in pieces)
 
 
 def shown(text: str) -> str:

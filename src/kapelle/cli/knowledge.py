@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
 from kapelle.cli.config import current
-from kapelle.cli.format import between, field, heading, one_line, paint, shown
+from kapelle.cli.format import between, clean, field, heading, one_line, paint, shown
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import Limit, columns, listing
@@ -133,7 +133,7 @@ def export(
     page, _ = Connection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
     yield {"markdown": page.decode()}
     if file is None:
-        sys.stdout.write(page.decode())
+        sys.stdout.write(clean(page.decode()))
     else:
         file.write_bytes(page)
         number = page.count(b"\n## ")

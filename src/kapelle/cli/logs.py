@@ -131,7 +131,7 @@ def logs(
     attempt: int | None = option(
         None, "Which attempt; by default all, with --raw the last.", min=1
     ),
-    raw: bool = flag("The bytes as the agent wrote them."),
+    raw: bool = flag("The bytes as the agent wrote them; a terminal gets no control codes."),
     stream: str | None = option("out|err", "Which stream, with --raw; by default out."),
     as_json: JsonLines = False,
 ) -> None:
@@ -211,7 +211,11 @@ def _write_raw(chunks: Iterator[bytes], tail: int | None) -> None:
     output = sys.stdout.buffer
     if tail is not None:
         chunks = iter([_last_lines(chunks, tail)])
+    # Bytes as they are go to files and programs; they must not steer the terminal of a person.
+    is_terminal = sys.stdout.isatty()
     for chunk in chunks:
+        if is_terminal:
+            chunk = clean(chunk.decode("utf-8", "replace")).encode("utf-8", "replace")
         output.write(chunk)
         output.flush()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TextIO
 
-from kapelle.cli.format import clean, shown
+from kapelle.cli.format import clean, clean_painted, shown
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 
@@ -34,8 +34,8 @@ def complain(line: str) -> None:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Lines that are ready for the terminal, on stdout."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    """Lines on stdout, in their colours; whatever else could steer a terminal is taken out."""
+    sys.stdout.writelines(f"{clean_painted(line)}\n" for line in lines)
 
 
 def document(value: Any) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kapelle.cli.command import Report, option
-from kapelle.cli.format import cost, one_line
+from kapelle.cli.format import clean, cost, one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.output import say
 from kapelle.cli.values import choice, not_empty, optional, since
@@ -64,7 +64,7 @@ def report(
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {**times, "project": optional(not_empty, project, "--project")}
     yield (found := Connection().get("/report", query))
-    yield from found["markdown"].splitlines()
+    yield from clean(found["markdown"]).split("\n")
 
 
 def lines(report: dict[str, Any]) -> list[str]:
