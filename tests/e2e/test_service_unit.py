@@ -118,6 +118,6 @@ def test_launchd_is_told_the_same(tmp_path: Path) -> None:
     unit = Unit(Home(tmp_path / "home"), {"HOME": "/Users/me", "PATH": "/bin"}, launchd=True)
     assert unit.path.parent == Path("/Users/me/Library/LaunchAgents")
     facts = plistlib.loads(unit.text.encode())
-    assert facts["ProgramArguments"][1:] == ["-m", "kapelle.daemon", "--wait"]
+    assert facts["ProgramArguments"][1:] == ["-P", "-m", "kapelle.daemon", "--wait"]
     assert facts["KeepAlive"] == {"SuccessfulExit": False}
     assert facts["EnvironmentVariables"]["KAPELLE_HOME"] == str(tmp_path / "home")
