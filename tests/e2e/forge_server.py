@@ -32,6 +32,10 @@ class ForgeServer:
         self.bare = root / "o" / "r.git"
         self.pulls: list[dict[str, Any]] = []
         self.comments: list[dict[str, Any]] = []
+        # GitHub's and Gitea's reviews, each with its comments on lines under "comments".
+        self.reviews: list[dict[str, Any]] = []
+        # The most rows of a page of Gitea: MAX_RESPONSE_ITEMS of its settings.
+        self.most_rows = 50
         # By commit, or "" for every one: name, conclusion (None while it runs) and log.
         self.jobs: dict[str, list[tuple[str, str | None, str]]] = {}
         self.calls: list[str] = []
@@ -174,17 +178,22 @@ class _Handler(BaseHTTPRequestHandler):
         if rest == "pulls":
             return self._create(given)
         if found_ := re.fullmatch(r"(?:pulls|issues)/(\d+)(/comments)?", rest):
+            if found_[2] and rest.startswith("issues"):
+                return 200, _page(forge.comments, query, "per_page", 100)
             if found_[2]:
-                return 200, forge.comments if rest.startswith("issues") else []
+                rows = [row for review in forge.reviews for row in review["comments"]]
+                return 200, _page(rows, query, "per_page", 100)
             pull = forge.pulls[int(found_[1]) - 1]
             if self.command == "PATCH":
                 if set(given) - _PATCH:
                     return 422, {"message": "Invalid request."}
                 pull.update(given)
             return 200, pull
-        return self._github_ci(rest)
+        if re.fullmatch(r"pulls/\d+/reviews", rest):
+            return 200, _page([_envelope(one) for one in forge.reviews], query, "per_page", 100)
+        return self._github_ci(rest, query)
 
-    def _github_ci(self, rest: str) -> tuple[int, Any]:
+    def _github_ci(self, rest: str, query: dict[str, str]) -> tuple[int, Any]:
         forge = self.forge
         if found_ := re.fullmatch(r"commits/(\w+)/(check-runs|status)", rest):
             jobs = forge.jobs.get(found_[1], forge.jobs.get("", []))
@@ -198,7 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
                 }
                 for number, (name, conclusion, _) in enumerate(jobs)
             ]  # fmt: skip
-            return 200, {"total_count": len(runs), "check_runs": runs}
+            page = _page(runs, query, "per_page", 100)
+            return 200, {"total_count": len(runs), "check_runs": page}
         if found_ := re.fullmatch(r"actions/jobs/(\d+)/logs", rest):
             jobs = [job for some in forge.jobs.values() for job in some if job[1] == "failure"]
             return (200, jobs[-1][2]) if jobs else (404, {"message": "Not Found"})
@@ -260,7 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return 200, [{"id": 7, "status": state, "web_url": "http://ci/7"}] if jobs else []
         if rest == "pipelines/7/jobs":
-            return 200, [{"id": 3, "name": name} for name, *_ in jobs]
+            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            rows = [{"id": 3, "name": name} for name, end, _ in jobs if end == "failure"]
+            return 200, _page(rows, query, "per_page", 100)
         return (200, jobs[0][2]) if rest == "jobs/3/trace" else (404, {"message": "404 Not Found"})
 
     # Gitea: what differs from GitHub
@@ -268,22 +280,65 @@ class _Handler(BaseHTTPRequestHandler):
     def _gitea(self, path: str, given: Any) -> tuple[int, Any]:
         if self.command == "POST" and "draft" in (given or {}):
             return 422, {"message": "unknown field draft"}
-        if path.endswith("/status"):
-            states = {None: "pending", "failure": "failure", "success": "success"}
-            jobs = self.forge.jobs.get("", [])
-            said = [
-                {"context": name, "status": states[end], "description": log, "target_url": ""}
-                for name, end, log in jobs
-            ]
-            state = said[0]["status"] if said else "pending"
-            return 200, {"state": state, "statuses": said}
-        if "/actions/runs" in path:
-            jobs = self.forge.jobs.get("", [])
-            told = [{"id": 4, "name": name, "conclusion": end} for name, end, _ in jobs]
-            return 200, {"jobs": told} if path.endswith("/5/jobs") else {
-                "workflow_runs": [{"id": 5}]
-            }
+        forge, parts = self.forge, urlsplit(path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        jobs = forge.jobs.get("", [])
+        if parts.path.endswith("/status"):
+            return 200, self._gitea_status(jobs, query)
+        if parts.path.endswith("/actions/runs"):
+            runs = _page([{"id": 5}], query, "limit", forge.most_rows)
+            return 200, {"workflow_runs": runs, "total_count": 1}
+        if parts.path.endswith("/actions/runs/5/jobs"):
+            rows: list[dict[str, Any]] = [{"id": 4, "name": name} for name, *_ in jobs]
+            for row, (_, end, _) in zip(rows, jobs, strict=True):
+                # The key is missing while the job runs: `json:"conclusion,omitempty"`.
+                if end is not None:
+                    row["conclusion"] = end
+            return 200, {"jobs": _page(rows, query, "limit", forge.most_rows)}
+        if answered := self._gitea_comments(parts.path, query):
+            return answered
         status, answer = self._github(path, given)
         if isinstance(answer, dict):
             answer.pop("draft", None)
+        if isinstance(answer, list):
+            answer = _page(answer, query, "limit", forge.most_rows)
         return status, answer
+
+    def _gitea_comments(self, path: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        """Reviews and comments, where they are not as GitHub has them."""
+        forge = self.forge
+        if found := re.search(r"/pulls/\d+/reviews(?:/(\d+)/comments)?$", path):
+            if found[1]:
+                [review] = [one for one in forge.reviews if one["id"] == int(found[1])]
+                return 200, review["comments"]
+            rows = [_envelope(one) for one in forge.reviews]
+            return 200, _page(rows, query, "limit", forge.most_rows)
+        if re.search(r"/pulls/\d+/comments$", path):
+            return 404, {"message": "404 page not found"}
+        if re.search(r"/issues/\d+/comments$", path):
+            return 200, forge.comments  # they are not paged
+        return None
+
+    def _gitea_status(self, jobs: list[Any], query: dict[str, str]) -> Any:
+        """A page of statuses; `state` and `total_count` are those of the page."""
+        states = {None: "pending", "failure": "failure", "success": "success"}
+        rows = [
+            {"context": name, "status": states[end], "description": log, "target_url": ""}
+            for name, end, log in jobs
+        ]
+        page = _page(rows, query, "limit", self.forge.most_rows)
+        found = {row["status"] for row in page}
+        state = next((one for one in ("failure", "pending", "success") if one in found), "")
+        return {"state": state, "statuses": page or None, "total_count": len(page)}
+
+
+def _page(rows: list[Any], query: dict[str, str], size_name: str, most: int) -> list[Any]:
+    """The page that a query asks for: 30 rows unless it says how many, and never more than most."""
+    size = min(int(query.get(size_name, "30")), most)
+    first = (int(query.get("page", "1")) - 1) * size
+    return rows[first : first + size]
+
+
+def _envelope(review: dict[str, Any]) -> dict[str, Any]:
+    """A review as lists of reviews have it: its comments on lines are elsewhere."""
+    return {name: value for name, value in review.items() if name != "comments"}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kapelle import connect
-from kapelle.workspaces.forge.github import Gitea
+from kapelle.workspaces.forge import Verdict
+from kapelle.workspaces.forge.github import Gitea, GitHub
 from tests.e2e.ensembles import perform, rule, with_playbook
 from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import ApiError, Instance
@@ -167,6 +168,55 @@ def test_a_pull_request_is_opened_updated_and_followed(
     forge.pulls[0] |= {"state": "merged" if kind == "gitlab" else "closed", "merged_at": "now"}
     until(lambda: kapelle.task(id_)["delivery"]["state"] == "merged")
     assert told["url"] in kapelle.cli("status", id_, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["github", "gitea"])
+def test_every_page_of_ci_and_every_kind_of_comment_is_read(forge: ForgeServer, kind: str) -> None:
+    url = f"http://{forge.host}/{ {'github': 'api/v3', 'gitea': 'api/v1'}[kind] }"
+    seen = {"github": GitHub, "gitea": Gitea}[kind](forge.host, "o/r", url, TOKEN)
+    green = [(f"job{number}", "success", "") for number in range(130)]
+
+    def verdict(*last: tuple[str, str | None, str]) -> Verdict:
+        forge.jobs[""] = [*green, *last]
+        return asyncio.run(seen.verdict("1"))
+
+    # A server may allow fewer rows than were asked for.
+    for most in (50, 10):
+        forge.most_rows = most
+        assert verdict().state == "passed"
+        assert verdict(("slow", None, "")).state == "pending"
+        failed = verdict(("slow", None, ""), ("lint", "failure", "bad style"))
+        assert failed.state == "failed"
+        # The log of a failed job is there while another one still runs.
+        assert "== lint\nbad style" in failed.log
+    forge.jobs[""] = []
+    assert asyncio.run(seen.verdict("1")).state == "none"
+    forge.comments.append(COMMENT)
+    line = {**COMMENT, "body": "x should be y.", "path": "a.txt"}
+    for number in range(60):
+        review = {"id": number, "user": {"login": "rev"}, "state": "REQUEST_CHANGES"}
+        texts = {"body": f"Rework {number}.", "html_url": "http://x"}
+        times = {"submitted_at": "2026-01-01T01:00:00+01:00"}
+        forge.reviews.append({**review, **texts, **times, "comments": []})
+    forge.reviews[-1]["comments"] = [line]
+    # One that is being written has no time, and is nobody else's business.
+    forge.reviews.append({**forge.reviews[0], "id": 99, "submitted_at": None})
+    comments = asyncio.run(seen.comments(1))
+    assert len(comments) == 62
+    assert {"Why?", "Rework 0.", "Rework 59.", "x should be y."} <= {one.text for one in comments}
+    assert [one.path for one in comments if one.path] == ["a.txt"]
+
+
+def test_who_follows_waits_for_the_delivery_of_the_new_commit(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    configure(kapelle, forge)
+    id_ = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="pr")
+    delivered(kapelle, id_)
+    forge.trouble = lambda method, _: (422, {}, {"message": "No"}) if method == "PATCH" else None
+    more = "```rehearsal\n[[do]]\nwrite = 'b.txt'\n```"
+    followed = kapelle.cli("continue", id_, more, "-f")
+    assert (followed.returncode, "refused it (422): No" in followed.stderr) == (1, True)
 
 
 def test_ci_is_a_check_whose_log_the_next_attempt_is_told(

@@ -22,6 +22,7 @@ from kapelle.cli.format import (
     delivery_words,
     doing_words,
     exit_code,
+    finished,
     one_line,
     settled,
     short,
@@ -119,10 +120,11 @@ def follow(
 
 
 def _delivered(client: Connection, item: Task | Run) -> Task | Run:
-    """What is completed, once it is delivered or that is seen to take longer."""
-    while item["status"] == "completed" and (told := item.get("delivery")):
-        if told["status"] != "pending" or told["reason"]:
-            break
+    """Wait for the delivery of completed work; return the task or run as it is then.
+
+    A delivery of an earlier commit is not the one that is waited for.
+    """
+    while item["status"] == "completed" and not finished(item):
         time.sleep(_DELIVERY_PAUSE_S)
         item = client.get(path_of(item["id"]))
     return item

@@ -130,19 +130,23 @@ class Forge(ABC):
             raise Unavailable(f"{self.host} answered no JSON. It is tried again.") from None
 
     async def every(self, path: str, key: str = "") -> list[Any]:
-        """All rows of a list, page after page; of one with a key, those that are under it, of which
-        it tells how many there are."""
+        """Return all rows of a list, or of the list under a key of the answer, page by page.
+
+        A page may be shorter than requested (a server's own limit) and `total_count` may be that of
+        the page, so only a page without a new row is the end.
+        """
         rows: list[Any] = []
-        for page in range(1, _MOST_PAGES):
+        separator = "&" if "?" in path else "?"
+        for page in range(1, _MOST_PAGES + 1):
             size = f"per_page={self._rows}&limit={self._rows}&page={page}"
-            told = await self.call("GET", f"{path}{'&' if '?' in path else '?'}{size}")
-            found = told[key] if key else told
-            fresh = [row for row in found if row not in rows]
+            answer = await self.call("GET", f"{path}{separator}{size}")
+            found = answer[key] if key else answer
+            # A list that is not paged answers every page with the same rows.
+            fresh = [row for row in found or () if row not in rows]
+            if not fresh:
+                return rows
             rows += fresh
-            is_last = len(rows) >= told["total_count"] if key else len(found) != self._rows
-            if is_last or not fresh:
-                break
-        return rows
+        raise ForgeError(f"{self.host} has more than {_MOST_PAGES} pages of {path}.")
 
     async def log_of(self, name: str, path: str, instead: str = "") -> str:
         """The end of a job's log below its name; of one that cannot be had, what there is instead,

@@ -20,8 +20,6 @@ _DRAFT = "convertPullRequestToDraft"
 
 class GitHub(Forge):
     kind = "github"
-    # Where comments are: on the whole, and on lines.
-    _places: tuple[str, ...] = ("issues", "pulls")
 
     @property
     def _path(self) -> str:
@@ -56,7 +54,7 @@ class GitHub(Forge):
 
     async def verdict(self, commit: str) -> Verdict:
         runs = await self.every(f"{self._path}/commits/{commit}/check-runs", "check_runs")
-        status = await self.call("GET", f"{self._path}/commits/{commit}/status?per_page=100")
+        statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
         bad, log = [run for run in runs if run["conclusion"] in _BAD], ""
         for run in bad[:MOST_LOGS]:
             output = run.get("output") or {}
@@ -65,13 +63,25 @@ class GitHub(Forge):
             log += await self.log_of(run["name"], path, told)
         said = [f"{run['name']}: {run['conclusion']} {run.get('html_url') or ''}" for run in bad]
         ends = [run["conclusion"] for run in runs]
-        return _verdict([one.strip() for one in said], log, ends, status)
+        return _verdict([one.strip() for one in said], log, ends, statuses)
 
     async def comments(self, number: int) -> list[Comment]:
-        found = []
-        for place in self._places:
-            found += await self.every(f"{self._path}/{place}/{number}/comments")
-        return sorted(map(_comment, found), key=lambda one: one.at)
+        plain = await self.every(f"{self._path}/issues/{number}/comments")
+        reviews = await self.every(f"{self._path}/pulls/{number}/reviews")
+        on_lines = await self._line_comments(number, reviews)
+        # A review without a summary is only the envelope of its line comments; one that has not
+        # been submitted is seen by its author alone.
+        summaries = [
+            {**review, "created_at": review["submitted_at"]}
+            for review in reviews
+            if review.get("body") and review.get("submitted_at")
+        ]
+        found = [_comment(one) for one in (*plain, *summaries, *on_lines)]
+        return sorted(found, key=lambda one: one.at)
+
+    async def _line_comments(self, number: int, reviews: list[Any]) -> list[Any]:
+        """Return the comments on lines of all reviews of a pull request."""
+        return await self.every(f"{self._path}/pulls/{number}/comments")
 
     def _read(self, told: Any) -> PullRequest:
         state: State = "merged" if told.get("merged_at") or told.get("merged") else told["state"]
@@ -89,7 +99,6 @@ class Gitea(GitHub):
     """Drafts are those whose title says so, and its CI tells statuses, and lately logs."""
 
     kind = "gitea"
-    _places = ("issues",)
     _rows = 50
     _MARK = "WIP: "
 
@@ -107,9 +116,18 @@ class Gitea(GitHub):
         return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
 
     async def verdict(self, commit: str) -> Verdict:
-        status = await self.call("GET", f"{self._path}/commits/{commit}/status")
-        found = _verdict([], "", [], status)
+        statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
+        found = _verdict([], "", [], statuses)
         return replace(found, log=found.log + await self._logs(commit)) if found.log else found
+
+    async def _line_comments(self, number: int, reviews: list[Any]) -> list[Any]:
+        """Return the comments on lines, which Gitea lists by review and nowhere else."""
+        found: list[Any] = []
+        for review in reviews:
+            if review.get("submitted_at"):
+                path = f"{self._path}/pulls/{number}/reviews/{review['id']}/comments"
+                found += await self.every(path)
+        return found
 
     async def _logs(self, commit: str) -> str:
         """What its failed jobs printed; nothing where it has no calls for that, as before Gitea
@@ -117,9 +135,11 @@ class Gitea(GitHub):
         log = ""
         with suppress(ForgeError, Unavailable, LookupError, TypeError):
             path = f"{self._path}/actions/runs"
-            for run in (await self.call("GET", f"{path}?head_sha={commit}"))["workflow_runs"]:
-                jobs = (await self.call("GET", f"{path}/{run['id']}/jobs"))["jobs"]
-                for job in [job for job in jobs if job["conclusion"] in _BAD][:MOST_LOGS]:
+            for run in await self.every(f"{path}?head_sha={commit}", "workflow_runs"):
+                jobs = await self.every(f"{path}/{run['id']}/jobs", "jobs")
+                # A job that has not ended has no conclusion.
+                bad = [job for job in jobs if job.get("conclusion") in _BAD]
+                for job in bad[:MOST_LOGS]:
                     where = f"{self._path}/actions/jobs/{job['id']}/logs"
                     log += await self.log_of(job["name"], where)
         return log
@@ -131,22 +151,22 @@ class Gitea(GitHub):
         return super()._read({"draft": is_draft, **told, "head": head})
 
 
-def _verdict(bad: list[str], log: str, ends: list[str | None], status: Any) -> Verdict:
-    """What checks and statuses amount to: some failed one is enough, whatever still goes on; what
-    was skipped says nothing."""
-    ends = list(ends)
-    for one in status["statuses"] or ():
-        ends.append(one.get("state") or one.get("status"))  # Gitea calls it its status
-        if ends[-1] in _BAD:
-            said = one.get("description") or "failed"
-            bad.append(f"{one['context']}: {said} {one['target_url'] or ''}")
-    # That of all, also of those that were not listed.
-    whole = status["state"] if status["statuses"] else "success"
-    if not bad and whole in _BAD:
-        bad.append(f"the statuses of the commit: {whole}")
+def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[Any]) -> Verdict:
+    """Compute the verdict from check runs and statuses alone: one failure is enough, whatever else
+    still runs; a skipped one counts for nothing.
+
+    The forge's own `state` is not used: on Gitea it is the state of a page.
+    """
+    bad, ends = list(bad), list(ends)
+    for status in statuses:
+        state = status.get("state") or status.get("status")  # Gitea's word is status
+        ends.append(state)
+        if state in _BAD:
+            said = status.get("description") or "failed"
+            bad.append(f"{status['context']}: {said} {status.get('target_url') or ''}".strip())
     if bad:
         return Verdict("failed", "\n".join(bad) + "\n" + log)
-    if not {whole, *ends} <= _ENDED:
+    if not set(ends) <= _ENDED:
         return Verdict("pending")
     return Verdict("passed" if "success" in ends else "none")
 

@@ -51,10 +51,10 @@ class GitLab(Forge):
         last = found[0]
         if last["status"] not in _FAILED:
             return Verdict(_VERDICTS.get(last["status"], "pending"))
-        path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed&per_page=100"
+        path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed"
         log = f"pipeline {last['id']}: {last['status']} {last.get('web_url') or ''}\n"
         with suppress(ForgeError, Unavailable):  # it failed, whether its logs can be had or not
-            for job in (await self.call("GET", path))[:MOST_LOGS]:
+            for job in (await self.every(path))[:MOST_LOGS]:
                 log += await self.log_of(job["name"], f"{self._path}/jobs/{job['id']}/trace")
         return Verdict("failed", log)
 
