@@ -151,7 +151,7 @@ def test_the_command_line_shows_a_table(kapelle: Instance, used: dict[str, str])
     assert table[1] == ["priced", "1", "1,000,000", "400,000", "100,000", "3", "$2.4000"]
     assert table[3][-1] == "unknown"
     assert table[4] == ["silent", "1", "-", "-", "-", "-", "unknown"]
-    assert done.stdout.splitlines()[-1].endswith("≥ $2.4200 (1 attempt unknown)")
+    assert done.stdout.splitlines()[-1].endswith("≥ $2.4200 (2 attempts unknown)")
     assert "1 attempt told nothing about usage." in done.stderr
 
 

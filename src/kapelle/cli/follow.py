@@ -16,7 +16,6 @@ from kapelle.cli.format import (
     STATUS_STYLE,
     Run,
     Task,
-    between,
     clean,
     command_lines,
     delivery_words,
@@ -24,16 +23,17 @@ from kapelle.cli.format import (
     exit_code,
     finished,
     one_line,
+    ran_s,
     settled,
     short,
     status_words,
-    waiting_words,
     wrapped,
 )
 from kapelle.cli.ids import path_of, run_path, task_path
 from kapelle.cli.logs import Passage, Whole, passage, show, show_json
 from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.questions import question_lines
+from kapelle.cli.queue_view import WaitingLines, waiting_lines
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.domain.report import FINAL, next_commands
@@ -96,12 +96,17 @@ def follow(
     seen, last_id = 0, f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
     while True:
         with _interruptible(item):
-            with _display(client, item, as_json, iterations) as show_event:
+            with (
+                _waiting(client, item, iterations) as lines,
+                _display(client, item, as_json, iterations) as show_event,
+            ):
                 if is_run:
                     ended, seen = _until_rest(client, item, show_event, seen, tail, raw=as_json)
                     tail = None
                 else:
-                    ended, last_id = _until_settled(client, item["id"], show_event, tail, last_id)
+                    ended, last_id = _until_settled(
+                        client, item["id"], show_event, tail, last_id, lines
+                    )
             if not ended["questions"] or not asks:
                 break
         if not _ask_all(client, ended):
@@ -136,6 +141,7 @@ def _until_settled(
     show_event: Callable[[ServerEvent], None],
     tail: int | None,
     last_id: str | None,
+    lines: WaitingLines | None,
 ) -> tuple[Task, str | None]:
     """The task once it rests, and the id of the last event that was shown."""
     path = task_path(task_id, "transcript")
@@ -146,13 +152,27 @@ def _until_settled(
             # The end is shown to nobody, but it ends a text that came in pieces.
             show_event(event)
         task: Task = client.get(task_path(task_id))
-        if task["status"] == "waiting" and not settled(task):
-            say(f"Waiting: {one_line(waiting_words(task))}")
+        if lines and task["status"] == "waiting" and not settled(task):
+            lines.report(task, task)
         while task["status"] == "waiting" and not settled(task):
             time.sleep(RATE_LIMIT_PAUSE_S)
             task = client.get(task_path(task["id"]))
         if settled(task):
             return task, last_id
+
+
+@contextmanager
+def _waiting(
+    client: Connection, item: Task | Run, iterations: bool
+) -> Iterator[WaitingLines | None]:
+    """Print why the item waits where no live view shows it; of iterations only JSON is told."""
+    if iterations:
+        yield None
+    elif sys.stdout.isatty():
+        yield WaitingLines()
+    else:
+        with waiting_lines(client, [item]) as lines:
+            yield lines
 
 
 @contextmanager
@@ -240,12 +260,19 @@ def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
         grid.add_row(
             spinner,
             Text(item["status"], style=STATUS_STYLE.get(item["status"]) or ""),
-            Text(between(item["started_at"], item["ended_at"])),
+            Text(_time_of(item)),
             Text(about, style="dim", no_wrap=True, overflow="ellipsis"),
         )
     if len(pending) > _MOST_ROWS:
         grid.add_row(spinner, Text(f"and {len(pending) - _MOST_ROWS} more", style="dim"))
     return grid
+
+
+def _time_of(item: Task | Run) -> str:
+    """Return how long an item has been at work, without the time between its attempts."""
+    if not item["started_at"]:
+        return ""
+    return short(item["spent"]["seconds"] if "spent" in item else ran_s(item))
 
 
 def _until_rest(
@@ -335,11 +362,12 @@ def conclude(item: Task | Run) -> None:
 
 def verdict(item: Task | Run) -> str:
     """What became of a task or a run, in a sentence."""
-    took = between(item["started_at"], item["ended_at"])
     if "spent" in item:
         # The time that a run was paused does not count.
-        seconds = item["spent"]["seconds"]
-        took = short(seconds) if seconds and item["status"] in FINAL else ""
+        seconds = item["spent"]["seconds"] if item["status"] in FINAL else 0
+    else:
+        seconds = ran_s(item)
+    took = short(seconds) if seconds else ""
     reason = f": {one_line(item['reason'])}" if item["reason"] else ""
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 

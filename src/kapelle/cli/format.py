@@ -228,6 +228,12 @@ def between(start: str | None, end: str | None) -> str:
     return short(elapsed_s(start, end)) if start else ""
 
 
+def ran_s(task: Mapping[str, Any]) -> float:
+    """Return the time that a task's attempts took together, without the time between them."""
+    attempts = task["attempts"]
+    return sum(elapsed_s(attempt["started_at"], attempt["ended_at"]) for attempt in attempts)
+
+
 def until(text: str | None) -> str:
     """How soon a time comes, in words; empty when there is none."""
     at = moment(text)
@@ -259,7 +265,7 @@ def usd_limit(amount: float) -> str:
 
 
 def cost(known: float | None, unknown: int) -> str:
-    """What some attempts cost, of which the prices of some may be unknown."""
+    """Format the sum of some attempts' costs; unknown counts the attempts without a known cost."""
     if known is None:
         return "unknown"
     if not unknown:

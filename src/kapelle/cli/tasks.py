@@ -53,6 +53,7 @@ from kapelle.cli.ids import (
 from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Limit, columns, listing, status_option, statuses
+from kapelle.cli.queue_view import waiting_lines
 from kapelle.cli.values import (
     duration_s,
     future_time,
@@ -165,7 +166,8 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
     items = [client.get(path) for path in paths]
     known = {item["id"]: item for item in items}
     if as_json:
-        _until(finished, client, known, limit_s)
+        with waiting_lines(client, items):
+            _until(finished, client, known, limit_s)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
         from kapelle.cli.follow import watched
@@ -177,7 +179,8 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
     else:
         for item in items:
             _show_end(item)
-        _until(finished, client, known, limit_s, _show_end)
+        with waiting_lines(client, items):
+            _until(finished, client, known, limit_s, _show_end)
     if pending := [item for item in known.values() if not finished(item)]:
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         first = f"{pending[0]['id']} ({pending[0]['status']})"

@@ -95,4 +95,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
     silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
     attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
     used = ["-"] * len(others) if silent else others
-    return [attempts, *used, cost(row["cost_usd"], row["unknown_cost"])]
+    return [attempts, *used, cost(row["cost_usd"], row["unknown_cost"] + row["unreported"])]

@@ -128,11 +128,9 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     else:
         yield _summary(report)
     if cost["attempts"]:
-        unknown = f", {counted(cost['unknown_cost'], 'attempt')} unknown" * bool(
-            cost["unknown_cost"]
-        )
+        price = price_words(cost["cost_usd"], cost["unknown_cost"] + cost["unreported"])
         yield (
-            f"Cost: {_dollars(cost['cost_usd'])}{unknown}; {counted(cost['attempts'], 'attempt')}, "
+            f"Cost: {price}; {counted(cost['attempts'], 'attempt')}, "
             f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out."
         )
     for group, heading in _SECTIONS.items():
@@ -169,7 +167,8 @@ def _entry(entry: Entry) -> Iterator[str]:
     facts += [counted(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []
     facts += [f"merged into {entry['base']}"] if entry["merged"] else []
     facts += [_pull_request(entry["delivery"])] if _url(entry) else []
-    facts += [_dollars(entry["cost_usd"])] if entry["cost_usd"] is not None else []
+    if entry["cost_usd"] is not None:
+        facts.append(price_words(entry["cost_usd"], 0))
     yield f"- {', '.join(facts)}"
     if entry["reason"]:
         yield f"  {_inline(entry['reason'])}"
@@ -221,8 +220,13 @@ def _inline(text: str) -> str:
     return excerpt(" ".join(text.split()), _SHOWN).replace("`", "'")
 
 
-def _dollars(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd:.2f}"
+def price_words(usd: float | None, unknown: int) -> str:
+    """Format a sum of costs; ≥ marks a sum that lacks the cost of some attempts."""
+    if usd is None:
+        return "unknown"
+    if not unknown:
+        return f"${usd:.2f}"
+    return f"≥ ${usd:.2f} ({counted(unknown, 'attempt')} of unknown price)"
 
 
 def _moment(text: str) -> str:

@@ -322,7 +322,7 @@ def test_usage_is_a_table_with_a_total() -> None:
         "MODEL      ATTEMPTS   INPUT  CACHED  OUTPUT  TURNS  COST",
         "claude            2  12,345  10,000     678      3  $0.0123",
         "(unknown)         2       -       -       -      -  unknown",
-        "total             4  12,345  10,000     678      3  $0.0123",
+        "total             4  12,345  10,000     678      3  ≥ $0.0123 (2 attempts unknown)",
     ]
 
 
