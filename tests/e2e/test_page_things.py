@@ -241,3 +241,30 @@ def test_a_run_opens_in_the_list_and_whoever_logs_out_is_out(
     expect(page.get_by_text("kapelle open", exact=True)).to_be_visible()
     page.goto(f"{url_of(kapelle)}/work")
     expect(page).to_have_url(f"{url_of(kapelle)}/login")
+
+
+def test_a_firing_shows_the_state_of_its_work_and_deleting_a_schedule_is_confirmed(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    spec = {"prompt": "Hello", "directory": str(repository), "agent": "rehearsal"}
+    nightly = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly", "spec": spec}
+    schedule = kapelle.post("/schedules", nightly)["id"]
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/schedules/{schedule}")
+    page.get_by_role("button", name="Start now").click()
+    firing = page.locator(".happenings li")
+    expect(firing).to_contain_text("started")
+    (task,) = kapelle.get("/tasks")["tasks"]
+    kapelle.wait(task["id"])
+    page.reload()
+    expect(firing.get_by_role("img", name="completed")).to_be_visible()
+    expect(firing.locator(".arc")).to_have_count(0)
+    page.get_by_role("button", name="Delete schedule").click()
+    question = page.get_by_role("dialog", name="Delete this schedule?")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_have_count(0)
+    assert kapelle.get(f"/schedules/{schedule}")["status"] == "active"
+    page.get_by_role("button", name="Delete schedule").click()
+    question.get_by_role("button", name="Delete").click()
+    expect(page.locator(".verdict")).to_contain_text("Cancelled.")
+    assert kapelle.get(f"/schedules/{schedule}")["status"] == "cancelled"
