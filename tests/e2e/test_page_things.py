@@ -268,3 +268,27 @@ def test_a_firing_shows_the_state_of_its_work_and_deleting_a_schedule_is_confirm
     question.get_by_role("button", name="Delete").click()
     expect(page.locator(".verdict")).to_contain_text("Cancelled.")
     assert kapelle.get(f"/schedules/{schedule}")["status"] == "cancelled"
+
+
+def test_the_login_leads_back_and_a_half_typed_message_survives_a_reload(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    task = kapelle.submit("Hello", repository, title="Greeting")
+    kapelle.wait(task)
+    address = f"{url_of(kapelle)}/tasks/{task}"
+    page.goto(address)
+    expect(page).to_have_url(f"{url_of(kapelle)}/login")
+    page.goto(kapelle.cli("open", "--print").stdout.strip())
+    expect(page).to_have_url(address)
+    message = page.get_by_label("Continue this conversation")
+    message.fill("Also say goodb")
+    page.reload()
+    expect(message).to_have_value("Also say goodb")
+    # Neither an address elsewhere nor an old one is followed.
+    for path, age_ms in (("//example.org/work", 0), ("/work", 3_600_000)):
+        page.context.clear_cookies()
+        page.goto(f"{url_of(kapelle)}/login")
+        keep = "([path, age]) => localStorage.setItem('kapelle.return',"
+        keep += " JSON.stringify({ path, at: Date.now() - age }))"
+        page.evaluate(keep, [path, age_ms])
+        log_in(page, kapelle)
