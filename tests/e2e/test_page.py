@@ -1,5 +1,6 @@
 """The page in a real Chromium: what the daemon does is seen without reloading."""
 
+import gzip
 import json
 import random
 import re
@@ -606,3 +607,27 @@ def test_the_page_is_for_everybody_and_what_it_shows_is_not(door: Door) -> None:
         assert door.ask("GET", path).status == 404
     assert door.ask("POST", "/work").status == 401
     assert door.ask("GET", "/api/v1/work").status == 401
+
+
+def test_the_files_of_the_page_are_sent_compressed_to_whoever_takes_that(door: Door) -> None:
+    shell = door.ask("GET", "/")
+    names = re.findall(r'"/(assets/[^"]+)"', shell.body.decode())
+    assert len(names) >= 2
+    for path in ("/", *(f"/{name}" for name in names)):
+        plain = door.ask("GET", path, [("Accept-Encoding", "br, gzip;q=0")])
+        packed = door.ask("GET", path, [("Accept-Encoding", "gzip, deflate, br")])
+        assert (plain.headers["Content-Encoding"], plain.headers["Vary"]) == (
+            None,
+            "Accept-Encoding",
+        )
+        assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == (
+            "gzip",
+            "Accept-Encoding",
+        )
+        assert gzip.decompress(packed.body) == plain.body
+        for name in ("Content-Type", "Cache-Control"):
+            assert packed.headers[name] == plain.headers[name]
+        # The two have tags of their own, so that no cache takes one for the other.
+        assert packed.headers["ETag"] != plain.headers["ETag"]
+        kept = [("Accept-Encoding", "gzip"), ("If-None-Match", packed.headers["ETag"])]
+        assert door.ask("GET", path, kept).status == 304

@@ -241,3 +241,54 @@ def test_a_run_opens_in_the_list_and_whoever_logs_out_is_out(
     expect(page.get_by_text("kapelle open", exact=True)).to_be_visible()
     page.goto(f"{url_of(kapelle)}/work")
     expect(page).to_have_url(f"{url_of(kapelle)}/login")
+
+
+def test_a_firing_shows_the_state_of_its_work_and_deleting_a_schedule_is_confirmed(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    spec = {"prompt": "Hello", "directory": str(repository), "agent": "rehearsal"}
+    nightly = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly", "spec": spec}
+    schedule = kapelle.post("/schedules", nightly)["id"]
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/schedules/{schedule}")
+    page.get_by_role("button", name="Start now").click()
+    firing = page.locator(".happenings li")
+    expect(firing).to_contain_text("started")
+    (task,) = kapelle.get("/tasks")["tasks"]
+    kapelle.wait(task["id"])
+    page.reload()
+    expect(firing.get_by_role("img", name="completed")).to_be_visible()
+    expect(firing.locator(".arc")).to_have_count(0)
+    page.get_by_role("button", name="Delete schedule").click()
+    question = page.get_by_role("dialog", name="Delete this schedule?")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_have_count(0)
+    assert kapelle.get(f"/schedules/{schedule}")["status"] == "active"
+    page.get_by_role("button", name="Delete schedule").click()
+    question.get_by_role("button", name="Delete").click()
+    expect(page.locator(".verdict")).to_contain_text("Cancelled.")
+    assert kapelle.get(f"/schedules/{schedule}")["status"] == "cancelled"
+
+
+def test_the_login_leads_back_and_a_half_typed_message_survives_a_reload(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    task = kapelle.submit("Hello", repository, title="Greeting")
+    kapelle.wait(task)
+    address = f"{url_of(kapelle)}/tasks/{task}"
+    page.goto(address)
+    expect(page).to_have_url(f"{url_of(kapelle)}/login")
+    page.goto(kapelle.cli("open", "--print").stdout.strip())
+    expect(page).to_have_url(address)
+    message = page.get_by_label("Continue this conversation")
+    message.fill("Also say goodb")
+    page.reload()
+    expect(message).to_have_value("Also say goodb")
+    # Neither an address elsewhere nor an old one is followed.
+    for path, age_ms in (("//example.org/work", 0), ("/work", 3_600_000)):
+        page.context.clear_cookies()
+        page.goto(f"{url_of(kapelle)}/login")
+        keep = "([path, age]) => localStorage.setItem('kapelle.return',"
+        keep += " JSON.stringify({ path, at: Date.now() - age }))"
+        page.evaluate(keep, [path, age_ms])
+        log_in(page, kapelle)

@@ -18,7 +18,9 @@ def test_a_wheel_carries_the_page(tmp_path: Path) -> None:
         names = opened.namelist()
         shell = opened.read("kapelle/page/index.html").decode()
     assets = [name for name in names if name.startswith("kapelle/page/assets/")]
-    assert {Path(name).suffix for name in assets} == {".js", ".css"}
+    plain = [name for name in assets if not name.endswith(".gz")]
+    assert {Path(name).suffix for name in plain} == {".js", ".css"}
+    assert {f"{name}.gz" for name in plain} == set(assets) - set(plain)
     assert all(f"/{name.removeprefix('kapelle/page/')}" in shell
-               for name in assets if "/index-" in name)  # fmt: skip
+               for name in plain if "/index-" in name)  # fmt: skip
     assert not [name for name in names if "node_modules" in name or name.endswith(".tsx")]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -36,13 +37,33 @@ async def page(scope: Scope) -> Response:
         return HTMLResponse(_NOT_BUILT, 503)
     path = scope["path"].lstrip("/")
     is_file = path.split("/")[0] in _FILES
+    file = path if is_file else "index.html"
+    files = StaticFiles(directory=root)
     try:
-        found = await StaticFiles(directory=root).get_response(
-            path if is_file else "index.html", scope
-        )
+        # Raises for a path outside of the page, before a file beside it is looked for.
+        found = await files.get_response(file, scope)
+        is_compressed = _accepts_gzip(scope) and (root / f"{file}.gz").is_file()
+        if is_compressed:
+            content_type = found.headers.get("Content-Type")
+            found = await files.get_response(f"{file}.gz", scope)
     except HTTPException:
         return error_response(404, "not_found", f"The page has no file {path}.")
+    found.headers["Vary"] = "Accept-Encoding"
+    if is_compressed and found.status_code != 304:
+        found.headers["Content-Encoding"] = "gzip"
+        if content_type is not None:
+            found.headers["Content-Type"] = content_type
     # The names of these hold a digest of their content; the others are asked for each time.
     hashed = path.startswith("assets/") and ".." not in path
     found.headers["Cache-Control"] = "public, max-age=31536000, immutable" if hashed else "no-cache"
     return found
+
+
+def _accepts_gzip(scope: Scope) -> bool:
+    """Return whether the client takes a gzip-compressed answer."""
+    for offer in Headers(scope=scope).get("accept-encoding", "").lower().split(","):
+        coding, _, weight = offer.partition(";")
+        if coding.strip() == "gzip":
+            # A quality of zero names gzip to refuse it.
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False

@@ -16,6 +16,7 @@ import { useNotifier } from './notify';
 import { Palette } from './palette';
 import { PLACES } from './places';
 import { switchTheme } from './preferences';
+import { keepReturnPath } from './return_path';
 import { Sidebar, useNeeds } from './sidebar';
 
 type Open = 'palette' | 'keys' | 'more' | null;
@@ -26,7 +27,10 @@ export function Layout() {
   const navigate = useNavigate();
   const [open, setOpen] = useState<Open>(null);
   useEffect(() => {
-    const leave = onUnauthorized(() => navigate({ to: '/login' }));
+    const leave = onUnauthorized(() => {
+      keepReturnPath();
+      navigate({ to: '/login' });
+    });
     const stop = keepLive(queries);
     return () => {
       leave();

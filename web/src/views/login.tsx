@@ -1,8 +1,9 @@
 import { useQueryClient } from '@tanstack/react-query';
-import { useLocation, useNavigate } from '@tanstack/react-router';
+import { useLocation, useNavigate, useRouter } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { type ApiError, api, ask } from '../api/client';
 import { Problem } from '../parts/controls';
+import { takeReturnPath } from '../shell/return_path';
 import { Mark } from '../shell/sidebar';
 
 let used = '';
@@ -10,6 +11,7 @@ let used = '';
 /** A code from `kapelle open` becomes a session. */
 export function Login() {
   const navigate = useNavigate();
+  const { history } = useRouter();
   const queries = useQueryClient();
   const code = useLocation().hash;
   const [error, setError] = useState<ApiError | null>(null);
@@ -21,12 +23,12 @@ export function Login() {
     navigate({ to: '/login', replace: true });
     const enter = () => {
       queries.clear();
-      navigate({ to: '/', replace: true });
+      history.replace(takeReturnPath());
     };
     // A code that was used before may have been used by this very browser.
     const look = (refused: ApiError) => ask(api.GET('/api/v1/daemon')).then(enter, () => setError(refused));
     ask(api.POST('/api/v1/login', { body: { code } })).then(enter, look);
-  }, [code, navigate, queries]);
+  }, [code, navigate, queries, history]);
   return (
     <main className="login">
       <div className="panel empty">

@@ -1,10 +1,12 @@
 import { useQueryClient } from '@tanstack/react-query';
 import { Link, useParams } from '@tanstack/react-router';
+import { useState } from 'react';
 import { api, ask } from '../../api/client';
 import { useAction, useFirings, useSchedule } from '../../api/queries';
 import { capital, sentence, shortId } from '../../model/format';
 import type { State } from '../../model/work';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
+import { Dialog } from '../../parts/dialog';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
@@ -24,6 +26,18 @@ const OUTCOMES: Record<string, State> = {
   failed: 'bad',
 };
 
+/** States of started work. A firing does not tell whether completed work is verified. */
+const STATUSES: Record<string, State> = {
+  queued: 'queued',
+  blocked: 'blocked',
+  running: 'run',
+  waiting: 'limit',
+  paused: 'paused',
+  completed: 'said',
+  failed: 'bad',
+  cancelled: 'cancelled',
+};
+
 export function View() {
   const { id } = useParams({ from: '/inside/schedules/$id' });
   const read = useSchedule(id);
@@ -32,6 +46,7 @@ export function View() {
   const act = useAction((action: Action) =>
     ask(api.POST(`/api/v1/schedules/{schedule_id}/${action}`, { params: { path: { schedule_id: id } } })),
   );
+  const [isDeleting, setDeleting] = useState(false);
   const schedule = read.data;
   if (read.error) return <Missing what={read.error.message} />;
   if (!schedule) {
@@ -76,8 +91,8 @@ export function View() {
                 </Button>
               )}
               {open && (
-                <Button look="danger" onClick={() => does('cancel')}>
-                  End it
+                <Button look="danger" onClick={() => setDeleting(true)}>
+                  Delete schedule
                 </Button>
               )}
             </div>
@@ -96,7 +111,10 @@ export function View() {
                     <Moment at={firing.slot} />
                   </span>
                   <span className="t">
-                    <Glyph state={OUTCOMES[firing.outcome] ?? 'todo'} label={firing.outcome} />
+                    <Glyph
+                      state={STATUSES[firing.subject_status ?? ''] ?? OUTCOMES[firing.outcome] ?? 'todo'}
+                      label={firing.subject_status ?? firing.outcome}
+                    />
                     <span>{firing.outcome}</span>
                     {firing.subject && (
                       <Link
@@ -144,6 +162,28 @@ export function View() {
           </section>
         </aside>
       </div>
+      {isDeleting && (
+        <Dialog title="Delete this schedule?" close={() => setDeleting(false)}>
+          <p className="strong">
+            <Said>{schedule.title}</Said>
+          </p>
+          <p>It starts nothing more. Work that it has started continues. This cannot be undone.</p>
+          <div className="acts">
+            <Button
+              look="danger"
+              onClick={() => {
+                setDeleting(false);
+                does('cancel');
+              }}
+            >
+              Delete
+            </Button>
+            <Button look="quiet" onClick={() => setDeleting(false)}>
+              Cancel
+            </Button>
+          </div>
+        </Dialog>
+      )}
     </Frame>
   );
 }

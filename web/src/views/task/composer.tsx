@@ -1,4 +1,4 @@
-import { type FormEvent, type KeyboardEvent, useState } from 'react';
+import type { FormEvent, KeyboardEvent } from 'react';
 import type { Task } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
 import { counted } from '../../model/format';
@@ -7,6 +7,7 @@ import { Button, Problem } from '../../parts/controls';
 import { useToast } from '../../parts/toast';
 import { withCommand } from '../../shell/keys';
 import { useLink } from '../../shell/link';
+import { usePreference } from '../../shell/preferences';
 import { useComments } from '../comments';
 import { WorkLink } from '../work_link';
 
@@ -17,7 +18,7 @@ const TOLD = {
 
 /** The next message to an agent: at work it is told, and after its end the task goes on with it. */
 export function Composer({ task }: { task: Task }) {
-  const [typed, setTyped] = useState('');
+  const [typed, setTyped] = usePreference(`message.${task.id}`, '');
   const away = useLink().state === 'away';
   const tell = useToast();
   const comments = useComments(task.id).all.length;
