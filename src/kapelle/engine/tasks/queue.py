@@ -40,10 +40,13 @@ _TRUST_AGAIN = timedelta(minutes=10)
 # The first attempt after a limit goes alone; a refusal would have ended it by then.
 _TRIAL = timedelta(seconds=30)
 _TRIED = "another task tries first whether the limit is over"
+_TRIED_AGAIN = timedelta(seconds=2)
 _SWEEP_S = 2.0
+# Tests set it: with a long one, whatever is not taken up at once was not told to the queue.
+SWEEP_VARIABLE = "KAPELLE_SWEEP_S"
 # What may let something start, or hold it back.
 _KINDS = [f"task.{status}" for status in (*TaskStatus, "answered") if status != "running"]
-_KINDS += [f"run.{status}" for status in RunStatus]
+_KINDS += [f"run.{status}" for status in (*RunStatus, "created", "resumed")]
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         if chosen is None:
             _wait(connection, task, among, paused)
         elif _is_tried(connection, chosen, ended):
-            soon = datetime.now(UTC) + timedelta(seconds=_SWEEP_S)
+            soon = datetime.now(UTC) + _TRIED_AGAIN
             tasks.put_off(connection, task, now, not_before=soon, reason=_TRIED)
         else:
             begun.append(_begin(connection, task, chosen, performer))
@@ -189,7 +192,8 @@ class TaskQueue:
         self._performers = Performers(partial(perform, parts), self._give_up)
         self._runs = RunExecutor(parts)
         self._reading: tuple[float, Reading] | None = None
-        self._swept_at = 0.0
+        self._swept_at: float | None = None
+        self._sweep_s = float(os.environ.get(SWEEP_VARIABLE, _SWEEP_S))
         self.running = 0
         self._limits = Limits()
         self.held: str | None = None
@@ -201,7 +205,7 @@ class TaskQueue:
 
     async def run(self) -> None:
         """Sweep and admit until cancelled; a failing pass is logged and made again."""
-        await repeat(_log, self._pass, self._parts.db.watch(*_KINDS), _SWEEP_S)
+        await repeat(_log, self._pass, self._parts.db.watch(*_KINDS), self._sweep_s)
 
     async def _pass(self) -> float:
         if (problem := await self._parts.db.find_problem()) is not None:
@@ -209,10 +213,10 @@ class TaskQueue:
             self.held = problem.with_hint
             return _SWEEP_S
         try:
-            if time.monotonic() - self._swept_at >= _SWEEP_S:
+            if self._swept_at is None or time.monotonic() - self._swept_at >= self._sweep_s:
                 await self._sweep()
                 self._swept_at = time.monotonic()
-            return min(_SWEEP_S, await self._admit())
+            return min(self._sweep_s, await self._admit())
         except InvalidInput as error:
             # A broken configuration: nothing starts, and everybody can read why.
             self.held = error.message
@@ -257,7 +261,7 @@ class TaskQueue:
             await self._runs.admit()
         # What is due already but held back waits for the next change or sweep.
         left = (due - now).total_seconds() if due else 0
-        return max(left, 0.01) if left > 0 else _SWEEP_S
+        return max(left, 0.01) if left > 0 else self._sweep_s
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
