@@ -232,3 +232,15 @@ def test_locks_notes_and_notifications_say_what_can_be_done(
     page.get_by_role("dialog").get_by_role("link", name="Usage").click()
     expect(page.get_by_role("heading", name="Usage", level=1)).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_new_takes_what_is_typed_at_once(page: Page, kapelle: Instance) -> None:
+    log_in(page, kapelle)
+    page.keyboard.press("c")
+    prompt = page.get_by_placeholder("What is to be done?")
+    expect(prompt).to_be_focused()
+    page.keyboard.type("Two files")
+    expect(prompt).to_have_value("Two files")
+    page.goto(f"{url_of(kapelle)}/schedules")
+    page.get_by_role("link", name="New schedule").first.click()
+    expect(prompt).to_be_focused()

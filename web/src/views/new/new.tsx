@@ -4,6 +4,7 @@ import {
   type FormEvent,
   type KeyboardEvent,
   type ReactNode,
+  type RefObject,
   useEffect,
   useMemo,
   useRef,
@@ -78,6 +79,7 @@ const useTaskSchema = () =>
 export function View() {
   const { pattern = 'task', template, when } = useSearch({ from: '/inside/new' });
   const navigate = useNavigate({ from: '/new' });
+  const hasFocused = useRef(false);
   const patterns = usePatterns();
   const document = useTaskSchema();
   const chosen = patterns.data?.find(({ name }) => name === pattern);
@@ -93,7 +95,15 @@ export function View() {
       <div className="page">
         <Problem error={patterns.error ?? document.error} />
         {schema && defs ? (
-          <Form key={pattern} pattern={pattern} template={template} when={when} schema={schema} defs={defs}>
+          <Form
+            key={pattern}
+            pattern={pattern}
+            template={template}
+            when={when}
+            schema={schema}
+            defs={defs}
+            hasFocused={hasFocused}
+          >
             <fieldset className="kinds" aria-label="What to start">
               {kinds.map((name) => (
                 <Kind
@@ -155,10 +165,12 @@ interface FormProps {
   when: string | undefined;
   schema: Schema;
   defs: Record<string, Schema>;
+  /** Whether the first field had the focus: the form of another pattern does not take it again. */
+  hasFocused: RefObject<boolean>;
   children: ReactNode;
 }
 
-function Form({ pattern, template: wanted, when, schema, defs, children }: FormProps) {
+function Form({ pattern, template: wanted, when, schema, defs, hasFocused, children }: FormProps) {
   const fields = useMemo(() => fieldsOf(pattern, schema, defs), [pattern, schema, defs]);
   const [draft, change, clear] = useDraft(pattern);
   const type = (name: string, value: string) => change({ [name]: value });
@@ -230,6 +242,11 @@ function Form({ pattern, template: wanted, when, schema, defs, children }: FormP
     if (isAnew(name) || isAnew(KEYS[name] ?? name)) delete problems[name];
   }
   const form = useRef<HTMLFormElement>(null);
+  useEffect(() => {
+    if (hasFocused.current) return;
+    hasFocused.current = true;
+    form.current?.querySelector<HTMLElement>('textarea')?.focus({ preventScroll: true });
+  }, [hasFocused]);
   useEffect(() => {
     form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
   }, [start.error, wrongs]);
