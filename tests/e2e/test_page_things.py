@@ -292,3 +292,17 @@ def test_the_login_leads_back_and_a_half_typed_message_survives_a_reload(
         keep += " JSON.stringify({ path, at: Date.now() - age }))"
         page.evaluate(keep, [path, age_ms])
         log_in(page, kapelle)
+
+
+def test_the_project_is_chosen_on_a_phone(page: Page, kapelle: Instance, repository: Path) -> None:
+    for project in ("shop", "ledger"):
+        kapelle.wait(kapelle.submit("Hello", repository, title=f"Of {project}", project=project))
+    page.set_viewport_size({"width": 390, "height": 844})
+    log_in(page, kapelle)
+    expect(page.locator(".results")).to_contain_text("Of ledger")
+    page.get_by_role("button", name="More").click()
+    more = page.get_by_role("dialog", name="More")
+    more.get_by_role("combobox", name="Project").select_option("shop")
+    expect(more).to_have_count(0)
+    expect(page.locator(".results")).to_contain_text("Of shop")
+    expect(page.locator(".results")).not_to_contain_text("Of ledger")

@@ -17,7 +17,7 @@ import { Palette } from './palette';
 import { PLACES } from './places';
 import { switchTheme } from './preferences';
 import { keepReturnPath } from './return_path';
-import { Sidebar, useNeeds } from './sidebar';
+import { Scope, Sidebar, useNeeds } from './sidebar';
 
 type Open = 'palette' | 'keys' | 'more' | null;
 
@@ -147,6 +147,7 @@ function TabBar({ open }: { open: (what: Open) => void }) {
 /** The places that have no room among the tabs of a phone. */
 const More = ({ close }: { close: () => void }) => (
   <Dialog title="More" close={close} className="sheet">
+    <Scope chosen={close} />
     <nav aria-label="More places">
       {PLACES.filter(({ isTab }) => !isTab).map(({ to, icon, text }) => (
         <Link key={to} to={to} onClick={close}>

@@ -126,7 +126,7 @@ const MANAGE = '\u0000';
 /** Whether a project was made for one run, whose id its name ends with. */
 const isOfRun = (name: string): boolean => / \([0-9a-z]{6}\)$/.test(name);
 
-function Scope() {
+export function Scope({ chosen }: { chosen?: () => void }) {
   const [project, choose] = useScope();
   const navigate = useNavigate();
   const known = useProjects().data ?? [];
@@ -139,9 +139,11 @@ function Scope() {
       className="scope"
       aria-label="Project"
       value={project ?? ''}
-      onChange={({ target }) =>
-        target.value === MANAGE ? void navigate({ to: '/projects' }) : choose(target.value)
-      }
+      onChange={({ target }) => {
+        if (target.value === MANAGE) navigate({ to: '/projects' });
+        else choose(target.value);
+        chosen?.();
+      }}
     >
       <option value="">All projects</option>
       {[...names].sort().map((name) => (
