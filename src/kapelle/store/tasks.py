@@ -12,6 +12,7 @@ from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, r
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
+from kapelle.store.database import about
 from kapelle.store.query import TASKS, Statement, grouped, has, workspace_of
 from kapelle.store.query import Row as Row
 from kapelle.store.runs import GOING
@@ -37,10 +38,15 @@ _NEXT_QUEUED = Statement(
     .order_by(tasks.c.priority, tasks.c.id)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )
-_due = sa.select(sa.func.min(tasks.c.not_before)).where(tasks.c.not_before.is_not(None))
-_due = _due.where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
-# When the earliest delayed or rate-limited task becomes ready.
-next_due = Statement(_due).scalar
+_delayed = sa.and_(tasks.c.status == TaskStatus.QUEUED, tasks.c.not_before > sa.bindparam("now"))
+_waits = sa.and_(tasks.c.status == TaskStatus.WAITING, tasks.c.not_before.is_not(None))
+# When the earliest delayed task becomes ready or the earliest wait ends; one that waits may be
+# overdue, while one that is queued and due is held back by something else.
+next_due = Statement(
+    sa.select(sa.func.min(tasks.c.not_before)).where(sa.or_(_delayed, _waits))
+).scalar
+# The key of what a write says that ends waits; see `about`.
+WOKEN = "tasks.woken"
 _DEPENDENCIES_OF = (
     sa.select(dependencies.c.task_id, dependencies.c.depends_on)
     .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
@@ -139,11 +145,16 @@ def set_back(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     return {id_: now + (due - ended) for id_, due, ended in connection.execute(query)}
 
 
-def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
-    """Have those that wait for a limit, or for trust, looked at again at once."""
+def wake(
+    connection: sa.Connection, waiting_for: str, now: datetime, but: str | None = None
+) -> None:
+    """Have those that wait for a limit, or for trust, looked at again at once; but not this one."""
     waiting = tasks.update().where(tasks.c.status == TaskStatus.WAITING)
+    if but is not None:
+        waiting = waiting.where(tasks.c.id != but)
     waiting = waiting.where(tasks.c.waiting_for == waiting_for, tasks.c.not_before > now)
     connection.execute(waiting.values(not_before=now))
+    about(connection, [WOKEN])
 
 
 def at_work(connection: sa.Connection) -> list[str]:

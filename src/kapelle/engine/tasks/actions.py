@@ -146,7 +146,8 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
     if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
         for account in of_agents:
             accounts.release(connection, account)
-        tasks.wake(connection, "rate_limit", datetime.now(UTC))
+        # The person's own request moves this one next; queued before that, it would refuse it.
+        tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
 def requeue(connection: Connection, task_id: str) -> Stop:

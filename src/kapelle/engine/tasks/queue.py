@@ -47,6 +47,7 @@ SWEEP_VARIABLE = "KAPELLE_SWEEP_S"
 # What may let something start, or hold it back.
 _KINDS = [f"task.{status}" for status in (*TaskStatus, "answered") if status != "running"]
 _KINDS += [f"run.{status}" for status in (*RunStatus, "created", "resumed")]
+_KINDS += [tasks.WOKEN]
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,12 @@ class TaskQueue:
             running = attempts.running(connection, self._parts.performer).values()
             taken = sum(status != TaskStatus.WAITING for status in running)
             ready = tasks.next_queued(connection, now, most - taken) if taken < most else []
-            return taken, ready, runs.count_queued(connection) > 0, tasks.next_due(connection)
+            return (
+                taken,
+                ready,
+                runs.count_queued(connection) > 0,
+                tasks.next_due(connection, now=now),
+            )
 
         admitted, ready, runs_wait, due = await self._parts.db.glance(look)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, admitted)
@@ -259,9 +265,12 @@ class TaskQueue:
         self.running, self.held = admitted, verdict
         if runs_wait and not self.paused:
             await self._runs.admit()
-        # What is due already but held back waits for the next change or sweep.
-        left = (due - now).total_seconds() if due else 0
-        return max(left, 0.01) if left > 0 else self._sweep_s
+        if due is None:
+            return self._sweep_s
+        if due <= now:
+            # What it queues wakes the queue.
+            await self._parts.db.write(_release_overdue)
+        return max((due - now).total_seconds(), 0.01)
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
