@@ -64,7 +64,7 @@ def report(
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {**times, "project": optional(not_empty, project, "--project")}
     yield (found := Connection().get("/report", query))
-    yield from clean(found["markdown"]).split("\n")
+    yield from clean(found["markdown"]).splitlines()
 
 
 def lines(report: dict[str, Any]) -> list[str]:
