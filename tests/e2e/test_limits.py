@@ -48,6 +48,21 @@ def test_a_budget_ends_an_agent_soon_after_it_is_spent(kapelle: Instance, tmp_pa
     assert "failure limit: stopped at its budget" in shown
 
 
+@pytest.mark.parametrize("amid", [True, False])
+def test_an_agent_that_empties_its_log_is_ended_and_what_it_used_stands(
+    kapelle: Instance, tmp_path: Path, amid: bool
+) -> None:
+    spend = "[[do]]\nusage = { turns = 4, cost = 4 }\n[[do]]\nsleep = 0.5\n"
+    empty = "[[do]]\nrun = ': > \"$KAPELLE_RUN_DIR/out.log\"'\n"
+    rest = "[[do]]\nhang = true" if amid else ""
+    task_id = kapelle.play(spend + empty + rest, tmp_path, budget_usd=5)
+    task = kapelle.wait(task_id)
+    attempt = task["attempts"][0]
+    assert (task["status"], attempt["failure"]) == ("failed", "tampered")
+    assert attempt["exit"]["kind"] == "tampered"
+    assert (attempt["usage"]["turns"], attempt["usage"]["cost_usd"]) == (4, 4)
+
+
 def test_turns_end_an_agent_that_takes_one_more(kapelle: Instance, tmp_path: Path) -> None:
     task = kapelle.wait(kapelle.play(SPENDING, tmp_path, max_turns=3))
     assert task["status"] == "failed"

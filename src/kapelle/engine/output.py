@@ -72,6 +72,17 @@ def session_counters(summary: Summary) -> dict[str, float]:
     return {name: counts[name] for name in summary.of_session if counts[name] is not None}
 
 
+def highest_usage(one: Usage | None, other: Usage | None) -> Usage | None:
+    """The larger figure of each kind."""
+    if one is None or other is None:
+        return one or other
+    counts, others = one.model_dump(), other.model_dump()
+    for name, value in others.items():
+        if value is not None:
+            counts[name] = max(value, counts[name] or 0)
+    return Usage.model_validate(counts)
+
+
 def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
     """The sum of what is known; its cost is unknown where that of any part is."""
     known = [part for part in parts if part is not None]

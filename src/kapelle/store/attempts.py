@@ -1,7 +1,7 @@
 """Queries about attempts and the checks made on them."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -165,9 +165,13 @@ def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, 
 
 def _attempt(mapping: Row) -> Attempt:
     exit = {name: mapping[f"exit_{name}"] for name in Exit.model_fields}
-    used = {name: mapping[name] for name in Usage.model_fields}
     return Attempt.model_validate(
-        {**mapping}
-        | {"exit": exit if exit["kind"] else None}
-        | {"usage": used if used["input_tokens"] is not None else None}
+        {**mapping} | {"exit": exit if exit["kind"] else None} | {"usage": usage_of(mapping)}
     )
+
+
+def usage_of(mapping: Mapping[str, Any]) -> Usage | None:
+    """What an attempt's row says that it used; None if nothing was told."""
+    if mapping["input_tokens"] is None:
+        return None
+    return Usage(**{name: mapping[name] for name in Usage.model_fields})

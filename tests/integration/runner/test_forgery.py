@@ -99,6 +99,31 @@ async def test_a_hundred_forged_claims(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ": > out.log",
+        "printf more >> out.log",
+        "printf X | dd of=out.log conv=notrunc status=none",
+        "cp out.log other; mv other out.log",
+        "rm out.log",
+        "rm out.log; ln -s /dev/zero out.log",
+        "rm out.log; mkfifo out.log",
+        "printf more >> err.log",
+    ],
+)
+async def test_a_log_that_somebody_else_changed_is_tampered(
+    any_runner: Runner, tmp_path: Path, change: str
+) -> None:
+    process_dir = tmp_path / "run"
+    # The output has to be in the log before it can be changed there.
+    wait = 'while [ ! -s "$KAPELLE_RUN_DIR/out.log" ]; do sleep 0.01; done'
+    script = f'echo some output; {wait}; cd "$KAPELLE_RUN_DIR"; {change}'
+    ended = await any_runner.execute(shell(process_dir, script))
+    assert ended.exit.kind == "tampered"
+    assert ("err.log" if "err.log" in change else "out.log") in (ended.detail or "")
+
+
 async def test_a_forged_run_json_changes_nothing(
     any_runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
 ) -> None:

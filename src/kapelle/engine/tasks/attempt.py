@@ -66,6 +66,7 @@ class Attempt:
         self.files = parts.home.files / self.id
         self.serving: asyncio.Future[Ended] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
+        self.counted = attempts.usage_of(row)  # while its agent ran, by whoever watched it
 
     @classmethod
     async def load(cls, parts: Parts, attempt_id: str) -> "Attempt":

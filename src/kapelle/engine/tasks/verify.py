@@ -22,6 +22,7 @@ from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
     check_facts,
+    highest_usage,
     output_tail,
     read_output,
     session_counters,
@@ -82,6 +83,9 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
             kind = _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
             failure = Failure(kind, error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
+    if own is None or evidence.exit.kind == "tampered":
+        # The log may have been emptied; what was counted while it ran stands.
+        own = highest_usage(own, attempt.counted)
     asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
     return replace(
         evidence,

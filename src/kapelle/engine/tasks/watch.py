@@ -28,7 +28,7 @@ from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
-from kapelle.engine.output import attempt_usage, side_log_of
+from kapelle.engine.output import attempt_usage, highest_usage, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text
@@ -196,6 +196,7 @@ async def usage_before(attempt: Attempt) -> dict[str, float]:
 
 
 _log = logging.getLogger("kapelle.watch")
+_SHRUNK = "tampered: somebody else than its supervisor shortened out.log"
 # Names of tools that change nothing.
 _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE)
 _STRICT_S, _CALM_S = 0.05, 1.0
@@ -250,6 +251,7 @@ class Watch:
         self.ended = asyncio.Event()  # when keep() returns, having looked for the last time
         self._last: AgentEvent | None = None
         self._usage: Usage | None = None
+        self._most_printed = 0
         self._told = (0.0, -1)  # when its activity was, and how much it had printed then
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
@@ -300,6 +302,13 @@ class Watch:
         except FileNotFoundError:
             return 0
 
+    def _has_shrunk(self) -> bool:
+        """Whether the log is shorter than it was before."""
+        printed = self._printed()
+        has_shrunk = printed < self._most_printed
+        self._most_printed = max(printed, self._most_printed)
+        return has_shrunk
+
     def activity(self) -> Activity:
         """What it does at this moment."""
         attempt, last = self._attempt, self._last
@@ -323,6 +332,9 @@ class Watch:
     async def _look(self) -> bool:
         """One look; True when the agent was told to end."""
         settings = self._attempt.settings
+        if self._has_shrunk():
+            # Its supervisor only ever adds to the log. What was counted stands.
+            return self._end(Failure(FailureClass.TAMPERED, _SHRUNK))
         usage = await asyncio.to_thread(self._count) if self._agent.reads_whole_output else None
         if usage is not None and (sentence := self._limits.exceeded(usage)):
             return self._end(Failure(FailureClass.LIMIT, sentence))
@@ -377,6 +389,7 @@ class Watch:
         attempt = self._attempt
         model = attempt.row["model"]
         self._usage = attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
+        attempt.counted = highest_usage(attempt.counted, self._usage)
         return self._usage
 
     def _note_window(self, event: AgentEvent) -> None:

@@ -206,11 +206,27 @@ class Shim(Supervisor):
         if self._survivors:
             details.append(f"kill_incomplete: {self._survivors} processes survived")
         outcome = _exit_kind(self._status, self._not_started)
+        if changed := self._changed_logs():
+            outcome = {"kind": "tampered", "code": None, "signal": None}
+            details.insert(0, f"somebody else changed {' and '.join(changed)}")
         outcome["detail"] = "; ".join(text for text in details if text) or None
         outcome["ended_by"] = self._ended_by
         outcome["out_sha256"], outcome["err_sha256"] = (s.digest.hexdigest() for s in self._streams)
         outcome["leftovers"] = max(self._leftovers or 0, self._survivors)
         self._record(outcome)
+
+    def _changed_logs(self) -> list[str]:
+        """The names of the logs that hold something else than this shim wrote."""
+        changed = []
+        for name, stream in zip((files.OUT, files.ERR), self._streams, strict=True):
+            try:
+                is_intact = stream.is_intact(self._path(name))
+            except OSError as error:
+                # A disk that cannot be read says nothing about who wrote to it.
+                is_intact = error.errno in files.DISK_TROUBLE
+            if not is_intact:
+                changed.append(name)
+        return changed
 
     def _record(self, outcome: dict[str, object]) -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -7,7 +7,7 @@ import os
 import re
 from functools import cached_property
 
-from .files import DISK_TROUBLE, RETRY_S
+from .files import DISK_TROUBLE, RETRY_S, open_regular
 
 _REPLACEMENT = b"[redacted]"
 _NEEDLE_BYTES = 32
@@ -263,6 +263,24 @@ class Stream:
             # A second fsync may succeed although the bytes are gone.
             return f"durability_unknown: {error.strerror}"
         return None
+
+    def is_intact(self, path: str) -> bool:
+        """Whether the log at this path holds what was written to it, and nothing else."""
+        file = open_regular(path)
+        if file is None:
+            return False
+        try:
+            # Another file may have been put in the place of the log.
+            if not os.path.sameopenfile(file, self.log):
+                return False
+            if os.fstat(file).st_size != self.written:
+                return False
+            digest = hashlib.sha256()
+            while chunk := os.read(file, _CHUNK):
+                digest.update(chunk)
+            return digest.digest() == self.digest.digest()
+        finally:
+            os.close(file)
 
     def _read(self) -> None:
         try:
