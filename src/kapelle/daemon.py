@@ -249,6 +249,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     await asyncio.wait(serving, timeout=3)
     await queue.close()
     await parts.runner.close()
+    # Whoever copies the database file then has all of it.
+    await db.checkpoint()
     return 0
 
 

@@ -1,6 +1,7 @@
 """Interactive agents: typed into over restarts, from several places, and by their owner alone."""
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from kapelle.api.routes.terminals import terminal as terminal_route
 from kapelle.api.security import Caller
 from kapelle.domain.ids import attempt_token
 from kapelle.service.sessions import Sessions
-from tests.e2e.instance import Instance
+from tests.e2e.instance import Instance, UnixConnection
 from tests.e2e.terminal import Terminal
 
 LEAVE = "\x1d"
@@ -144,6 +145,17 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     assert f"kapelle attach {task_id}" in kapelle.cli("status", task_id).stdout
     kapelle.cli("cancel", task_id)
     assert kapelle.wait(task_id)["status"] == "cancelled"
+
+
+def test_a_websocket_where_there_is_none_is_refused(kapelle: Instance) -> None:
+    connection = UnixConnection(kapelle.home.socket, 20)
+    upgrade = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }  # fmt: skip
+    with contextlib.closing(connection):
+        connection.request("GET", "/mcp", headers={**kapelle.bearer, **upgrade})
+        assert connection.getresponse().status == 404
 
 
 def quiet(sessions: Sessions, caller: Caller, said: Any, type_: Any = None) -> tuple[Any, Any]:

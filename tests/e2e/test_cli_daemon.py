@@ -57,6 +57,8 @@ def test_the_first_command_starts_a_daemon_and_stop_ends_it(idle: Instance) -> N
     assert idle.cli("stop").returncode == 0
     assert not idle.home.socket.exists()
     assert pid not in [process.pid for process in idle.processes()]
+    # A copy of the file alone has everything.
+    assert Path(f"{idle.home.database}-wal").stat().st_size == 0
 
 
 def test_twenty_at_once_start_one(idle: Instance) -> None:

@@ -46,7 +46,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
         answer: ASGIApp = app
         if is_page(scope):
             answer = await page(scope)
-        elif scope["path"] == "/mcp":
+        elif scope["path"] == "/mcp" and scope["type"] == "http":
             # Once somebody asks for it: it costs a second and 60 MB.
             if mcp is None or (mcp.done() and mcp.exception()):
                 mcp = asyncio.ensure_future(asyncio.to_thread(_mcp, app))

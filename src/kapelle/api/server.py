@@ -123,7 +123,16 @@ def _websocket(**settings: Any) -> asyncio.Protocol:
     """The protocol of a terminal's connection, imported once somebody attaches to one."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    return WebSocketsSansIOProtocol(**settings)
+    protocol = WebSocketsSansIOProtocol(**settings)
+    protocol.logger.addFilter(_without_traceback)
+    return protocol
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leave out where in the library a client's invalid text was found."""
+    if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
+        record.exc_info = None
+    return True
 
 
 class Door(uvicorn.Server):

@@ -324,7 +324,9 @@ class TaskSpec(WorkSpec):
         False, "give the agent a browser, and the application that browser.serve starts"
     )
     tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
-    context: dict[Name, Text] = field({}, "a fact for the agent", metavar="KEY=VALUE")
+    context: dict[Name, Text] = field(
+        {}, "a fact for the agent", metavar="KEY=VALUE", max_length=1000
+    )
 
     @field_validator("prompt")
     @classmethod

@@ -306,10 +306,22 @@ class Database:
                 raise problem from error
             if isinstance(error, _UNUSABLE):
                 raise Unavailable(
-                    f"The database cannot be used now: {cause}.",
-                    hint="Look at the free disk space and the daemon's log; nothing was changed.",
+                    f"The database cannot be used now: {cause}.", hint=_hint(str(cause))
                 ) from error
             raise
+
+    async def checkpoint(self) -> None:
+        """Move what SQLite keeps in its write-ahead log into the database file itself."""
+        if self.is_sqlite and self.problem is None:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        with suppress(sqlite3.OperationalError), self.engine.connect() as connection:
+            # SQLAlchemy would begin a transaction, in which SQLite refuses to do it.
+            driver: Any = connection.connection.driver_connection
+            # Somebody who reads may keep it from being complete, but not for longer than this.
+            driver.execute("PRAGMA busy_timeout=2000")
+            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         if self._reservation is not None:
@@ -319,6 +331,13 @@ class Database:
         for connection in self._kept:
             connection.close()
         self.engine.dispose()
+
+
+def _hint(cause: str) -> str:
+    """What to look at when the database refuses something."""
+    if "disk" in cause or "full" in cause:
+        return "Look at the free disk space and the daemon's log; nothing was changed."
+    return "Look at the daemon's log; nothing was changed."
 
 
 def about(connection: sa.Connection, keys: Iterable[str]) -> None:

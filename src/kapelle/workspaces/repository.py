@@ -170,7 +170,8 @@ def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None
 
 def digests(checkout: Checkout) -> dict[str, str]:
     """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
-    checkout. What git itself notes of branches in the configuration does not count."""
+    checkout, and the user's own configuration of git. What git itself notes of branches in the
+    configuration does not count."""
     config = small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
     found = sorted((checkout.common_dir / "hooks").glob("*"))
     hooks = [hook for hook in found if hook.suffix != ".sample"]
@@ -179,7 +180,16 @@ def digests(checkout: Checkout) -> dict[str, str]:
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
         "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
         "hooks": digest_of(repr(told).encode()),
+        "your own configuration of git": digest_of(repr(_own_configuration_files()).encode()),
     }
+
+
+def _own_configuration_files() -> list[bytes | None]:
+    """The contents of the files that git reads for this user, each None where there is none."""
+    variables = _own_configuration()
+    base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
+    paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
+    return [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
 
 
 def moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:

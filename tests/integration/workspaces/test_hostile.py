@@ -1,6 +1,7 @@
 """A repository in which everything git could run is planted: our operations run none of it."""
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -335,3 +336,13 @@ async def test_a_plain_git_does_run_them(box: Sandbox) -> None:
         if canaries.sung():
             fired.add(command[0])
     assert {"status", "diff", "add", "commit", "worktree"} <= fired
+
+
+async def test_a_change_of_the_users_own_configuration_is_told(box: Sandbox) -> None:
+    home = Path(os.environ["HOME"])
+    home.mkdir(exist_ok=True)
+    before = await box.workspaces.state(box.repo, None)
+    assert await box.workspaces.changes_of(box.repo, before) == []
+    (home / ".gitconfig").write_text("[core]\n\thooksPath = /tmp\n", encoding="utf-8")
+    changed = await box.workspaces.changes_of(box.repo, before)
+    assert changed == ["your own configuration of git"]
