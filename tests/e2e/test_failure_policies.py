@@ -141,6 +141,26 @@ do = [{ sleep = 1 }, { result = "done" }]
     kapelle.post(f"/tasks/{stuck}/cancel")
 
 
+def test_after_a_limit_the_task_that_was_not_refused_is_tried_first(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    book = """
+[[rule]]
+match = "refused"
+do = [{ rate_limit = { reset_in_s = 2 } }]
+[[rule]]
+do = [{ result = "done" }]
+"""
+    set_up(tmp_path, turns=book)
+    refused = kapelle.submit("refused", tmp_path, agent="turns")
+    waiting(kapelle, refused)
+    other = kapelle.submit("other", tmp_path, agent="turns")
+    (attempt,) = kapelle.wait(other)["attempts"]
+    begun = [one["started_at"] for one in kapelle.task(refused)["attempts"]]
+    assert len([at for at in begun if at < attempt["started_at"]]) == 1
+    kapelle.post(f"/tasks/{refused}/cancel")
+
+
 def test_a_limit_of_one_model_leaves_the_others_free(kapelle: Instance, tmp_path: Path) -> None:
     settings = """
 [agents.models]

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Task, TaskFilter
@@ -121,6 +122,30 @@ def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) 
         plain = (sa.cast(tasks.c[name], sa.Text) == "[]" for name in ("env", "fallback_agents"))
         alike = sa.or_(alike, sa.and_(_MAY_START, *same, *plain))
     connection.execute(tasks.update().where(alike).values(values), {"now": now})
+
+
+def least_recently_refused(connection: sa.Connection, task: Row, now: datetime) -> str:
+    """Return the id of the task that is to try next whether a limit is over.
+
+    It is taken from the tasks of the same agent, model and priority that may start now: the one
+    whose last refusal by a limit is the longest ago, or that was never refused.
+    """
+    refused_at = (
+        sa.select(sa.func.max(attempts_table.c.ended_at))
+        .where(attempts_table.c.task_id == tasks.c.id)
+        .where(attempts_table.c.failure == FailureClass.RATE_LIMIT)
+        .scalar_subquery()
+    )
+    query = (
+        sa.select(tasks.c.id)
+        .where(_MAY_START)
+        .where(tasks.c.agent == task["agent"], tasks.c.priority == task["priority"])
+        .where(tasks.c.model.is_not_distinct_from(task["model"]))
+        .order_by(refused_at.asc().nulls_first(), tasks.c.id)
+        .limit(1)
+    )
+    task_id: str = connection.execute(query, {"now": now}).scalar() or task["id"]
+    return task_id
 
 
 def is_held(connection: sa.Connection, task: Row) -> bool:

@@ -32,7 +32,7 @@ from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
 from kapelle.store import accounts, attempts, children, events, questions, runs, tasks
-from kapelle.store.database import Connection
+from kapelle.store.database import Connection, about
 
 _MB = 1_000_000
 # Whoever trusts the repository wakes what waits for that; this is for changes of its files.
@@ -137,6 +137,11 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         elif _is_tried(connection, chosen, ended):
             soon = datetime.now(UTC) + _TRIED_AGAIN
             tasks.put_off(connection, task, now, not_before=soon, reason=_TRIED)
+        elif _is_others_turn(connection, task, chosen, ended, now):
+            soon = datetime.now(UTC) + _TRIED_AGAIN
+            tasks.update(connection, task_id, not_before=soon, reason=_TRIED)
+            # The task whose turn it is may stand behind this one in the queue.
+            about(connection, [tasks.WOKEN])
         else:
             begun.append(_begin(connection, task, chosen, performer))
     return begun
@@ -149,6 +154,24 @@ def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, dat
     return (of_account in ended and tried(ended[of_account])) or (
         of_model in ended and tried(ended[of_model], chosen.model)
     )
+
+
+def _is_others_turn(
+    connection: Connection,
+    task: tasks.Row,
+    chosen: Candidate,
+    ended: Mapping[str, datetime],
+    now: datetime,
+) -> bool:
+    """Return whether another task should find out first if a limit is over.
+
+    A task that is refused for reasons of its own would otherwise be the only one that is ever
+    tried. Nobody yields for longer than a trial takes.
+    """
+    ends = [ended[limit] for limit in chosen.limits if limit in ended]
+    if not ends or now - max(ends) > _TRIAL or chosen.agent != task["agent"]:
+        return False
+    return tasks.least_recently_refused(connection, task, now) != task["id"]
 
 
 def _wait(
