@@ -200,6 +200,29 @@ def test_doctor_says_what_is_dropped_and_what_worktrees_do_not_use(
     assert told[1] == f"{sample}/.venv is of this checkout, so worktrees do not use it"
 
 
+def test_the_program_of_an_agent_is_looked_for_on_the_callers_path(
+    kapelle: Instance, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon was started without it, as by cron, an editor or another terminal."""
+    program = tmp_path / "tools" / "elsewhere"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho done by elsewhere\n")
+    program.chmod(0o755)
+    kapelle.cli("config", "set", "agents.mine.command", '["elsewhere"]')
+    refused = kapelle.cli("run", "work", "--agent", "mine", cwd=repository)
+    assert refused.returncode == 2
+    assert "elsewhere is not on the PATH of your shell" in refused.stderr
+    monkeypatch.setitem(kapelle.env, "PATH", f"{program.parent}:{os.environ['PATH']}")
+    done = kapelle.cli("run", "work", "--agent", "mine", "-f", cwd=repository)
+    assert done.returncode == 0, done.stderr
+    run = kapelle.cli("loop", "work", "--until", "true", "--agent", "mine", "-f", cwd=repository)
+    assert run.returncode == 0, run.stderr
+    (checked,) = json.loads(kapelle.cli("agents", "check", "mine", "--json").stdout)
+    assert (checked["usable"], checked["agent"]["installed"]) == (True, str(program))
+    listed = json.loads(kapelle.cli("agents", "--json").stdout)
+    assert {one["name"]: one["installed"] for one in listed}["mine"] == str(program)
+
+
 def test_runs_and_their_tasks_get_the_shell_too(kapelle: Instance, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
     before = dict(kapelle.env)

@@ -247,6 +247,8 @@ class Agent(ABC):
     reads_whole_output = True  # otherwise the last lines are enough for its summary
     # With what the first line begins of something that it prints over several, if it does that.
     begins_with = b""
+    # The PATH of whoever asked for the work, if it is known; see registry.get().
+    search_path: str | None = None
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         self.name = name
@@ -326,10 +328,9 @@ class Agent(ABC):
         words = _words(tail)
         return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
 
-    @staticmethod
-    def on_path(program: str, env: Mapping[str, str]) -> str | None:
-        """The path of a program, by the PATH of these settings or else of this process."""
-        path = env.get("PATH", os.environ.get("PATH"))
+    def on_path(self, program: str, env: Mapping[str, str]) -> str | None:
+        """The path of a program, by the PATH of these settings, of the caller or this process."""
+        path = env.get("PATH") or self.search_path or os.environ.get("PATH")
         return shutil.which(os.path.expanduser(program), path=path)
 
     def executable(self) -> str:

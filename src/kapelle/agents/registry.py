@@ -53,7 +53,10 @@ def get(name: str, settings: Settings, *, interactive: bool = False) -> Agent:
     """The agent of this name, set up; raises AgentNotFound or AgentMisconfigured."""
     kind = type_of(name, settings)
     agent = _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
-    return _in_terminal(agent) if interactive else agent
+    if interactive:
+        agent = _in_terminal(agent)
+    agent.search_path = settings.search_path
+    return agent
 
 
 def resolve_default(settings: Settings) -> str:

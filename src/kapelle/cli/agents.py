@@ -26,7 +26,7 @@ TIMEOUT_S = 200.0
 
 def list_agents() -> Report:
     """List the agents that are known, and whether they can be used."""
-    yield (known := Connection().get("/agents", {"directory": str(current())}))
+    yield (known := Connection().get("/agents", _here()))
     yield from columns("NAME,STATUS,LOGIN,MODEL,", lambda agent: [
         agent["name"], "paused" if agent["paused_until"] else agent["status"],
         login_words(agent["login"]) if agent["installed"] else "", agent["model"] or "",
@@ -37,6 +37,14 @@ def list_agents() -> Report:
         say(text)
     if not any(agent["default"] for agent in known):
         say("No default agent is set; `kapelle init` chooses one.")
+
+
+def _here() -> dict[str, str]:
+    """The directory and the PATH for which agents are looked up."""
+    query = {"directory": str(current())}
+    if search_path := os.environ.get("PATH"):
+        query["path"] = search_path
+    return query
 
 
 def _style(agent: dict[str, Any]) -> str:
@@ -85,14 +93,14 @@ def check(
 
     Exits with 1 when one that was named cannot.
     """
-    client, directory = Connection(), str(current())
+    client, here = Connection(), _here()
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
-    known = [] if named else client.get("/agents", {"directory": directory})
-    # The rehearsal is always there, and no news unless it is what tasks get.
-    real = [one for one in known if one["default"] or one["type"] != "rehearsal"]
+    known = [] if named else client.get("/agents", here)
+    # The built-in rehearsal is always there, and no news unless it is what tasks get.
+    real = [one for one in known if one["default"] or one["name"] != "rehearsal"]
     for name in dict.fromkeys(named) or [one["name"] for one in real if one["installed"]]:
-        body = {"live": live, "directory": directory}
+        body = {"live": live, **here}
         found.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
         if not as_json:
             _print(found[-1])

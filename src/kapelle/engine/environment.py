@@ -62,6 +62,11 @@ class Variables:
     omitted: list[str]
 
 
+def search_path_of(shell: Shell | None) -> str | None:
+    """The PATH of the shell that work was asked for in; None where it is not known."""
+    return shell.variables.get("PATH") if shell else None
+
+
 def passed(
     environ: Mapping[str, str], wanted: Sequence[str], shell: Shell | None = None
 ) -> dict[str, str]:

@@ -31,11 +31,14 @@ from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
 
 Directory = Annotated[Text | None, Field(max_length=4000)]
+# The PATH of a shell, on which programs are looked for instead of on the daemon's.
+SearchPath = Annotated[Text | None, Field(max_length=100_000)]
 
 
 class CheckBody(Spec):
     live: bool = False
     directory: Directory = None
+    path: SearchPath = None
 
 
 class CredentialBody(Spec):
@@ -243,15 +246,17 @@ class Agents:
         self._parts = parts
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
-    async def known(self, directory: Directory = None) -> list[AgentView]:
+    async def known(self, directory: Directory = None, path: SearchPath = None) -> list[AgentView]:
         """The agents that a task in a directory may use."""
-        settings = self._parts.settings(directory)
+        settings = self._parts.settings(directory).on_path(path)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)
 
-    async def get(self, name: str, directory: Directory = None) -> AgentView:
+    async def get(
+        self, name: str, directory: Directory = None, path: SearchPath = None
+    ) -> AgentView:
         """One agent."""
-        settings = self._parts.settings(directory)
+        settings = self._parts.settings(directory).on_path(path)
         info = await asyncio.to_thread(registry.describe, name, settings)
         return (await self._views([info], settings))[0]
 
@@ -261,11 +266,11 @@ class Agents:
 
         A live answer verifies its login and lifts a pause of its account.
         """
-        live, directory = (body.live, body.directory) if body else (False, None)
-        settings = self._parts.settings(directory)
+        body = body or CheckBody()
+        settings = self._parts.settings(body.directory).on_path(body.path)
         info = await asyncio.to_thread(registry.describe, name, settings)
-        found = await _trial(self._parts, info, settings, live)
-        return CheckView(agent=await self.get(name, directory), **found)
+        found = await _trial(self._parts, info, settings, body.live)
+        return CheckView(agent=await self.get(name, body.directory, body.path), **found)
 
     async def store_key(
         self, name: str, body: CredentialBody, directory: Directory = None

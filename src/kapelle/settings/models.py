@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from kapelle.domain.specs import (
     CheckSpec,
@@ -345,6 +345,21 @@ class Integrations(Section):
 
 
 class Settings(Section):
+    _search_path: str | None = PrivateAttr(None)
+
+    @property
+    def search_path(self) -> str | None:
+        """The PATH on which programs of agents are looked for; None is that of this process."""
+        return self._search_path
+
+    def on_path(self, search_path: str | None) -> "Settings":
+        """Return these settings with the PATH of whoever asked for the work, if it is known."""
+        if not search_path:
+            return self
+        copy = self.model_copy()
+        copy._search_path = search_path
+        return copy
+
     default_agent: AgentName | None = None
     """Agent of a task that names none."""
     fallback_agents: list[AgentName] = []

@@ -11,7 +11,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin
+from kapelle.engine.environment import Origin, search_path_of
 from kapelle.engine.launch import Place
 from kapelle.engine.output import SHOWN_OUTPUT, check_facts
 from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
@@ -177,7 +177,9 @@ class CommandContext(GitContext):
             await restore_deleted(self._parts, self._owner)
             run = await self._parts.db.read(runs.row, self._owner)
             workspace, directory = workspace_of(run), Path(self.spec.directory)
-        settings, env = self._parts.work_settings(self.spec.directory), self.spec.env | env
+        settings = self._parts.work_settings(self.spec.directory)
+        settings = settings.on_path(search_path_of(self.spec.shell))
+        env = self.spec.env | env
         worktree = None if workspace.branch is None else Path(workspace.path)
         origin = Origin.of(self.spec.shell, directory, worktree, settings.workspace)
         cwd = working_directory(workspace, directory) if worktree else directory

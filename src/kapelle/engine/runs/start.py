@@ -11,6 +11,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.domain.text import titled
+from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
@@ -67,7 +68,7 @@ async def examine(
 ) -> tuple[PatternSpec, WorkspaceKind]:
     """The specification, and where its run would work; raises what would keep it from that."""
     checked = await validated(parts, pattern, spec)
-    settings = parts.work_settings(checked.directory)
+    settings = parts.work_settings(checked.directory).on_path(search_path_of(checked.shell))
     by_template, _ = await submit.with_template(parts, checked)
     for role in dict.fromkeys(by_template.roles):
         agent = submit.require_agent(role.agent, settings)

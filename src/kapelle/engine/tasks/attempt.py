@@ -21,7 +21,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Task, Workspace
 from kapelle.engine.container import end_left
-from kapelle.engine.environment import Origin
+from kapelle.engine.environment import Origin, search_path_of
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import TAMPERED, Parts
 from kapelle.runner.process_dir import Ended, Launch, Process
@@ -50,7 +50,7 @@ class Attempt:
         self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings,
         begun: Mapping[str, Row],
     ) -> None:  # fmt: skip
-        self.parts, self.row, self.task, self.settings = parts, row, task, settings
+        self.parts, self.row, self.task = parts, row, task
         self.id: str = row["id"]
         self.token = attempt_token(parts.secret, self.id)  # by which its agent calls the daemon
         self.task_id: str = task["id"]
@@ -63,6 +63,7 @@ class Attempt:
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
         self.task_env = parts.secrets.env(self.task_id) if task["env"] else {}
         self.shell = parts.secrets.shell(task["shell"])
+        self.settings = settings.on_path(search_path_of(self.shell))
         self.files = parts.home.files / self.id
         self.serving: asyncio.Future[Ended] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]

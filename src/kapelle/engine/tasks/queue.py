@@ -171,7 +171,8 @@ def _is_others_turn(
     ends = [ended[limit] for limit in chosen.limits if limit in ended]
     if not ends or now - max(ends) > _TRIAL or chosen.agent != task["agent"]:
         return False
-    return tasks.least_recently_refused(connection, task, now) != task["id"]
+    next_task = tasks.least_recently_refused(connection, task, now)
+    return next_task != str(task["id"])
 
 
 def _wait(

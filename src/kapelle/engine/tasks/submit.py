@@ -13,6 +13,7 @@ from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
 from kapelle.domain.specs import TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
+from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
@@ -73,6 +74,7 @@ async def examine(
     """Its settings, its agent and where it would work; raises what would keep it from that."""
     spec, _ = await with_template(parts, spec)
     settings = parts.work_settings(require_directory(spec.directory))
+    settings = settings.on_path(search_path_of(spec.shell))
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
@@ -126,13 +128,13 @@ def require_directory(directory: str) -> str:
 def require_agent(name: str | None, settings: Settings) -> str:
     """The agent of this name, or the default one; raises unless it can be run."""
     agent = name or registry.resolve_default(settings)
-    if registry.get(agent, settings).installed() is None:
+    adapter = registry.get(agent, settings)
+    if adapter.installed() is None:
+        owner = "your shell" if settings.search_path else "the daemon"
         raise AgentMisconfigured(
-            f"The agent {agent} cannot be run: its program is not installed.",
-            hint=(
-                "`kapelle agents` shows which ones can. A daemon sees the PATH of its start: "
-                "after an installation, `kapelle stop` and try again."
-            ),
+            f"The agent {agent} cannot be run: {adapter.asked_for or 'its program'} is not on the "
+            f"PATH of {owner}.",
+            hint="Install it, or choose another agent: `kapelle agents` lists them.",
         )
     return agent
 
