@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.instance import ApiError, Instance
 
-CONFIG = """
+CONFIG = '''
 [prices.known]
 input = 2
 output = 10
@@ -24,10 +24,21 @@ model = "known"
 type = "rehearsal"
 model = "a-model-nobody-has-a-price-for"
 
+[agents.reticent]
+type = "command"
+output = "events"
+command = ["sh", "-c", """
+cat > /dev/null
+echo '{"kind": "session", "text": "one-session"}'
+test -n "$1" || echo '{"kind": "model", "text": "known"}'
+echo '{"kind": "usage", "data": {"input_tokens": 1000000}}'
+echo '{"kind": "result", "text": "done"}'
+""", "agent", "{session}"]
+
 [agents.silent]
 type = "command"
 command = ["cat"]
-"""
+'''
 TOLD = "[[do]]\nusage = { input = 1200, output = 300, cached = 1000, turns = 2, cost = 0.02 }"
 COUNTED = "[[do]]\nusage = { input = 1000000, output = 100000, cached = 400000, turns = 3 }"
 # 600,000 tokens at $2, 400,000 at $0.5 and 100,000 at $10 per million.
@@ -251,3 +262,14 @@ def test_it_is_added_up_by_two_properties_at_once(
     shown = kapelle.cli("usage", "--by", "agent", "--across", "day").stdout.splitlines()
     assert shown[0].split()[:2] == ["AGENT", "DAY"]
     assert "total" in shown[-1]
+
+
+def test_a_resumed_session_has_the_price_of_the_model_that_it_named_before(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task_id = kapelle.submit("hello", tmp_path, agent="reticent")
+    assert kapelle.wait(task_id)["status"] == "completed"
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": "go on"})
+    first, second = kapelle.wait(task_id)["attempts"]
+    assert second["session_id"] == first["session_id"]
+    assert [attempt["usage"]["cost_usd"] for attempt in (first, second)] == [2, 2]

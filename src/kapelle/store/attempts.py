@@ -158,6 +158,18 @@ def known_proof(connection: sa.Connection, digest: str) -> Row | None:
     return connection.execute(proofs.select().where(proofs.c.digest == digest)).mappings().first()
 
 
+def session_model(connection: sa.Connection, session_id: str) -> str | None:
+    """Return the model of the last attempt in a session of which a model is known."""
+    query = (
+        sa.select(attempts.c.model)
+        .where(attempts.c.session_id == session_id, attempts.c.model.is_not(None))
+        .order_by(attempts.c.id.desc())
+        .limit(1)
+    )
+    model: str | None = connection.execute(query).scalar()
+    return model
+
+
 def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, proof: str) -> None:
     connection.execute(proofs.delete().where(proofs.c.digest == digest))
     connection.execute(proofs.insert().values(digest=digest, proved=proved, proof=proof))

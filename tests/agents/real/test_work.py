@@ -52,14 +52,12 @@ def _usage_is_as_scripted(agent: str, attempt: Any, tools: bool) -> None:
         return
     assert usage is not None
     assert usage["turns"] == 3
-    if agent == "acp-opencode":
-        # Over this protocol it tells the tokens of its last answer only, and the whole cost.
-        assert (usage["input_tokens"], usage["output_tokens"]) == (3000, 70)
-        assert usage["cost_usd"] == pytest.approx((5400 * 3 + 180 * 15) / 1e6)
-        return
     assert (usage["input_tokens"], usage["output_tokens"]) == (6000, 180)
     cached = 0 if agent == "acp-gemini" else 600  # which does not tell it over this protocol
     assert usage["cached_tokens"] == cached
+    if agent == "acp-opencode":
+        assert usage["cost_usd"] == pytest.approx((5400 * 3 + 180 * 15) / 1e6)  # by its own price
+        return
     if agent in {"claude", "acp-claude"}:
         assert usage["cost_usd"] > 0  # by their own tables
         return
@@ -90,8 +88,6 @@ def test_a_resumed_session_has_its_history_and_counts_only_its_own_usage(
     assert "I looked around the violins." in resumed
     assert "test -f hello.txt" in resumed
     tokens = (4000, 120) if agent in WITH_TOOLS else (1000, 50)
-    if agent == "acp-opencode":
-        tokens = (3000, 70)  # of its last answer
     assert (second["usage"]["input_tokens"], second["usage"]["output_tokens"]) == tokens
 
 

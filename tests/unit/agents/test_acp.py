@@ -11,7 +11,7 @@ from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.session import choice
-from kapelle.agents.bridges.acp.updates import ToolCall
+from kapelle.agents.bridges.acp.updates import ToolCall, Updates
 from kapelle.agents.events import Json
 from kapelle.agents.failures import failure_of
 from kapelle.domain.errors import AgentMisconfigured
@@ -209,6 +209,14 @@ def test_tool_calls_are_told_once_with_their_input_and_output(
     assert (result["kind"], result["name"], result.get("text", "")) == ("tool_result", name, text)
 
 
+def test_a_call_of_copilot_is_told_when_it_begins(capfd: pytest.CaptureFixture[str]) -> None:
+    updates = Updates("Copilot")
+    call = {"status": "pending", "kind": "execute", "rawInput": {"command": "sleep 8"}}
+    updates.take(Json(CALL | call))
+    kinds = [json.loads(line)["kind"] for line in capfd.readouterr().out.splitlines()]
+    assert kinds[-1] == "tool_call"
+
+
 def retried(program: str, line: str) -> list[tuple[str, object]]:
     """What a line of a known agent's standard error, or of its side log, says of a refusal."""
     agent = AcpAgent("mine", AgentSettings(command=[program]))
@@ -224,9 +232,9 @@ def test_a_refusal_that_an_agent_keeps_to_itself_is_read_where_it_notes_it(tmp_p
     logged = (
         'timestamp=2026-11-16T07:22:39Z level=ERROR message="stream error" a=b error.error="{}"'
     )
-    assert retried("opencode", logged.format("AI_APICallError: slow down")) == [
-        ("overloaded", None)
-    ]
+    for words, kind in (("slow down", "rate_limit"), ("scripted 429", "rate_limit"),
+                        ("Internal error", "overloaded")):  # fmt: skip
+        assert retried("opencode", logged.format(f"AI_APICallError: {words}")) == [(kind, None)]
     limit = "AI_APICallError: Resource has been exhausted (e.g. check quota)."
     assert retried("opencode", logged.format(limit)) == [("rate_limit", None)]
     noted = {"event.name": "qwen-code.api_error", "status_code": 429, "error_message": "no"}

@@ -29,6 +29,9 @@ _LOGGED = ("level=ERROR ", "message=failed ", ' error="')
 # A request that failed, after which it waits without a word and asks again.
 _RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
 _LONGEST_CAUSE = 1000
+# The log has the provider's words and no status. opencode asks again after a refusal that passes by
+# itself only (408, 409, 429 and 5xx), so that one of these words means the 429.
+_OF_LIMIT = re.compile(r"\b429\b|limit|quota|throttl|too many|slow down|capacity", re.IGNORECASE)
 # Its retries are silent and cannot be limited; the log tells of them on stderr at least.
 _LOGS = ["--print-logs", "--log-level", "ERROR"]
 
@@ -115,10 +118,14 @@ class OpencodeAgent(Agent):
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
+        if not cause:
+            return []
         notice = AgentEvent("notice", cause)
-        # It asks again only where that may help, whatever the words are.
-        notice = notice if failure_of(notice) else replace(notice, name=FailureClass.OVERLOADED)
-        return [notice] if cause else []
+        if failure_of(notice) is not None:
+            return [notice]
+        is_limit = _OF_LIMIT.search(cause) is not None
+        kind = FailureClass.RATE_LIMIT if is_limit else FailureClass.OVERLOADED
+        return [replace(notice, name=kind)]
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)

@@ -64,7 +64,8 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
         await asyncio.to_thread(keep_pictures, attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.remove_copy(attempt.owner)
-    model, before = summary.model or attempt.row["model"], await usage_before(attempt)
+    before = await usage_before(attempt)
+    model = summary.model or attempt.row["model"] or await _model_of_session(attempt)
     success = verdict.success and not evidence.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
@@ -101,6 +102,14 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+async def _model_of_session(attempt: Attempt) -> str | None:
+    """The model that the resumed session named before: some agents name it at its start only."""
+    session_id = attempt.row["started_from"]
+    if session_id is None:
+        return None
+    return await attempt.parts.db.read(attempts.session_model, session_id)
 
 
 async def _told(

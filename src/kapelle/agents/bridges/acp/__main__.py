@@ -16,6 +16,7 @@ import math
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from acp.exceptions import RequestError
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
+from kapelle.agents.bridges.acp.opencode_usage import session_tokens
 from kapelle.agents.bridges.acp.process import (
     AgentProcess,
     failure_of,
@@ -112,6 +114,8 @@ class Turn:
         self._asked = asyncio.Event()
         self._stopping = False
         self._update_count = 0  # updates so far
+        self._agent_name = ""
+        self._tokens_before: Counter[str] | None = None  # of the session, before the prompt
 
     async def execute(self) -> int:
         try:
@@ -153,11 +157,13 @@ class Turn:
         if self._job.system_prompt and not session.system_prompt_taken:
             text = f"<instructions>\n{self._job.system_prompt}\n</instructions>\n\n{text}"
         # What came until now is the replay of an earlier attempt.
+        self._agent_name = session.name
+        self._tokens_before = self._session_tokens()
         updates = self._updates = Updates(session.name)
         while text:
             response = await self._answer(text)
             answer = updates.finish()
-            updates.meter.finish(response)
+            updates.meter.finish(response, self._tokens_used())
             if self._stopping or self._asked.is_set():
                 return
             text = self._take_said()
@@ -165,6 +171,19 @@ class Turn:
         if updates.failure:
             raise failure_told(updates.failure)
         emit("result", answer)
+
+    def _session_tokens(self) -> Counter[str] | None:
+        """The tokens of the whole session, where the protocol does not tell them."""
+        return session_tokens(self._session_id) if self._agent_name == "OpenCode" else None
+
+    def _tokens_used(self) -> Counter[str] | None:
+        """The tokens of the session since the prompt; None where only the protocol tells them."""
+        before, after = self._tokens_before, self._session_tokens()
+        if before is None and not self._job.session_id:
+            before = Counter()  # a new session is stored with its first prompt
+        if before is None or after is None:
+            return None
+        return after - before
 
     async def _wait_for_replay(self) -> None:
         """Let the replay of an earlier session end: some go on with it after the answer."""

@@ -19,7 +19,8 @@ _MODE_NOTE = re.compile(r"\s*\[MODE_UPDATE\] \w+\s*")
 class ToolCall:
     """What several updates together say about one call."""
 
-    def __init__(self, first: Json) -> None:
+    def __init__(self, first: Json, first_is_whole: bool = False) -> None:
+        self._first_is_whole = first_is_whole  # whether its first update holds all of its input
         self._fields = Json()
         self._name = _name(first)
         self._terminal = ""
@@ -32,8 +33,8 @@ class ToolCall:
         terminal = update.mapping("_meta", "terminal_output_delta")
         self._terminal = (self._terminal + terminal.text("data"))[-_LONGEST_OUTPUT:]
         status = update.text("status")
-        known = update.get("sessionUpdate") != "tool_call" and bool(update.get("rawInput"))
-        if known or status not in {"", "pending"}:
+        is_whole = self._first_is_whole or update.get("sessionUpdate") != "tool_call"
+        if (is_whole and update.get("rawInput")) or status not in {"", "pending"}:
             self.emit_call()
         if status not in {"completed", "failed"} or self.ended:
             return False
@@ -134,8 +135,15 @@ class UsageMeter:
         self._now, self._exact = Counter(_tokens(usage)), True
         self._emit()
 
-    def finish(self, response: Json) -> None:
-        """Report what the answer to session/prompt says was used."""
+    def finish(self, response: Json, since_prompt: Counter[str] | None = None) -> None:
+        """Report what the answer to session/prompt says was used.
+
+        since_prompt: the tokens of all answers since the first prompt, where that is known.
+        """
+        if since_prompt:
+            self._earlier, self._now = Counter(), since_prompt
+            self._emit()
+            return
         usage = response.mapping("usage")
         quota = response.mapping("_meta", "quota")
         for entry in quota.mappings("model_usage"):
@@ -272,7 +280,8 @@ class Updates:
     def _tool(self, update: Json) -> ToolCall:
         key = update.text("toolCallId")
         if key not in self._tools:
-            self._tools[key] = ToolCall(update)
+            # Copilot sends nothing more about a call until it has ended.
+            self._tools[key] = ToolCall(update, first_is_whole=self._agent == "Copilot")
         return self._tools[key]
 
 
