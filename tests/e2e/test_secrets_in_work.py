@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.instance import ApiError, Instance
+from tests.e2e.test_children import Speaker
 
 SECRET = "hunter2/hunter2+x"
 WRITE = '[[do]]\nwrite = "settings.txt"\ncontent = "password = {}\\n"'
@@ -72,3 +73,31 @@ def test_no_secret_that_an_agent_was_given_is_merged(kapelle: Instance, reposito
             assert value not in kapelle.get(f"/tasks/{task_id}/diff")["patch"], name
     finally:
         kapelle.home.config.write_text(own, encoding="utf-8")
+
+
+def test_an_agent_cannot_hand_a_secret_on_in_names(kapelle: Instance, repository: Path) -> None:
+    """In the title and prompt of a task it asks for, a commit's message, a key, a file's name."""
+    word = "hunter2-hunter2-x"
+    env = {"DB_PASSWORD": word}
+    commit = f"git add . && git -c user.name=x -c user.email=x commit -qm 'seven {word}'"
+    script = (
+        f'[[do]]\nwrite = "{word}.txt"\ncontent = "x\\n"\n[[do]]\nrun = "{commit}"\n'
+        '[[do]]\nrun = "while [ ! -e {gate} ]; do sleep 0.05; done"'
+    )
+    gate = repository.parent / "gate"
+    task_id = kapelle.play(
+        script.replace("{gate}", str(gate)), repository, workspace="worktree", env=env
+    )
+    kapelle.wait_for_status(task_id, "running")
+    speaker = Speaker.attempt(kapelle, task_id, repository)
+    child = speaker.create(f"Play.\nuse {word}", title=f"with {word}")
+    assert child["title"] == "with [redacted]"
+    assert "use [redacted]" in child["prompt"]
+    speaker.refused("invalid_input", "POST", "/notes", {"key": word, "value": "x"})
+    gate.touch()
+    assert kapelle.wait(task_id)["status"] == "completed"
+    diff = kapelle.get(f"/tasks/{task_id}/diff")
+    assert diff["files"] == ["[redacted].txt"]
+    assert word not in diff["stat"]
+    hits = kapelle.get("/search?query=seven&kind=commit")["hits"]
+    assert [hit["text"] for hit in hits if hit["id"] == task_id] == ["seven [redacted]"]

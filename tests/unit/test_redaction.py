@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import quopri
 import shlex
 from urllib.parse import quote, quote_plus
 
@@ -38,6 +39,15 @@ SPELLINGS = {
     "every byte after \\x": "".join(f"\\x{byte:02x}" for byte in RAW).encode(),
     "every character after \\u": "".join(f"\\u{ord(char):04X}" for char in SECRET).encode(),
     "every byte in html": "".join(f"&#x{byte:x};" for byte in RAW).encode(),
+    "url as Go has a path": quote(SECRET, safe="$&+:=@").encode(),
+    "encodeURIComponent": quote(SECRET, safe="!'()*").encode(),
+    "encodeURI": quote(SECRET, safe=";,/?:@&=+$!'()*#").encode(),
+    "decimal entities": "".join(c if c.isalnum() else f"&#{ord(c)};" for c in SECRET).encode(),
+    "named entities": SECRET.replace("&", "&amp;").replace("/", "&sol;").replace("+", "&plus;")
+    .replace("$", "&dollar;").replace('"', "&quot;").replace("'", "&apos;").replace("<", "&lt;")
+    .replace(">", "&gt;").encode(),
+    "quoted-printable": quopri.encodestring(RAW).replace(b"=\n", b""),
+    "upper case": SECRET.upper().encode(),
     "hex with colons": RAW.hex(":").encode(),
     "HEX with spaces": RAW.hex(" ").upper().encode(),
     "hex in pairs": RAW.hex(" ", 2).encode(),

@@ -14,7 +14,7 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import Children
-from kapelle.store import children, tasks
+from kapelle.store import attempts, children, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, resolve, work_rows
 from kapelle.workspaces import repository_of
@@ -38,6 +38,10 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     asks for it; raises what an attempt may not ask for."""
     parent = await parts.db.read(tasks.row, parent_id)
     require_modest(spec)
+    own_attempts = await parts.db.read(attempts.of_task, parent_id)
+    last_attempt_id = own_attempts[-1]["id"]
+    places = {name: spec[name] for name in ("directory",) if name in spec}
+    spec = {**await parts.without_secrets(parent_id, last_attempt_id, spec), **places}
     spec = _placed(parent, spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):

@@ -2,10 +2,12 @@
 
 import base64
 import html
+import html.entities
 import json
+import quopri
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
@@ -14,6 +16,11 @@ from kapelle.runner.shim.streams import Redactor
 MIN_CHARACTERS = 6
 _ESCAPED_MARKUP = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&"})
 _ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
+# What percent encodings leave as it is: all or nothing but slashes, a path's segment in Go,
+# encodeURIComponent and encodeURI.
+_UNESCAPED = ("", "/", "$&+:=@", "!'()*", ";,/?:@&=+$!'()*#")
+# HTML names of characters that html.escape leaves alone.
+_ENTITIES = {mark: f"&{name}" for name, mark in html.entities.html5.items() if name.endswith(";")}
 
 
 def patterns(secrets: Iterable[str]) -> tuple[bytes, ...]:
@@ -49,10 +56,26 @@ def _spellings(secret: str) -> set[bytes]:
     }
     for text in (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
         texts |= {text.replace("/", "\\/"), text.translate(_ESCAPED_MARKUP)}
-    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+    for quoted in (*(quote(raw, safe=safe) for safe in _UNESCAPED), quote_plus(raw)):
         texts |= {quoted, _ESCAPED_BYTE.sub(lambda match: match[0].lower(), quoted)}
+    texts |= {secret.upper(), secret.lower(), *_marks_escaped(secret)}
     encoded = {text.encode("utf-8", "surrogatepass") for text in texts}
     return {raw} | encoded | _base64_spellings(raw)
+
+
+def _marks_escaped(secret: str) -> set[str]:
+    """HTML, where all characters but letters and digits are entities, and quoted-printable."""
+    return {
+        _replace_marks(secret, lambda mark: f"&#{ord(mark)};"),
+        _replace_marks(secret, lambda mark: f"&#x{ord(mark):x};"),
+        _replace_marks(secret, lambda mark: f"&#x{ord(mark):X};"),
+        _replace_marks(secret, lambda mark: _ENTITIES.get(mark, mark)),
+        quopri.encodestring(secret.encode("utf-8", "surrogatepass")).decode().replace("=\n", ""),
+    }
+
+
+def _replace_marks(secret: str, replacement: Callable[[str], str]) -> str:
+    return "".join(mark if mark.isalnum() else replacement(mark) for mark in secret)
 
 
 def _base64_spellings(raw: bytes) -> set[bytes]:

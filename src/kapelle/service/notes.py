@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.note import (
     Expected,
     Key,
@@ -38,8 +39,10 @@ class Notes:
         expected_version, only if nobody wrote it meanwhile."""
         if attempt_id is not None and self._without_secrets is not None:
             task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
-            told = await self._without_secrets(task_id, attempt_id, spec.value)
-            spec = spec.model_copy(update={"value": told})
+            if await self._without_secrets(task_id, attempt_id, spec.key) != spec.key:
+                raise InvalidInput("The key of a note must not hold a secret.", hint="Rename it.")
+            value = await self._without_secrets(task_id, attempt_id, spec.value)
+            spec = spec.model_copy(update={"value": value})
         return await self._db.write(notes.put, spec, attempt_id)
 
     async def delete(

@@ -18,6 +18,7 @@ from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
 from kapelle.runner.output import read
+from kapelle.runner.redaction import redact
 from kapelle.store import attempts, learnings, notes, search
 from kapelle.store.query import Row
 from kapelle.store.search import Damaged, Document, SearchIndex
@@ -206,11 +207,13 @@ class Search:
             return []
         with suppress(KapelleError):
             found = await self._parts.workspaces.log(row["id"], _MOST_COMMITS)
-            return [
-                (one.id, f"{one.subject}\n{one.body}")
-                for one in found
-                if one.subject != row["title"]
-            ]
+            known = self._parts.secrets_of(row)
+            messages = []
+            for commit in found:
+                if commit.subject != row["title"]:
+                    text = f"{commit.subject}\n{commit.body}".encode("utf-8", "replace")
+                    messages.append((commit.id, redact(text, known).decode("utf-8", "replace")))
+            return messages
         return []
 
     def _read_part(self, about: Document) -> bool:

@@ -58,6 +58,10 @@ Until = Annotated[
 ]
 
 
+def _redact_text(text: str, known: tuple[bytes, ...]) -> str:
+    return redact(text.encode("utf-8", "surrogateescape"), known).decode("utf-8", "replace")
+
+
 class WorkPage(BaseModel):
     work: list[Task | Run]
     next_cursor: str | None
@@ -182,7 +186,8 @@ class Work:
             diff = await self._between(other, await self._db.read(tasks.get, work.id))
             known += await secrets_of(self._parts, other)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
-        return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
+        stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
+        return DiffView(patch=patch, stat=stat, files=files, truncated=diff.truncated)
 
     async def patch(self, kind: Kind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
