@@ -149,12 +149,21 @@ def test_an_agent_judges_what_is_reported_where_one_is_configured(
         ("I think: global", "kept", "global", None),
         ("discard", "discarded", "project", "it would help nobody"),
         (f"duplicate {first}", "discarded", "project", f"duplicate of {first}"),
-        ("I cannot tell", "kept", "project", None),
+        (
+            "I cannot tell",
+            "kept",
+            "project",
+            "judged by the plain rule, for judge failed: its answer could not be read",
+        ),
     ):
         (home / "verdict").write_text(verdict, encoding="utf-8")
         _, made = one.report(f"On {verdict[:7]}", "redis is told about here")
         found = judged(kapelle, made["id"])
         assert (found["status"], found["scope"], found["reason"]) == (status, scope, reason)
+    told = kapelle.get("/report")
+    titles = [one["title"] for one in told["learnings"]]
+    assert titles[-2:] == [f"On {verdict[:7]}" for verdict in ("I think: global", "I cannot tell")]
+    assert "## Learned" in told["markdown"]
     asked = (home / "asked").read_text(encoding="utf-8")
     assert "redis is told about here" in asked
     assert first in asked
@@ -304,6 +313,8 @@ def test_a_template_is_told_as_guidelines_and_known_by_what_came_of_it(
     instance.cli(*made, str(repository), check=True)
     again = instance.cli("templates", "create", "bugfix", "x")
     assert (again.returncode, "templates edit bugfix" in again.stderr) == (2, True)
+    refused = instance.cli("templates", "create", "t", "x", "-a", "mirror", "--model", "m1")
+    assert (refused.returncode, "cannot be given a model" in refused.stderr) == (2, True)
     # Its agent and its directory are those of the work, which names none itself.
     done = instance.cli("run", "Mend it", "--template", "bugfix", "--json", check=True)
     task = instance.wait(json.loads(done.stdout)["id"])

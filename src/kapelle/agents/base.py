@@ -305,6 +305,18 @@ class Agent(ABC):
         return Verdict(False, sentence, failure=Failure(meant, sentence) if meant else None)
 
     @property
+    def update_command(self) -> str | None:
+        """The command that installs the version that the adapter was tried with.
+
+        Without a version npm installs an old one where Node is older than the newest one wants.
+        """
+        if not self.package or not self.tested:
+            return self.package
+        if self.package.startswith("npm "):
+            return f"{self.package}@{self.tested}"
+        return f"{self.package}=={self.tested}".replace("pipx install", "pipx install --force")
+
+    @property
     def asked_for(self) -> str:
         """The program as the adapter or the settings name it; empty where neither does."""
         return self.settings.program or self.program

@@ -78,7 +78,7 @@ class UsageData(TypedDict, total=False):
     turns: int
     cost_usd: float
     total: bool  # it replaces the fields counted so far in this attempt instead of adding to them
-    at_least: bool  # a total of an agent of the user's own, which cannot lower what was counted
+    at_least: bool  # of an agent of the user's own, which cannot lower what was counted
     of_session: list[str]  # fields that count the whole session, earlier attempts included
     id: str  # one with the id of the last replaces it: streams repeat themselves
 

@@ -161,8 +161,12 @@ class Count:
             if isinstance(of_session, list):
                 self.of_session |= frozenset(of_session) & frozenset(given)
             return
-        if data.get("id") is None or data.get("id") != self._last_id:
+        is_repeated = data.get("id") is not None and data.get("id") == self._last_id
+        if not is_repeated:
             self._settle()
+        elif data.get("at_least") is True:
+            given = {key: max(number, self._last.get(key, 0)) for key, number in given.items()}
+            given = {**self._last, **given}
         self._last, self._last_id = given, data.get("id")
 
     def _settle(self) -> None:

@@ -212,7 +212,8 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
     if login and login["source"] == "none" and login["needed"]:
         hint = f"Log in with its own program, or: kapelle agents config set {info.name} api_key"
     elif version and tested and compared(version, tested) == "older":
-        hint = f"Update it: {getattr(info.agent, 'package', 'as it was installed')}"
+        command = info.agent.update_command if info.agent else None
+        hint = f"Update it: {command or 'as it was installed'}"
     return Finding(name, "warning" if hint else "ok", "; ".join(parts), hint)
 
 

@@ -68,7 +68,7 @@ class Learning(Record):
     scope: Scope
     project: str | None  # of a global one, the project that it comes from
     status: Status
-    reason: str | None = None  # why it was discarded
+    reason: str | None = None  # why it was discarded, or how it was judged
     author: str  # the agent that said it, or person
     task_id: str | None
     created_at: datetime

@@ -138,6 +138,12 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             yield from ("", f"## {heading}", "")
             for entry in found:
                 yield from _entry(entry)
+    if report["learnings"]:
+        yield from ("", "## Learned", "", "New, by an agent; later agents are told.", "")
+        for learning in report["learnings"]:
+            yield f"- {_inline(learning['title'])}"
+            yield f"  `kapelle learnings show {learning['id']}` read it"
+            yield f"  `kapelle learnings delete {learning['id']}` have no agent told of it"
     if report["left_out"]:
         left = f"{report['left_out']} more began earlier and have ended"
         yield from ("", f"{left}: an earlier --until shows them.")

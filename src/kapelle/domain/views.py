@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from kapelle.domain.learning import Learning
 from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
@@ -77,6 +78,7 @@ class ReportView(Record):
     until: datetime
     entries: list[ReportEntry]
     left_out: int
+    learnings: list[Learning]  # of agents, which later agents are told
     cost: "UsageSum"
     markdown: str
 

@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -32,7 +32,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
 from kapelle.engine.retry import repeat
 from kapelle.engine.tasks.brief import project_of
-from kapelle.engine.tasks.submit import require_directory
+from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask
 from kapelle.store import attempts, events, learnings, tasks, templates
 from kapelle.store.database import Connection, about
@@ -208,9 +208,11 @@ class Knowledge:
         except KapelleError as error:
             answer, problem = None, error.message
         verdict = by_answer(answer or "", near)
-        if verdict is None:
-            _log.warning("%s was judged by rule: %s", learning.id, problem or f"{name} was unclear")
-        return verdict or plain
+        if verdict is not None:
+            return verdict
+        cause = problem or "its answer could not be read"
+        _log.warning("%s was judged by rule: %s: %s", learning.id, name, cause)
+        return replace(plain, reason=f"judged by the plain rule, for {name} failed: {cause}")
 
 
 def _told(fields: dict[str, Any]) -> Learning:
@@ -360,7 +362,7 @@ class Templates:
         """Raises what would keep work from being done by it."""
         settings = self._parts.settings(spec.directory and require_directory(spec.directory))
         if spec.agent is not None:
-            registry.get(spec.agent, settings)
+            require_abilities(spec.agent, settings, model=spec.model)
         return await self._parts.db.write(templates.put, spec, before)
 
     async def delete(self, template: str) -> Template:

@@ -23,7 +23,7 @@ from kapelle.domain.views import (
 )
 from kapelle.engine.parts import Parts
 from kapelle.service.work import Work
-from kapelle.store import events, query, steps, usage
+from kapelle.store import events, learnings, query, steps, usage
 from kapelle.store.database import Connection
 
 _EPOCH = date(1970, 1, 1)
@@ -50,9 +50,10 @@ class Reports:
         times = {"since": since.isoformat(), "until": until.isoformat()}
         spent = await self.used(UsageFilter(by="day", project=wanted.project, **times))
         left_out = len(found) - len(entries)
+        learned = await self._db.read(learnings.kept_of_agents, since, until, wanted.project)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
-            markdown="",
+            learnings=learned, markdown="",
         )  # fmt: skip
         text = markdown(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})

@@ -49,6 +49,21 @@ def reported_by(connection: sa.Connection, task_id: str) -> int:
     return count(connection, learnings.c.task_id == task_id)
 
 
+def kept_of_agents(
+    connection: sa.Connection, since: datetime, until: datetime, project: str | None
+) -> list[Learning]:
+    """Return what agents reported in a time and later agents are told, the oldest first."""
+    query = sa.select(learnings).where(
+        learnings.c.task_id.is_not(None),
+        learnings.c.status == "kept",
+        learnings.c.created_at.between(since, until),
+    )
+    if project is not None:
+        query = query.where(learnings.c.project == project)
+    rows = connection.execute(query.order_by(learnings.c.id)).mappings()
+    return [_learning(row) for row in rows]
+
+
 def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:
     values = learning.model_dump()
     connection.execute(learnings.insert(), {**values, "reviewed_at": reviewed_at})

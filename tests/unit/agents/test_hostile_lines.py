@@ -57,6 +57,8 @@ def test_an_agent_cannot_unsay_its_usage() -> None:
     assert summarise(agent, lines).usage == Usage(turns=3, cost_usd=3)
     lines.append(_usage('{"total": true, "cost_usd": 9, "turns": 4}'))
     assert summarise(agent, lines).usage == Usage(turns=4, cost_usd=9)
+    lines += [_usage(f'{{"id": "a", "cost_usd": {cost}, "turns": 1}}') for cost in (5, 0)]
+    assert summarise(agent, lines).usage == Usage(turns=5, cost_usd=14)
 
 
 def test_sums_of_usage_fit_into_the_database() -> None:

@@ -142,11 +142,11 @@ class CommandAgent(Agent):
 
 
 def _without_refund(event: AgentEvent) -> AgentEvent:
-    """The event; a total of usage in it can raise what was counted before, but never lower it.
+    """The event; usage in it can raise what was counted before, but never lower it.
 
     Anything in such an agent can print events, so budgets must not depend on the last one.
     """
-    if event.kind != "usage" or event.data.get("total") is not True:
+    if event.kind != "usage":
         return event
     return replace(event, data={**event.data, "at_least": True})
 
