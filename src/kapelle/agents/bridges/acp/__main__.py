@@ -30,7 +30,6 @@ from acp.exceptions import RequestError
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.bridges.acp.opencode_usage import session_tokens
 from kapelle.agents.bridges.acp.process import (
     AgentProcess,
     failure_of,
@@ -38,7 +37,7 @@ from kapelle.agents.bridges.acp.process import (
     session_failure,
 )
 from kapelle.agents.bridges.acp.session import Session
-from kapelle.agents.bridges.acp.updates import Updates
+from kapelle.agents.bridges.acp.updates import Updates, opencode_session_tokens
 from kapelle.agents.bridges.base import Failed, emit
 from kapelle.agents.bridges.hook import refusal, taken
 from kapelle.agents.events import Json, mapping_of
@@ -174,7 +173,7 @@ class Turn:
 
     def _session_tokens(self) -> Counter[str] | None:
         """The tokens of the whole session, where the protocol does not tell them."""
-        return session_tokens(self._session_id) if self._agent_name == "OpenCode" else None
+        return opencode_session_tokens(self._session_id) if self._agent_name == "OpenCode" else None
 
     def _tokens_used(self) -> Counter[str] | None:
         """The tokens of the session since the prompt; None where only the protocol tells them."""

@@ -1,8 +1,12 @@
 """Turns the updates of an ACP session into Kapelle's events."""
 
+import os
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from kapelle.agents.bridges.acp.process import session_failure
@@ -14,6 +18,14 @@ _OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result",
 _TOOL_NAME = re.compile(r"[\w.-]+")
 # Gemini says this as if the model had; it is no part of an answer.
 _MODE_NOTE = re.compile(r"\s*\[MODE_UPDATE\] \w+\s*")
+
+# From opencode's own database.
+_OPENCODE_SESSION = """
+SELECT tokens_input + tokens_cache_read + tokens_cache_write, tokens_output + tokens_reasoning,
+       tokens_cache_read
+FROM session WHERE id = ?
+"""
+_TOKEN_NAMES = ("input_tokens", "output_tokens", "cached_tokens")
 
 
 class ToolCall:
@@ -192,6 +204,26 @@ def _tokens(usage: Json) -> dict[str, int]:
     if total >= sent + said + thought:
         said += thought
     return {"input_tokens": sent, "output_tokens": said, "cached_tokens": cached}
+
+
+def opencode_session_tokens(session_id: str) -> Counter[str] | None:
+    """Return the tokens of all answers of an opencode session so far; None if they are unknown.
+
+    Over ACP opencode reports the tokens of its last answer only. Its own table of sessions counts
+    all of them. That table may change with any version: if it is not as expected, nothing is known.
+    """
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    database = Path(data) / "opencode" / "opencode.db"
+    try:
+        with closing(
+            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=2)
+        ) as opened:
+            row = opened.execute(_OPENCODE_SESSION, (session_id,)).fetchone()
+    except (sqlite3.Error, ValueError):
+        return None
+    if row is None or not all(isinstance(number, int) for number in row):
+        return None
+    return Counter(dict(zip(_TOKEN_NAMES, row, strict=True)))
 
 
 class Updates:
