@@ -280,6 +280,7 @@ processes = _table(
     *_required(sa.String(64), "secret"),
     *_required(Instant, "begun_at"),
     sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
+    sa.Column("side_log", SafeJson),  # of agents that are asked; see the attempts
 )
 
 events = _table(

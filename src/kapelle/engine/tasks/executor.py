@@ -2,6 +2,7 @@
 performed again from the top, and every phase finds what was done: a claimed process directory,
 finished checks, a settled row."""
 
+import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
@@ -109,7 +110,13 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     request = await _request(attempt, agent, limits)
     label = f"{attempt.agent_name} for {attempt.task_id}"
     terminal = _TERMINAL if attempt.task["interactive"] else None
-    return place.agent(attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal)
+    launch, side_log = place.agent(
+        attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
+    )
+    if side_log is not None:
+        side_log = await asyncio.to_thread(side_log.after_present)
+        await attempt.update(side_log=side_log.model_dump())
+    return launch
 
 
 async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:

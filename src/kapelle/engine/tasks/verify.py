@@ -20,6 +20,7 @@ from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
+    SideLog,
     attempt_usage,
     check_facts,
     highest_usage,
@@ -86,7 +87,7 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     if own is None or evidence.exit.kind == "tampered":
         # The log may have been emptied; what was counted while it ran stands.
         own = highest_usage(own, attempt.counted)
-    asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
+    asked = await consulting_usage(attempt)
     return replace(
         evidence,
         success=success,
@@ -159,7 +160,7 @@ def _examine(attempt: Attempt, evidence: Evidence) -> tuple[Summary, str, Verdic
         agent = attempt.agent()
     except KapelleError as error:
         return Summary(), tail, Verdict(False, error.message)
-    summary = read_output(agent, attempt.process_dir)
+    summary = read_output(agent, attempt.process_dir, SideLog.of_row(attempt.row))
     if evidence.exit.kind == "tampered":
         return summary, tail, Verdict(False, evidence.detail)
     if evidence.exit.kind == "not_started":
@@ -171,8 +172,8 @@ def _failed(
     attempt: Attempt, evidence: Evidence, verdict: Verdict, summary: Summary, tail: str
 ) -> tuple[Failure, str]:
     """Why an agent failed, and what is said of that."""
-    # Who writes its own end may write the cause of it as well.
-    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
+    # A forged end is the cause itself.
+    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.row)
     found = cause or verdict.failure
     if evidence.timed_out:
         found = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")

@@ -30,4 +30,5 @@ def upgrade() -> None:
     op.create_index("ix_messages_attempt_id", "messages", ["attempt_id"])
     op.add_column("attempts", sa.Column("ended_for", sa.JSON))
     op.add_column("attempts", sa.Column("side_log", sa.JSON))
+    op.add_column("processes", sa.Column("side_log", sa.JSON))
     op.add_column("tasks", sa.Column("uncounted", sa.Integer, nullable=False, server_default="0"))
