@@ -15,6 +15,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
+from kapelle.engine import messages
 from kapelle.engine.container import begin_container
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -152,7 +153,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         },
         credential=credential(parts, agent, settings, attempt.task_env).stored,
         answer=attempt.message if briefing.asked else None,
-        said=parts.home.said / attempt.id,
+        messages=messages.folder_of(parts, attempt.id),
+        message_key=messages.key_of(parts, attempt.id),
         checkout=Path(task["directory"]),
         daemon={"url": parts.url, "token": attempt.token} if attempt.shares_files else None,
     )
