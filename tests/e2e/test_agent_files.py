@@ -4,13 +4,16 @@ import json
 import shlex
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.instance import Instance
+from tests.e2e.repositories import make_repository
 from tests.e2e.staging import until
 
 ACP_AGENT = Path(__file__).parents[1] / "integration" / "acp_agent.py"
@@ -112,3 +115,56 @@ def test_a_forged_cause_neither_pauses_an_agent_nor_repeats_an_attempt(
         assert (task["status"], len(task["attempts"])) == ("failed", 1)
         assert task["attempts"][0]["failure"] == "task"
     assert rows(kapelle, "SELECT id FROM accounts WHERE paused_until IS NOT NULL") == []
+
+
+# What an agent makes, and whether its attempt ends for that. Its repository is $TOP.
+FIFO, ZERO, SPARSE = "mkfifo", "ln -s /dev/zero", "truncate -s 3G"
+RUN, SAID = '"$KAPELLE_RUN_DIR"', f'{FOLDER}"$KAPELLE_ATTEMPT_ID"'
+MAKE_FOLDER = f"mkdir -p {SAID};"
+GITDIR = '"$(git rev-parse --absolute-git-dir)"'
+PLACES = {
+    "cause pipe": (f"{FIFO} {RUN}/ended_for.json", "completed"),
+    "cause device": (f"{ZERO} {RUN}/ended_for.json", "completed"),
+    "side log pipe": (f"{FIFO} {RUN}/side_log.json", "completed"),
+    "side log device": (f"{ZERO} {RUN}/side_log.json", "completed"),
+    "message pipe": (f"{MAKE_FOLDER} {FIFO} {SAID}/x.txt", "completed"),
+    "message device": (f"{MAKE_FOLDER} {ZERO} {SAID}/x.txt", "completed"),
+    "folder pipe": (f"mkdir -p {FOLDER}; {FIFO} {SAID}", "completed"),
+    "picture pipe": (f"mkdir -p {RUN}/browser; {FIFO} {RUN}/browser/a.png", "completed"),
+    "judging file sparse": (f"echo pytest.ini > .gitignore; {SPARSE} pytest.ini", "completed"),
+    "judging file pipe": (f"{FIFO} pytest.ini", "completed"),
+    "attributes pipe": (f"{FIFO} .gitattributes", "failed"),
+    "ignore pipe": (f"{FIFO} .gitignore", "failed"),
+    "ignore below": (f"mkdir deep; touch deep/file; {FIFO} deep/.gitignore", "failed"),
+    "modules pipe": (f"{FIFO} .gitmodules", "failed"),
+    "HEAD pipe": (f"cd {GITDIR}; rm HEAD; {FIFO} HEAD", "failed"),
+    "packed refs pipe": (f"cd $TOP/.git; rm -f packed-refs; {FIFO} packed-refs", "failed"),
+    "packed refs device": (f"cd $TOP/.git; rm -f packed-refs; {ZERO} packed-refs", "failed"),
+    "configuration pipe": (f"cd $TOP/.git; rm config; {FIFO} config", "failed"),
+    "reference pipe": (f"{FIFO} $TOP/.git/refs/heads/pipe", "completed"),
+}
+
+
+def test_no_entry_that_is_no_file_holds_the_daemon_up(kapelle: Instance, tmp_path: Path) -> None:
+    tasks = {}
+    for name, (script, _) in PLACES.items():
+        repository = make_repository(tmp_path / name.replace(" ", "-"))
+        script = script.replace("$TOP", str(repository))
+        steps = run_step("echo work > work.txt") + run_step(script)
+        checks = [{"command": "grep -q work work.txt"}]
+        how = {"workspace": "worktree", "checks": checks, "retry": {"policy": "none"}}
+        tasks[name] = kapelle.play(steps, repository, **how)
+    slowest, ended = 0.0, dict[str, str]()
+    deadline = time.monotonic() + 60
+    while len(ended) < len(tasks) and time.monotonic() < deadline:
+        for name in tasks.keys() - ended.keys():
+            began = time.monotonic()
+            task = kapelle.task(tasks[name])
+            slowest = max(slowest, time.monotonic() - began)
+            if task["status"] in {"completed", "failed"}:
+                ended[name] = task["status"]
+        time.sleep(0.1)
+    assert ended == {name: expected for name, (_, expected) in PLACES.items()}
+    assert slowest < 2
+    memory = psutil.Process(int(json.loads(kapelle.home.info.read_bytes())["pid"])).memory_info()
+    assert memory.rss < 400 << 20

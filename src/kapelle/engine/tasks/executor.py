@@ -30,6 +30,7 @@ from kapelle.engine.tasks.verify import verify
 from kapelle.engine.tasks.watch import Limits, limits_of, watched
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
+from kapelle.workspaces import wanted
 
 _log = logging.getLogger("kapelle.attempts")
 # The size that a terminal has until somebody attaches to it.
@@ -55,6 +56,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     attempt = None
     try:
         attempt = await retried(Attempt.load)(parts, attempt_id)
+        wanted.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash has its workspace to itself.
             await retried(prepare)(attempt)

@@ -47,6 +47,7 @@ _SHOWN_LINE = 500
 _FAILURES = {
     "tampered": FailureClass.TAMPERED,
     "unfiltered": FailureClass.CHECKS,
+    "unreadable": FailureClass.TASK,
     "unresolved": FailureClass.CHECKS,
 }
 _ERROR = re.compile(
@@ -59,7 +60,11 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, evidence)
     verdict, unanswered = await _told(attempt, evidence, verdict)
-    await _look_around(attempt)
+    try:
+        await _look_around(attempt)
+    except WorkspaceError as error:
+        problem = Failure(_failure_class(error), error.message)
+        verdict = replace(verdict, success=False, reason=error.with_hint, failure=problem)
     if attempt.task["browser"]:
         await stop(attempt)
         await asyncio.to_thread(keep_pictures, attempt)
@@ -81,8 +86,7 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict, Tampered) as error:
             success, reason = False, error.with_hint
-            kind = _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
-            failure = Failure(kind, error.message)
+            failure = Failure(_failure_class(error), error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
     if own is None or evidence.exit.kind == "tampered":
         # The log may have been emptied; what was counted while it ran stands.
@@ -102,6 +106,10 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+def _failure_class(error: KapelleError) -> FailureClass:
+    return _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
 
 
 async def _told(
