@@ -1,10 +1,12 @@
 """Files that an agent can make where the daemon looks: none is believed, none stops the daemon."""
 
 import json
+import os
 import shlex
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,33 @@ def test_no_entry_that_is_no_file_holds_the_daemon_up(kapelle: Instance, tmp_pat
     assert slowest < 2
     memory = psutil.Process(int(json.loads(kapelle.home.info.read_bytes())["pid"])).memory_info()
     assert memory.rss < 400 << 20
+
+
+def _make_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _link_device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [_make_pipe, _link_device])
+def test_a_daemon_starts_where_its_own_files_are_none(
+    kapelle: Instance, make: Callable[[Path], None]
+) -> None:
+    kapelle.stop()
+    home = kapelle.home
+    (home.root / "merges").mkdir(exist_ok=True)
+    own = [home.token, home.info, home.identity, home.sessions, home.root / "merges" / "x.json"]
+    for path in own:
+        make(path)
+    began = time.monotonic()
+    kapelle.spawn()
+    until(home.token.is_file, "a new token")
+    kapelle.await_ready()
+    assert kapelle.get("/tasks")["tasks"] == []
+    assert time.monotonic() - began < 10
+    assert [path.is_file() and not path.is_symlink() for path in own[:3]] == [True] * 3
+    assert Path("/dev/zero").is_char_device()
