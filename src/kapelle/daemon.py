@@ -30,7 +30,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
-from kapelle.home import Home, file_identity, write_private
+from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
@@ -178,7 +178,7 @@ def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> sock
 def _recorded(home: Home, what: str) -> int:
     """A number of the daemon's record, 0 when it cannot be read."""
     try:
-        return int(json.loads(home.info.read_bytes())[what])
+        return int(json.loads(read_own(home.info))[what])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
@@ -297,8 +297,8 @@ def _open_database(home: Home, settings: Settings) -> Database:
 def _kept_text(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
     """What a file says; one that is missing or that a crash or a full disk cut short is made."""
     text = ""
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        text = path.read_text(encoding="utf-8").strip()
+    with contextlib.suppress(FileNotFoundError, NoRegularFile, UnicodeDecodeError):
+        text = read_own(path).decode().strip()
     if len(text) < shortest:
         text = make()
         write_private(path, text.encode())
@@ -316,7 +316,7 @@ class _Record:
 
     def write(self) -> None:
         """Write what is missing of it."""
-        if not self.home.token.exists():
+        if not self.home.token.is_file():
             write_private(self.home.token, self.token.encode())
         if _recorded(self.home, "pid") != os.getpid():
             info = {

@@ -1,5 +1,6 @@
 """Where Kapelle keeps its files: one private directory per instance, and the paths inside it."""
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from kapelle.domain.errors import InvalidInput
 # sun_path holds 104 bytes on macOS and 108 on Linux.
 _LONGEST_SOCKET_PATH = 100
 _LARGEST_FILE = 1_000_000
+_LARGEST_OWN_FILE = 64_000_000
 
 
 class _Inside:
@@ -171,6 +173,24 @@ def read_small(path: Path) -> bytes:
     return data
 
 
+class NoRegularFile(OSError):
+    """A pipe, a device or a directory is where a file should be, or the file is far too large."""
+
+
+def read_own(path: Path) -> bytes:
+    """Return the content of a file that Kapelle wrote, though an agent may have replaced it.
+
+    Raises NoRegularFile at once where a plain read would wait or read for ever.
+    """
+    with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise NoRegularFile(errno.EINVAL, "It is no regular file", str(path))
+        if status.st_size > _LARGEST_OWN_FILE:
+            raise NoRegularFile(errno.EFBIG, "It is larger than 64 MB", str(path))
+        return file.read(_LARGEST_OWN_FILE)
+
+
 def file_identity(path: Path | int) -> tuple[int, int] | None:
     """Which file has a name or a descriptor, whatever it holds; None when there is none."""
     try:
@@ -185,10 +205,12 @@ _RESERVE_BYTES = 8_000_000
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file at once, readable by its owner only; a link stays a link."""
+    """Replace a file at once, readable by its owner only; a link to a file stays a link."""
     import tempfile
 
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target = path  # a link to a device is replaced, and not the device
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("wb", dir=target.parent, delete=False) as file:
         try:

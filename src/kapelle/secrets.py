@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.specs import McpServer, Shell
-from kapelle.home import Home, write_private
+from kapelle.home import Home, NoRegularFile, read_own, write_private
 
 _SERVICE = "kapelle"
 Place = Literal["keyring", "file"]
@@ -86,7 +86,7 @@ class Vault:
         try:
             if self._home.credentials.stat().st_mode & 0o077:
                 self._home.credentials.chmod(0o600)
-            found = json.loads(self._home.credentials.read_bytes())
+            found = json.loads(read_own(self._home.credentials))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
@@ -160,9 +160,11 @@ class SpecSecrets:
 
     def _read(self, owner: str) -> dict[str, Any] | None:
         try:
-            values: dict[str, Any] = json.loads(self._path(owner).read_bytes())
+            values: dict[str, Any] = json.loads(read_own(self._path(owner)))
         except FileNotFoundError:
             return None
+        except NoRegularFile as error:
+            raise KapelleError(f"A stored secret cannot be read: {error}.") from error
         return values
 
     def env(self, owner: str) -> dict[str, str]:
@@ -203,8 +205,8 @@ class SpecSecrets:
         if digest is None:
             return None
         try:
-            return Shell.model_validate_json(self._path(f"shell_{digest}").read_bytes())
-        except FileNotFoundError:
+            return Shell.model_validate_json(read_own(self._path(f"shell_{digest}")))
+        except (FileNotFoundError, NoRegularFile):
             return None
 
     def old_shells(self) -> list[str]:

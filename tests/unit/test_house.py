@@ -247,3 +247,49 @@ def test_the_interpreters_path_is_used_nowhere_else() -> None:
         if text.count("sys.executable") > listed + calls:
             others.add(name)
     assert others == NO_START
+
+
+PLAIN_READS = {"read_text", "read_bytes", "readlines", "open"}
+LOOKED_AT = ("engine", "service", "workspaces", "runner", "api", "store")
+# Reads of what no agent can have put there, or that are safe for the reason given.
+SAFE_READS = {
+    "engine/runs/mirror.py": "opened for reading and writing, so that a pipe is no seekable file",
+    "engine/upkeep.py": "the daemon's own standard error, compared by its inode",
+    "runner/identity.py": "/proc",
+    "runner/pack.py": "a file that was just made, or a descriptor of open_regular",
+    "runner/process_tree.py": "/proc and cgroups",
+    "runner/shim/shim.py": "the shim's own log, in its own process",
+    "runner/shim/tree.py": "/proc and cgroups",
+    "runner/shim/supervisor.py": "cgroups",
+    "runner/spawner_client.py": "files of the package",
+    "secrets.py": "writes a new file",
+    "workspaces/copy.py": "copied after a look at its kind, in a throwaway copy",
+    "workspaces/index.py": "an index that git has just written to a private directory",
+    "workspaces/worktree.py": "writes a new file",
+}
+
+
+def test_files_that_an_agent_may_have_replaced_are_not_read_plainly() -> None:
+    """A pipe or a device stops whoever opens it: use read_own, read_small or open_regular."""
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in [SOURCE / "daemon.py", *modules().values()]
+        if path.relative_to(SOURCE).parts[0] in {*LOOKED_AT, "daemon.py", "secrets.py"}
+        and any(map(_reads_plainly, ast.walk(_tree(path))))
+    }
+    assert found - SAFE_READS.keys() == set()
+    assert SAFE_READS.keys() - found == set(), "not needed any more"
+
+
+def _reads_plainly(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    if isinstance(function, ast.Name):
+        return function.id == "open"
+    if not isinstance(function, ast.Attribute) or function.attr not in PLAIN_READS:
+        return False
+    is_of_os = isinstance(function.value, ast.Name) and function.value.id == "os"
+    # A method of another kind of object has no mode.
+    has_mode = any(isinstance(given, ast.Constant) for given in node.args)
+    return not is_of_os and (function.attr != "open" or has_mode)

@@ -86,7 +86,8 @@ class AgentRequest:
     environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
-    said: Path | None = None  # where texts of people for it come while it works
+    messages: Path | None = None  # the folder to which messages of people come while it works
+    message_key: str = ""  # that they are signed with
     checkout: Path | None = None  # whose trust was judged, if the workspace is a worktree of it
     # Where the daemon is and with which token, if others work on the same files: it is asked what
     # they hold before one is written.
@@ -127,13 +128,16 @@ class AgentRequest:
         command = {"type": "command", "command": self.guard(form)}
         return {event: [{"matcher": tools, "hooks": [command]}]} if self.daemon else {}
 
-    def said_hooks(self) -> dict[str, Any]:
-        """The hooks that tell it what people say meanwhile: after each tool, and before its end.
-        Until somebody has said something there is no folder, and they cost next to nothing."""
-        if self.said is None or self.interactive:
+    def message_hooks(self) -> dict[str, Any]:
+        """Return the hooks that bring messages of people: after each tool, and before its end.
+
+        Until there is a message there is no folder, and they cost next to nothing.
+        """
+        if self.messages is None or self.interactive:
             return {}
-        folder = shlex.quote(str(self.said))
-        command = {"type": "command", "command": f"test ! -d {folder} || {_HOOK} {folder}"}
+        folder = shlex.quote(str(self.messages))
+        read = f"{_HOOK} {folder} {self.message_key}"
+        command = {"type": "command", "command": f"test ! -d {folder} || {read}"}
         return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property

@@ -19,7 +19,7 @@ from kapelle.client.autostart import lock_holder
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, NotFound, Unavailable
 from kapelle.domain.text import counted
-from kapelle.home import Home, write_private
+from kapelle.home import Home, read_own, write_private
 from kapelle.runner.shim.tree import start_time
 
 STOP_TIMEOUT_S = 90.0
@@ -85,8 +85,8 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
     """End a daemon whose socket is lost, by the address in its record, or by a signal; how many
     agents are known to be at work."""
     try:
-        url = json.loads(home.info.read_bytes())["url"]
-        address = Address(home, url, home.token.read_text(encoding="ascii").strip())
+        url = json.loads(read_own(home.info))["url"]
+        address = Address(home, url, read_own(home.token).decode("ascii").strip())
         told = Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
         return int(told.get("agents", 0))
     except (OSError, ValueError, KeyError, TypeError, KapelleError):

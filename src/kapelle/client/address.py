@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kapelle.domain.errors import InvalidInput, Unauthorized
-from kapelle.home import Home
+from kapelle.home import Home, read_own
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Address:
 
     def _stored_token(self) -> str:
         try:
-            return self.home.token.read_text(encoding="ascii").strip()
+            return read_own(self.home.token).decode("ascii").strip()
         except (OSError, UnicodeDecodeError):
             text = f"The daemon's token in {self.home.token} cannot be read."
             hint = "A running daemon writes it anew within seconds; only its owner may."

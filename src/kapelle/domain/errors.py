@@ -101,6 +101,10 @@ class Unfiltered(WorkspaceError, code="unfiltered"):
     """A file would be committed or checked out without the filter that its repository wants."""
 
 
+class Unreadable(WorkspaceError, code="unreadable"):
+    """A pipe or a device is in the place of a file that git reads."""
+
+
 class Unresolved(WorkspaceError, code="unresolved"):
     """Conflict markers are left in files."""
 

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Literal
 
-Kind = Literal["task", "attempt", "run", "schedule", "merge", "learning"]
+Kind = Literal["task", "attempt", "run", "schedule", "merge", "learning", "message"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")

@@ -24,6 +24,8 @@ _LONGEST_REFUSED = timedelta(hours=6)
 # How long a provider that is overloaded is asked again, whatever the retry policy says.
 _OUTLAST = timedelta(minutes=30)
 _OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
+# So many attempts may follow that neither a person nor the retry policy asked for.
+MOST_UNCOUNTED = 100
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class History:
     had_session: bool = False  # whether it went on with an earlier conversation
     refusals: int = 1  # attempts in a row that met a limit, this one included
     refused_since: datetime | None = None
+    uncounted: int = 0  # attempts before this one that the retry policy did not count
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,11 @@ def decide(
     if failure.kind is FailureClass.RATE_LIMIT and not history.can_switch:
         refused = f"was refused {history.refusals} times in a row"
         reason = f"{evidence.agent} {refused if history.refusals > 1 else 'is rate-limited'}"
-    return _respond(failure, status, reason, retry, history, now, jitter)
+    outcome = _respond(failure, status, reason, retry, history, now, jitter)
+    if not outcome.spends_a_try and history.uncounted >= MOST_UNCOUNTED:
+        reason = f"limit of {MOST_UNCOUNTED} uncounted attempts reached; the last: {reason}"
+        return Outcome(status, TaskStatus.FAILED, reason)
+    return outcome
 
 
 def _respond(

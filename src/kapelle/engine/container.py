@@ -18,7 +18,7 @@ import psutil
 from kapelle.domain.errors import WorkspaceError
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Parts
-from kapelle.home import Home
+from kapelle.home import Home, read_own
 from kapelle.runner.command import Command, Finished, Running
 from kapelle.settings.models import Docker, Settings
 
@@ -171,7 +171,7 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
     texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
     for file, text in {"worktree": top, **texts}.items():
         path = place / file
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if not _holds(path, text):
             fresh = place / f".{file}.{os.getpid()}"
             fresh.write_text(text, encoding="utf-8")
             fresh.chmod(0o700)
@@ -202,14 +202,27 @@ def _service(docker: Docker) -> dict[str, str]:
     }
 
 
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return read_own(path) == text.encode()
+    except OSError:
+        return False
+
+
+def _lacks_worktree(place: Path) -> bool:
+    """Whether the worktree of a container is gone, as far as its file tells."""
+    try:
+        return not Path(os.fsdecode(read_own(place / "worktree"))).is_dir()
+    except OSError:
+        return False
+
+
 async def remove_containers(parts: Parts) -> None:
     """Remove the containers whose worktrees are gone; one that cannot be is tried again later."""
 
     def orphans() -> list[Path]:
         found = [*parts.home.containers.glob("*/remove")]
-        return [
-            one.parent for one in found if not Path((one.parent / "worktree").read_text()).is_dir()
-        ]
+        return [one.parent for one in found if _lacks_worktree(one.parent)]
 
     for place in await asyncio.to_thread(orphans):
         if (await _run(parts, place, "remove", _REMOVE_S)).code:

@@ -15,8 +15,9 @@ from kapelle.agents.base import Agent, AgentRequest, Command
 from kapelle.domain.environment import allowed, fitting
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import Shell
-from kapelle.engine.output import remember_side_log
+from kapelle.engine.output import SideLog
 from kapelle.home import read_small
+from kapelle.runner.shim import files as written
 from kapelle.settings import Settings
 from kapelle.settings.models import WorkspaceSettings
 from kapelle.workspaces import checkouts_around
@@ -191,17 +192,19 @@ def place(process_dir: Path, files: Mapping[str, str]) -> None:
     """Write them, readable by their owner only, before the process is started."""
     process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in files.items():
-        path = process_dir / name
-        path.touch(mode=0o600)
-        path.write_text(content, encoding="utf-8", errors="replace")
+        written.replace(str(process_dir / name), content.encode("utf-8", "replace"))
 
 
-def agent_command(agent: Agent, request: AgentRequest) -> Command:
-    """The command of an agent; all that it reads is written beside its prompt."""
+def agent_command(agent: Agent, request: AgentRequest) -> tuple[Command, SideLog | None]:
+    """Return the command of an agent, and where it keeps a log of its own.
+
+    All that the agent reads is written beside its prompt.
+    """
     process_dir = request.prompt_file.parent
     place(process_dir, {request.prompt_file.name: request.prompt})
     command = agent.command(request)
     place(process_dir, command.files)
     resumed = None if request.fork else request.session_id
-    remember_side_log(process_dir, command.side_log, resumed)
-    return command
+    if command.side_log is None:
+        return command, None
+    return command, SideLog(pattern=command.side_log, session_id=resumed)

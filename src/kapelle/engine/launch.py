@@ -21,7 +21,7 @@ from kapelle.engine.environment import (
     left_out,
     passed,
 )
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
+from kapelle.engine.output import SHOWN_OUTPUT, SideLog, check_result
 from kapelle.engine.parts import Parts
 from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Ended, Launch, Process
@@ -95,22 +95,25 @@ class Place:
         timeout_s: float | None,
         label: str,
         terminal: tuple[int, int] | None = None,
-    ) -> Launch:
-        """An agent in the directory of its prompt file, where all that it needs is written
-        first."""
+    ) -> tuple[Launch, SideLog | None]:
+        """Return how to start an agent, and where it keeps a log of its own.
+
+        All that the agent needs is written into the directory of its prompt file.
+        """
         parts, settings, env = self.parts, self.settings, dict(self.env)
         base = agent_environment(parts.environ, settings, agent, self.origin)
-        command = agent_command(agent, replace(request, environ=base | env))
+        command, side_log = agent_command(agent, replace(request, environ=base | env))
         variables = in_worktree(base | command.env | env, self.origin).values
         if script := script_of(parts.home, settings, self.origin.worktree):
             path = variables.get("PATH", os.defpath)
             variables["PATH"] = os.pathsep.join([str(script.parent), path])
         secrets = server_secrets(request.mcp_servers.values())
         how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
-        return self._launch(
+        launch = self._launch(
             process, command.argv, variables, *secrets,
             cwd=request.workspace, stdin=command.stdin, **how,
         )  # fmt: skip
+        return launch, side_log
 
     def _launch(
         self,

@@ -1,8 +1,13 @@
 """What agents and commands said: summaries of output and of the log that some agents keep beside it
 (the side log), what was used and what that costs, and what a command says that is a check."""
 
+import fnmatch
 import glob
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +19,32 @@ from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult, Usage
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.process_dir import Ended
-from kapelle.runner.shim.files import ERR, OUT
+from kapelle.runner.shim.files import ERR, OUT, size
 from kapelle.settings import Settings
 
 SHOWN_OUTPUT = 20_000
 # So much of the output of a failed check is told in the history.
 _TOLD_LINES = 12
 _TOLD = 2000
-_NOTE = "side_log.json"
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
+# A search for a side log ends after so many names.
+_MOST_NAMES, _MOST_MATCHES = 100_000, 1_000
+_ESCAPED = re.compile(r"\[([*?[])\]")  # by glob.escape
 
 
-def read_output(agent: Agent, process_dir: Path) -> Summary:
-    """The summary of an agent's output; what it does not tell is taken from the side log."""
+def read_output(agent: Agent, process_dir: Path, side_log: "SideLog | None") -> Summary:
+    """Return the summary of an agent's output, completed by the agent's side log."""
     last_bytes = None if agent.reads_whole_output else _LAST_BYTES
     summary = summarise(agent, lines_of(process_dir / OUT, last_bytes))
-    return with_side_log(agent, process_dir, summary)
+    return with_side_log(agent, side_log, summary)
 
 
-def with_side_log(agent: Agent, process_dir: Path, summary: Summary) -> Summary:
-    """What an output said, completed by the agent's side log if it keeps one."""
-    if side_log_of(process_dir) is None:
+def with_side_log(agent: Agent, side_log: "SideLog | None", summary: Summary) -> Summary:
+    """Complete the summary of an output by the agent's side log, if it keeps one."""
+    if side_log is None:
         return summary
-    lines = side_log_lines(process_dir, summary.session_id)
-    return completed_by(summary, summarise(agent, lines))
+    return completed_by(summary, summarise(agent, side_log.lines(summary.session_id)))
 
 
 def output_tail(process_dir: Path) -> str:
@@ -94,44 +100,67 @@ def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
 
 
 class SideLog(BaseModel):
-    """Where an agent's side log is, and the offset from which on it is about this attempt."""
+    """Where an agent keeps a log of its own, and the offset at which this attempt begins there.
+
+    It is stored in the database and never in a file: the agent could write that.
+    """
 
     pattern: str
-    session_id: str | None  # the one that is gone on with, unless it is forked
+    session_id: str | None  # of the resumed session, unless that is forked
     begin: int = 0
 
+    @classmethod
+    def of_row(cls, row: Mapping[Any, Any]) -> "SideLog | None":
+        """Return what is stored with an attempt or a process."""
+        return cls.model_validate(row["side_log"]) if row["side_log"] else None
+
     def find(self, session_id: str | None = None) -> Path | None:
-        """The newest file that fits; None while there is none, or the session is not known."""
+        """Return the newest file that matches; None without one, or without a known session."""
         session = session_id or self.session_id
         if session is None and "{session}" in self.pattern:
             return None
-        pattern = self.pattern.replace("{session}", glob.escape(session or ""))
-        found = glob.glob(pattern, recursive=True)
-        return Path(max(found)) if found else None
+        return newest_match(self.pattern.replace("{session}", glob.escape(session or "")))
+
+    def after_present(self) -> "SideLog":
+        """Return the same log, beginning behind what the resumed session has left there."""
+        path = self.find() if self.session_id else None
+        return self.model_copy(update={"begin": size(str(path))}) if path else self
+
+    def lines(self, session_id: str | None) -> Iterator[str]:
+        """Yield the lines that are about this attempt."""
+        if path := self.find(session_id):
+            yield from lines_of(path, max(0, size(str(path)) - self.begin))
 
 
-def remember_side_log(process_dir: Path, pattern: str | None, session_id: str | None) -> None:
-    """Keep where an agent's side log will be, and what it holds already, for a later daemon."""
-    if pattern is not None:
-        log = SideLog(pattern=pattern, session_id=session_id)
-        if session_id and (known := log.find()):
-            log.begin = known.stat().st_size
-        (process_dir / _NOTE).write_text(log.model_dump_json(), encoding="utf-8")
+def newest_match(pattern: str) -> Path | None:
+    """Return the last file, by name, that matches a glob pattern.
+
+    Unlike glob, ** follows no links, and the search ends after a number of names: agents write
+    the directories that are searched.
+    """
+    names_left = itertools.repeat(None, _MOST_NAMES)
+    found = _matches(Path("/"), Path(pattern).parts[1:], names_left)
+    return max(itertools.islice(found, _MOST_MATCHES), default=None)
 
 
-def side_log_of(process_dir: Path) -> SideLog | None:
-    """The side log of the agent that was started in this directory, if it keeps one."""
-    try:
-        return SideLog.model_validate_json((process_dir / _NOTE).read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
-    """The lines of the side log that are about this attempt, which may be none."""
-    log = side_log_of(process_dir)
-    if log is not None and (path := log.find(session_id)):
-        yield from lines_of(path, max(0, path.stat().st_size - log.begin))
+def _matches(place: Path, parts: Sequence[str], names_left: Iterator[None]) -> Iterator[Path]:
+    """Yield the files below a directory that match the parts of a pattern."""
+    if not parts:
+        if place.is_file() and not place.is_symlink():
+            yield place
+        return
+    first, rest = parts[0], parts[1:]
+    if not glob.has_magic(_ESCAPED.sub("", first)):
+        yield from _matches(place / _ESCAPED.sub(r"\1", first), rest, names_left)
+        return
+    if first == "**":
+        yield from _matches(place, rest, names_left)
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry, _ in zip(entries, names_left, strict=False):
+            if first != "**" and fnmatch.fnmatchcase(entry.name, first):
+                yield from _matches(Path(entry.path), rest, names_left)
+            elif first == "**" and entry.is_dir(follow_symlinks=False):
+                yield from _matches(Path(entry.path), parts, names_left)
 
 
 def check_facts(result: CheckResult) -> dict[str, Any]:

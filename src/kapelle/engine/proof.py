@@ -21,6 +21,7 @@ from kapelle.domain.text import counted_files
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
 
@@ -97,8 +98,10 @@ class Subject:
         digest = hashlib.sha256(f"{self.repository}\0{command}".encode())
         for place in filter(Path.is_dir, (self._worktree, self.place.cwd)):
             for name in sorted({*executed(command), *filter(_LEADS.search, os.listdir(place))}):
-                if (place / name).is_file() and os.access(place / name, os.R_OK):
-                    digest.update(b"\0%s\0" % os.fsencode(name) + (place / name).read_bytes())
+                path = os.path.realpath(place / name)
+                if os.access(path, os.R_OK) and (content := files.read(path)) is not None:
+                    size = str(files.size(path)).encode()
+                    digest.update(b"\0%s\0%s\0" % (os.fsencode(name), size) + content)
         return digest.hexdigest()
 
     async def _find(

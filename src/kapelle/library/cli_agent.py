@@ -17,7 +17,7 @@ from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
 from kapelle.engine.environment import Origin, agent_command, agent_environment, in_worktree
-from kapelle.engine.output import attempt_usage, output_tail, read_output, with_side_log
+from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text
@@ -139,7 +139,7 @@ class CliAgent(Agent):
         cwd = request.cwd or self.cwd or Path.cwd()
         with process_directory() as directory:
             adapter = self._adapter()
-            command = self._command(adapter, request, cwd, directory)
+            command, side_log = self._command(adapter, request, cwd, directory)
             launch = Launch(
                 process_dir=directory,
                 argv=command.argv,
@@ -152,14 +152,14 @@ class CliAgent(Agent):
                 timeout_s=self._limit_s(request),
                 grace_s=self._grace_s,
             )
-            meter = asyncio.ensure_future(self._meter(request, directory))
+            meter = asyncio.ensure_future(self._meter(request, directory, side_log))
             try:
                 ended = await execute(launch, request.stop)
             finally:
                 meter.cancel()
-            return self._response(request, ended, directory)
+            return self._response(request, ended, directory, side_log)
 
-    async def _meter(self, request: Request, directory: Path) -> None:
+    async def _meter(self, request: Request, directory: Path, side_log: SideLog | None) -> None:
         """Report, now and then, what the agent has cost so far, if anybody keeps a budget."""
         adapter, fold, out = self._adapter(), Fold(), LogReader(directory / OUT)
         if request.budget_usd is None or not adapter.capabilities.usage:
@@ -170,7 +170,7 @@ class CliAgent(Agent):
                 for line in lines:
                     for event in adapter.parse(line.text):
                         fold.add(event)
-            summary = with_side_log(adapter, directory, fold.summary())
+            summary = with_side_log(adapter, side_log, fold.summary())
             usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
             if usage is not None and usage.cost_usd is not None:
                 request.spent(usage.cost_usd)
@@ -183,12 +183,14 @@ class CliAgent(Agent):
         limits = [limit for limit in (request.timeout_s, self._timeout_s) if limit is not None]
         return min(limits, default=None)
 
-    def _command(self, adapter: Adapter, request: Request, cwd: Path, directory: Path) -> Command:
+    def _command(
+        self, adapter: Adapter, request: Request, cwd: Path, directory: Path
+    ) -> tuple[Command, SideLog | None]:
         can = adapter.capabilities
         prompt = request.prompt
         if request.system and not can.system_prompt:
             prompt = f"{request.system}\n\n{prompt}"
-        command = agent_command(
+        command, side_log = agent_command(
             adapter,
             AgentRequest(
                 prompt=prompt,
@@ -203,8 +205,8 @@ class CliAgent(Agent):
         )
         restraint = adapter.restraint
         if not self._restrained or restraint is None or isinstance(restraint, str):
-            return command
-        return replace(command, argv=self._restrain(command.argv, *restraint))
+            return command, side_log
+        return replace(command, argv=self._restrain(command.argv, *restraint)), side_log
 
     def _restrain(self, argv: list[str], dangerous: list[str], instead: list[str]) -> list[str]:
         """The command line of an agent without what lets it do everything."""
@@ -217,9 +219,11 @@ class CliAgent(Agent):
             hint="Remove options about permissions from extra_args.",
         )
 
-    def _response(self, request: Request, ended: Ended, directory: Path) -> Response:
+    def _response(
+        self, request: Request, ended: Ended, directory: Path, side_log: SideLog | None
+    ) -> Response:
         adapter = self._adapter()
-        summary = read_output(adapter, directory)
+        summary = read_output(adapter, directory, side_log)
         verdict = adapter.judge(summary, ended.exit, output_tail(directory))
         usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
         cause = self._cause(request, ended)

@@ -3,6 +3,7 @@
 Not asyncio's own subprocesses: in Python 3.11, cancelling one while it starts never returns.
 """
 
+import math
 import os
 import select
 import selectors
@@ -19,6 +20,8 @@ from typing import IO
 _CHUNK = 262_144
 _STDERR_TAIL = 8192
 _MOST_PRINTED = 65_536
+# A command that takes longer is ended also when this process dies.
+_UNGUARDED_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Running:
         self._stdout: list[bytes] = []
         self._size = 0
         self._stderr = b""
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def stop(self, how: signal.Signals) -> None:
         """Signal the whole process group."""
@@ -101,6 +105,8 @@ class Running:
             while not command.only_prints and not _ends_by(process, self._give_up_at):
                 self._escalate()
             self._signal(signal.SIGKILL)
+            # Before it is reaped, for then its number could be another one's.
+            self._dismiss_guard()
             code = process.wait()
         stdout = b"".join(self._stdout)[: command.max_output]
         truncated = self._size > command.max_output
@@ -122,17 +128,45 @@ class Running:
                     event = selectors.EVENT_WRITE if name == "stdin" else selectors.EVENT_READ
                     os.set_blocking(stream.fileno(), False)
                     selector.register(stream.fileno(), event, name)
+            guarded_at = time.monotonic() + _UNGUARDED_S
             while selector.get_map():
-                left_s = self._give_up_at - time.monotonic()
+                now = time.monotonic()
+                if now >= guarded_at:
+                    guarded_at = math.inf
+                    self._set_guard(process.pid)
+                left_s = self._give_up_at - now
                 if left_s <= 0:
                     if self._stopped_by is signal.SIGKILL:
                         return
                     self._escalate()
-                for key, _ in selector.select(max(left_s, 0)):
+                for key, _ in selector.select(max(min(left_s, guarded_at - now), 0)):
                     if key.data == "stdin" and process.stdin is not None:
                         pending = _feed(selector, process.stdin, pending)
                     else:
                         self._read(selector, key.fd, key.data)
+
+    def _set_guard(self, group: int) -> None:
+        """Have a command that takes long end with this process, however this process ends.
+
+        The guard waits for the end of a pipe that only this process holds open. PDEATHSIG would
+        follow the thread and needs code between fork and exec.
+        """
+        with suppress(OSError):
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", f"cat; kill -s KILL -- -{group}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._guard.pid, signal.SIGKILL)
+        with self._guard:
+            self._guard = None
 
     def _escalate(self) -> None:
         """Ask first: git removes its locks and half-made things when it is terminated."""

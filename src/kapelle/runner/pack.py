@@ -47,9 +47,12 @@ def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
 def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     target = pack_of(process_dir)
     unfinished = target.with_name(f".{target.name}")
-    with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
-        if target.exists():
-            with target.open("rb") as packed:
+    # What a crash left, or what somebody planted under this name.
+    unfinished.unlink(missing_ok=True)
+    with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
+        before_this = open_regular(str(target))
+        if before_this is not None:
+            with os.fdopen(before_this, "rb") as packed:
                 shutil.copyfileobj(packed, file, 1 << 20)
         with zipfile.ZipFile(file, "a") as archive:
             before = frozenset(archive.namelist())

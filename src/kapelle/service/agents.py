@@ -192,9 +192,9 @@ async def ask(parts: Parts, agent: Agent, settings: Settings, prompt: str) -> An
     process_dir = directory / "call"
     place = Place(parts, settings, directory.name, process_dir, {}, Origin())
     try:
-        launch = question(place, agent, prompt, Process(process_dir))
+        launch, side_log = question(place, agent, prompt, Process(process_dir))
         ended = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
-        return await answer_of(agent, settings, process_dir, ended, _LIVE_S)
+        return await answer_of(agent, settings, process_dir, ended, side_log, _LIVE_S)
     except KapelleError as error:
         return None, Failure(FailureClass.ENVIRONMENT, error.message), error.message
     except asyncio.CancelledError:

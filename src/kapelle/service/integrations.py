@@ -22,6 +22,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
+from kapelle.home import read_own
 from kapelle.settings.models import Integration, Keyed
 from kapelle.store.integrations import select
 
@@ -213,7 +214,7 @@ def key_of(known: Keyed, name: str) -> str:
     """The key of an integration, or of what else has one."""
     if known.key_file is not None:
         try:
-            return Path(known.key_file).expanduser().read_text(encoding="utf-8").strip()
+            return read_own(Path(known.key_file).expanduser()).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(f"The key of {name} cannot be read: {error}") from None
     value = os.environ.get(known.key_variable or "", "")

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from kapelle.domain.errors import Unauthorized
-from kapelle.home import read_small, write_private
+from kapelle.home import read_own, write_private
 
 _CODE_LIFE_S = 60.0
 SESSION_LIFE_S = 7 * 86_400.0
@@ -36,7 +36,7 @@ class Sessions:
         self._logged_out = asyncio.Event()
         if file is not None:
             with suppress(OSError, ValueError, TypeError):
-                kept = json.loads(read_small(file))
+                kept = json.loads(read_own(file))
                 self._sessions = {str(key): float(end) for key, end in dict(kept).items()}
 
     def new_code(self) -> LoginCodeView:

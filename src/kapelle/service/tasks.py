@@ -16,6 +16,7 @@ from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSec
 from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
 from kapelle.domain.views import SayView
+from kapelle.engine import messages
 from kapelle.engine.children import (
     as_child,
     end_orphans,
@@ -163,7 +164,7 @@ class Tasks:
                 if (base := task.workspace.base) is None:
                     raise Conflict(f"{task.id} began at no branch that could be merged into its.")
                 await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, given, heard_at, body.merge)
+        args = (message, given, heard_at, body.merge, parent or "person")
         return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:
@@ -178,18 +179,22 @@ class Tasks:
         await asyncio.shield(going)
         return await self.get(task.id)
 
-    async def say(self, text: str, body: SayBody) -> SayView:
+    async def say(self, text: str, body: SayBody, parent: str | None = None) -> SayView:
         """Tell the agent of a task something: at once (told: now) where its protocol allows that,
         else when its present attempt has ended (told: next_attempt)."""
 
-        def leave(connection: Connection) -> tuple[str, Any]:
+        def store(connection: Connection) -> tuple[str, str, Any]:
             task_id = tasks.resolve(connection, text)
-            return task_id, actions.say(connection, task_id, body.message, self._parts.home.said)
+            return task_id, *actions.say(connection, task_id, body.message, parent or "person")
 
-        task_id, attempt = await self._db.write(leave)
+        task_id, message_id, attempt = await self._db.write(store)
         task = await self.get(task_id)
         agent = agent_of(self._parts, task, attempt["agent"]) if attempt else None
-        return SayView(id=task_id, told="now" if agent and agent.hears else "next_attempt")
+        is_delivered = False
+        if attempt and agent and agent.hears:
+            one = (self._parts, attempt["id"], message_id, body.message)
+            is_delivered = await asyncio.to_thread(messages.deliver, *one)
+        return SayView(id=task_id, told="now" if is_delivered else "next_attempt")
 
     async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:
         """Say in one line how far you are, as the agent of a task; people see it beside the

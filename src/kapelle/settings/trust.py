@@ -22,7 +22,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted_files
 from kapelle.domain.views import Standing
-from kapelle.home import Home, in_repository, read_small, require_ours, write_private
+from kapelle.home import Home, in_repository, read_own, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
@@ -257,7 +257,7 @@ def _records(path: Path, version: Stamp | None) -> dict[str, Record]:
 
 
 def _kept(path: Path) -> dict[str, Record]:
-    return {place: Record(**record) for place, record in json.loads(path.read_bytes()).items()}
+    return {place: Record(**record) for place, record in json.loads(read_own(path)).items()}
 
 
 @contextmanager

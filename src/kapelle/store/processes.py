@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -37,6 +38,14 @@ def begin(
         if announce is not None:
             announce(connection)
     return of_owner(connection, owner)[name]
+
+
+def set_side_log(
+    connection: sa.Connection, owner: str, name: str, side_log: dict[str, Any] | None
+) -> None:
+    """Store where the agent that is asked keeps a log of its own."""
+    mine = processes.update().where(processes.c.owner == owner, processes.c.name == name)
+    connection.execute(mine.values(side_log=side_log))
 
 
 def note_success(connection: sa.Connection, owner: str, name: str) -> None:

@@ -148,6 +148,8 @@ tasks = _table(
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     *_columns(SafeText, "next_message"),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    # Attempts of this round that the retry policy does not count and no person caused.
+    sa.Column("uncounted", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools, and what else it is given or not.
     *_flags("coordinate", "interactive", "read_only", "browser"),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
@@ -189,6 +191,9 @@ attempts = _table(
     *_columns(SafeText, "account", "performer"),
     # What the records of its agent's process are signed with.
     sa.Column("secret", sa.String(64)),
+    # Why the daemon ended its agent (a failure), and where its agent keeps a log of its own: both
+    # are never read from a file, which the agent could write.
+    *_columns(SafeJson, "ended_for", "side_log"),
     # What its checks are made on, written before the first of them.
     *_columns(SafeText, "checked_commit"),
     # What the user's repository was like before its agent began.
@@ -275,6 +280,7 @@ processes = _table(
     *_required(sa.String(64), "secret"),
     *_required(Instant, "begun_at"),
     sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
+    sa.Column("side_log", SafeJson),  # of agents that are asked; see the attempts
 )
 
 events = _table(
@@ -351,6 +357,21 @@ questions = _table(
     *_required(Instant, "asked_at"),
     *_columns(Instant, "expires_at", "ended_at"),
     *_indexes(("status", "asked_at"), ("task_id",), ("run_id",)),
+)
+
+# Texts of people for the agents of tasks. A file may deliver one; only the row is believed.
+messages = _table(
+    "messages",
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    # The run of the task, and the attempt that the text was given to.
+    *_columns(_ID, "run_id", "attempt_id"),
+    # Kind: say, resume. State: waiting, delivered, ended.
+    *_required(sa.String(20), "kind", "state"),
+    *_required(SafeText, "text", "author"),
+    *_required(Instant, "created_at"),
+    *_columns(Instant, "delivered_at"),
+    *_indexes(("task_id", "id"), ("run_id", "id"), ("attempt_id",)),
 )
 
 schedules = _table(

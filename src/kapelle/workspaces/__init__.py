@@ -3,6 +3,7 @@
 from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
+from kapelle.workspaces.git import wanted
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
@@ -18,5 +19,6 @@ __all__ = [
     "git_in",
     "is_git_directory",
     "repository_of",
+    "wanted",
     "working_directory",
 ]

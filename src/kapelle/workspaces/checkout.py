@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
+from kapelle.home import NoRegularFile, read_own
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.files import unlink_inside
@@ -113,8 +114,7 @@ class BaseCheckout:
     def is_locked(self) -> bool:
         """Whether the lock is held, and by us."""
         try:
-            with self.lock_file.open("rb") as stream:
-                return stream.read(len(_OURS) + 1) == _OURS
+            return read_own(self.lock_file) == _OURS
         except OSError:
             return False
 
@@ -223,13 +223,13 @@ class Move:
 def read_journal(path: Path) -> tuple[Path, Move] | None:
     """The repository that a journal is about and the move in it; None if it was cleared."""
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = json.loads(read_own(path))
         move = record["move"]
         move["toplevels"] = tuple(move["toplevels"])
         return Path(record["common_dir"]), Move(**move)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (NoRegularFile, ValueError, KeyError, TypeError) as error:
         raise WorkspaceError(f"{path} is damaged: {error}.") from error
 
 

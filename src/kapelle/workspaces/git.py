@@ -7,15 +7,16 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
+from kapelle.domain.errors import GitError, KapelleError, Unavailable, Unreadable, WorkspaceError
 from kapelle.runner.command import Command, Finished, Running
+from kapelle.workspaces.entries import find_any_special, find_special
 
 # How long a command may take: those that read or write whole trees of files have more time.
 _TIMEOUT_S, _CONTENT_TIMEOUT_S = 60.0, 900.0
@@ -77,6 +78,11 @@ HARDENING = (
     "advice.detachedHead=false",
 )
 
+# How long a git may take before it is looked at, and then again and again.
+_LOOK_S = 2.0
+
+# Whether the result of a git is still wanted, for work that can be stopped.
+wanted: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar("wanted", default=None)
 # The held locks as open files: a git that inherits them keeps them until it ends.
 inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
 
@@ -132,8 +138,10 @@ class Place:
             stdin=stdin,
             descriptors=inherited.get(),
         )
+        if entry := find_special(self.variables):
+            raise _unreadable(entry)
         for pause_s in (*_LOCK_PATIENCE_S, None):
-            finished = await self.git.execute(command)
+            finished = await self.git.execute(command, self._examine)
             if finished.timed_out:
                 # Not Unavailable: one that always takes too long would be repeated for ever.
                 raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
@@ -145,6 +153,18 @@ class Place:
                 raise _error(args, finished.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    async def _examine(self, looks: int) -> None:
+        """Raise WorkspaceError if a git that takes long waits for what will never come, or if
+        nobody wants its result any more."""
+        is_wanted = wanted.get()
+        if is_wanted is not None and not await is_wanted():
+            raise WorkspaceError("git was ended, because the work that needs it is stopped.")
+        # The search reads many names, so it is made less and less often.
+        if looks & (looks - 1) == 0:
+            entry = await asyncio.to_thread(find_any_special, self.variables)
+            if entry is not None:
+                raise _unreadable(entry)
 
     def with_variables(self, **variables: str) -> Self:
         return replace(self, variables={**self.variables, **variables})
@@ -232,14 +252,24 @@ class Git:
             "GIT_COMMITTER_EMAIL": email,
         }
 
-    async def execute(self, command: Command) -> Finished:
+    async def execute(
+        self, command: Command, examine: Callable[[int], Awaitable[None]] | None = None
+    ) -> Finished:
+        """Run a command in a thread; while it takes long, examine is called with the number of
+        the call, and ends it by raising."""
         running = Running(command)
         done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
+        looks = 0
         try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
+            while not (await asyncio.wait([done], timeout=_LOOK_S))[0]:
+                looks += 1
+                if examine is not None:
+                    await examine(looks)
+        except BaseException:
             await _stop(running, done, command.grace_s)
             raise
+        try:
+            return done.result()
         except OSError as error:
             raise _not_started(command.cwd, error) from error
 
@@ -254,6 +284,14 @@ async def _stop(running: Running, done: asyncio.Future[Finished], grace_s: float
             running.stop(signal.SIGKILL)
     await asyncio.wait([done])
     done.exception()
+
+
+def _unreadable(entry: str) -> Unreadable:
+    name = os.fsencode(entry).decode("utf-8", "backslashreplace")
+    return Unreadable(
+        f"git cannot read {name}: it is a pipe or a device.",
+        hint="Remove it, or put the file back that was there.",
+    )
 
 
 def _not_started(cwd: Path, error: OSError) -> KapelleError:

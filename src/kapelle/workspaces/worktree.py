@@ -16,6 +16,7 @@ from pathlib import Path
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
+from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
 from kapelle.workspaces.git import Git, Memory
 from kapelle.workspaces.index import Staging
@@ -249,9 +250,11 @@ class Markers:
 
     def read(self, task_id: str) -> Marker | None:
         try:
-            text = self._marker(task_id).read_text("utf-8")
+            text = read_own(self._marker(task_id))
         except FileNotFoundError:
             return self._recalled.get(task_id)
+        except NoRegularFile as error:
+            raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
         try:
             stored = json.loads(text)
             values = {name: stored[name] for name in _STORED if name in stored}
@@ -291,8 +294,8 @@ class Markers:
     def intended(self, task_id: str) -> Path | None:
         """The repository in which a worktree was begun and perhaps not finished."""
         try:
-            return Path(os.fsdecode(self._intent(task_id).read_bytes()))
-        except FileNotFoundError:
+            return Path(os.fsdecode(read_own(self._intent(task_id))))
+        except (FileNotFoundError, NoRegularFile):
             return None
 
     def fulfilled(self, task_id: str) -> None:

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from kapelle.agents.registry import get
-from kapelle.engine.output import side_log_lines
-from kapelle.engine.tasks.watch import recorded_cause
+from kapelle.engine.output import SideLog
 from kapelle.settings import AgentSettings, Settings
 from tests.agents.programs import PROGRAMS, cache
 from tests.agents.real.scene import Scene
@@ -23,6 +24,14 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
     process_dir = scene.kapelle.home.attempts / attempt["id"]
     started_from = task["attempts"][-2]["session_id"] if attempt["mode"] == "resume" else None
     session = attempt["session_id"] or started_from
+    query = "SELECT side_log, ended_for FROM attempts WHERE id = ?"
+    with closing(sqlite3.connect(scene.kapelle.home.database)) as database:
+        stored = database.execute(query, (attempt["id"],)).fetchone()
+    row = {
+        "side_log": json.loads(stored[0] or "null"),
+        "ended_for": json.loads(stored[1] or "null"),
+    }
+    side_log = SideLog.of_row(row)
     body = {
         "agent": scene.agent,
         "type": scene.setup.settings["type"],
@@ -31,9 +40,11 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
         "scenario": scenario,
         "out": _lines(scene, (process_dir / "out.log").read_text("utf-8", "replace")),
         "err": _lines(scene, (process_dir / "err.log").read_text("utf-8", "replace")),
-        "side": _telling(scene, _lines(scene, "\n".join(side_log_lines(process_dir, session)))),
+        "side": _telling(
+            scene, _lines(scene, "\n".join(side_log.lines(session) if side_log else ""))
+        ),
         "exit": attempt["exit"],
-        "ended_by_kapelle": recorded_cause(process_dir) is not None,
+        "ended_by_kapelle": row["ended_for"] is not None,
         "expected": {
             "claimed": attempt["claimed"],
             "failure": attempt["failure"],

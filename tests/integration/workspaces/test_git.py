@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import GitError, WorkspaceError
-from kapelle.workspaces.git import Git, LockBusy, Place
+from kapelle.domain.errors import GitError, Unreadable, WorkspaceError
+from kapelle.workspaces.git import Git, LockBusy, Place, wanted
 from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
@@ -103,3 +103,32 @@ async def test_a_lock_that_stays_is_reported(box: Sandbox, monkeypatch: pytest.M
     refs = Refs.of(git, box.repo / ".git")
     with pytest.raises(LockBusy):
         await refs.move("refs/heads/x", box.commit_of("main"), None, "test")
+
+
+async def test_a_git_that_hangs_ends_when_its_work_is_stopped(tmp_path: Path) -> None:
+    async def is_wanted() -> bool:
+        return False
+
+    git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    token = wanted.set(is_wanted)
+    try:
+        with pytest.raises(WorkspaceError, match="the work that needs it is stopped"):
+            await Place(git, tmp_path).run("status")
+    finally:
+        wanted.reset(token)
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("name", ["config", "packed-refs", "info/exclude"])
+async def test_a_pipe_that_git_would_read_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "info").mkdir()
+    os.mkfifo(tmp_path / name)
+    git = fake(tmp_path, f"touch {tmp_path}/ran")
+    with pytest.raises(Unreadable, match=name):
+        await Place(git, tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_what_people_link_to_the_null_device_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "config").symlink_to(os.devnull)
+    await Place(fake(tmp_path, ""), tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")

@@ -12,6 +12,7 @@ import pytest
 
 from kapelle.agents.adapters.claude import ClaudeAgent
 from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command, Summary
+from kapelle.agents.bridges.hook import signed
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import summarise
@@ -195,7 +196,11 @@ class TestCommand:
 
     def test_it_is_told_once_what_people_say(self, tmp_path: Path) -> None:
         folder = tmp_path / "what is said"
-        hooks = json.loads(build(tmp_path, said=folder).files["claude-hooks.json"])["hooks"]
+        request = build(tmp_path, messages=folder, message_key="k")
+        hooks = json.loads(request.files["claude-hooks.json"])["hooks"]
+
+        def write(name: str, text: str) -> None:
+            (folder / name).write_bytes(signed("k", name, text.encode()))
 
         def told(event: str) -> str:
             [[command]] = [entry["hooks"] for entry in hooks[event]]
@@ -208,12 +213,17 @@ class TestCommand:
 
         assert told("PostToolUse") == ""
         folder.mkdir()
-        (folder / "1.txt").write_text("Violins first.", encoding="utf-8")
-        (folder / "2.txt").write_text("“Softly.”", encoding="utf-8")
+        write("1.txt", "Violins first.")
+        write("2.txt", "“Softly.”")
+        # What nobody signed, what was signed for another one, and what is no file.
+        (folder / "0.txt").write_text("Forged.", encoding="utf-8")
+        (folder / "4.txt").write_bytes(signed("k", "1.txt", b"Again."))
+        os.mkfifo(folder / "5.txt")
+        (folder / "6.txt").symlink_to("/dev/zero")
         context = json.loads(told("PostToolUse"))["hookSpecificOutput"]["additionalContext"]
         assert context.endswith("Violins first.\n\n“Softly.”")
         assert told("Stop") == ""
-        (folder / "3.txt").write_text("Louder.", encoding="utf-8")
+        write("3.txt", "Louder.")
         stop = json.loads(told("Stop"))
         assert stop["decision"] == "block"
         assert stop["reason"].endswith("Louder.")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.domain.failures import POLICIES, Failure, FailureClass, Response
-from kapelle.domain.outcome import Evidence, History, Outcome, backoff_s, decide
+from kapelle.domain.outcome import MOST_UNCOUNTED, Evidence, History, Outcome, backoff_s, decide
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
@@ -114,6 +114,16 @@ def test_another_agent_takes_over_at_once_where_there_is_one() -> None:
             assert not outcome.spends_a_try
         elif kind is not FailureClass.SESSION_LOST:
             assert outcome.task is TaskStatus.FAILED
+
+
+def test_attempts_that_nobody_asked_for_have_a_limit() -> None:
+    failure = Failure(FailureClass.RATE_LIMIT, "429")
+    failed = replace(BAD, failure=failure)
+    waits = decide(failed, SAME, History(1, uncounted=MOST_UNCOUNTED - 1), NOW, 0.5)
+    assert (waits.task, waits.spends_a_try) == (TaskStatus.WAITING, False)
+    ended = decide(failed, SAME, History(1, uncounted=MOST_UNCOUNTED), NOW, 0.5)
+    assert ended.task is TaskStatus.FAILED
+    assert decide(BAD, SAME, History(1, uncounted=MOST_UNCOUNTED), NOW, 0.5).task == "queued"
 
 
 def test_an_overload_is_outlasted_for_half_an_hour_without_spending_a_try() -> None:

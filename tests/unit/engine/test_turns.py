@@ -1,18 +1,15 @@
 """Turns at a lock, pauses between passes that fail, and files that an agent can write."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from kapelle.agents.events import AgentEvent
 from kapelle.engine import retry
 from kapelle.engine.runs.journal import Gate
-from kapelle.engine.tasks.watch import recorded_cause
 from kapelle.service.output import _Place, _unsent
 from kapelle.store.database import Watch
 
@@ -69,14 +66,6 @@ async def test_who_waits_for_a_write_can_be_cancelled_at_any_moment(turns: int) 
     waiting.cancel()
     await asyncio.wait([waiting])
     assert over or waiting.cancelled()
-
-
-@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-12:00", "soon", 1])
-def test_a_cause_that_an_agent_wrote_does_no_harm(tmp_path: Path, at: object) -> None:
-    cause = {"kind": "rate_limit", "evidence": "x", "retry_at": at}
-    (tmp_path / "ended_for.json").write_text(json.dumps(cause), encoding="utf-8")
-    found = recorded_cause(tmp_path)
-    assert found is None or found.retry_at is not None
 
 
 def test_lines_that_say_less_than_was_told_before_keep_nothing_back() -> None:

@@ -100,7 +100,8 @@ class AcpAgent(Agent):
             "permissions": settings.permissions,
             "mode": settings.mode,
             "model": request.chosen_model,
-            "said": str(request.said) if request.said else None,
+            "messages": str(request.messages) if request.messages else None,
+            "message_key": request.message_key,
             "claude_settings": own.files.get(HOOKS),
             "mcp_servers": {key: one.model_dump() for key, one in request.mcp_servers.items()},
         }

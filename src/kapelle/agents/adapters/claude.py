@@ -110,7 +110,7 @@ class ClaudeAgent(Agent):
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.said_hooks():
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.message_hooks():
             files |= {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
             argv += ["--settings", str(request.beside(HOOKS))]
         budget = request.budget_usd

@@ -45,9 +45,11 @@ from kapelle.engine.runs.control import (
 from kapelle.engine.runs.journal import Exited, Journal, play
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.workspace import restore_deleted, run_workspace
+from kapelle.home import read_own
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
+from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import questions, runs, steps
 from kapelle.store.database import Connection
@@ -308,10 +310,10 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
     place = f"{run['executions']}.{len(known)}.{ended}"
     deaths = 0
     with suppress(OSError, ValueError):
-        count, _, where = path.read_text(encoding="utf-8").partition(" ")
+        count, _, where = read_own(path).decode().partition(" ")
         deaths = int(count) + 1 if where == place else 0
     with suppress(OSError):
-        path.write_text(f"{deaths} {place}", encoding="utf-8")
+        files.replace(str(path), f"{deaths} {place}".encode())
     try:
         yield deaths >= (_DEATHS_IN_STEPS if ended < len(known) else _DEATHS)
     finally:

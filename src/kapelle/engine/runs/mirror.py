@@ -15,6 +15,7 @@ from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, repeat, retried
+from kapelle.home import read_own
 from kapelle.runner.shim import files
 from kapelle.store import events, runs
 
@@ -22,6 +23,10 @@ _log = logging.getLogger("kapelle.runs")
 _LOOK_S = 5.0
 _PAUSE_S = 0.1
 _PART = 65_536
+# The last line is looked for in so much of the end of a file.
+_MOST_READ = 32_000_000
+# Not waiting for a reader, should somebody have put a pipe there.
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
 
 
 class RunMirror:
@@ -57,7 +62,7 @@ class RunMirror:
     async def _left_off(self) -> int:
         last = await self._parts.db.read(events.last_seq)
         with suppress(OSError, ValueError):
-            return min(int(self._position.read_text(encoding="ascii")), last)
+            return min(int(read_own(self._position)), last)
         return 0
 
     async def _mirror(self, run_id: str) -> None:
@@ -82,7 +87,7 @@ class RunMirror:
             place.mkdir(mode=0o700, exist_ok=True)
         path = directory / "events.jsonl"
         if told:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = os.open(path, _APPENDING, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.writelines(event.model_dump_json() + "\n" for event in told)
         status = run.model_dump(mode="json", exclude={"spec", "result"})
@@ -112,7 +117,7 @@ def _last_seq(path: Path) -> int:
             size = file.seek(0, os.SEEK_END)
             # The end of the line before the last one must be in sight.
             tail, part = b"", _PART
-            while tail.count(b"\n") < 2 and len(tail) < size:
+            while tail.count(b"\n") < 2 and len(tail) < min(size, _MOST_READ):
                 file.seek(max(0, size - part))
                 tail, part = file.read(), part * 2
             whole, _, half = tail.rpartition(b"\n")

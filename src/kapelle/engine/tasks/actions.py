@@ -3,10 +3,8 @@
 Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
@@ -16,8 +14,7 @@ from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import excerpt
-from kapelle.runner.shim import files
-from kapelle.store import accounts, attempts, deliveries, events, runs, steps, tasks
+from kapelle.store import accounts, attempts, deliveries, events, messages, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, update_work
 
@@ -37,7 +34,9 @@ class NewLimits(Spec):
 
 
 _UNCHANGED = NewLimits()
-_AFRESH: dict[str, Any] = {"next_mode": "fresh", "next_message": None, "tries": 0}
+_AFRESH: dict[str, Any] = {
+    "next_mode": "fresh", "next_message": None, "tries": 0, "uncounted": 0,
+}  # fmt: skip
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
@@ -69,6 +68,7 @@ def cancel(
 
 def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
     require_ended(connection, task_id, "retried")
+    messages.end_waiting(connection, task_id)
     tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.given)
     return None
 
@@ -80,10 +80,14 @@ def resume(
     limits: NewLimits = _UNCHANGED,
     heard_at: datetime | None = None,
     merge: bool = False,
+    author: str | None = None,
 ) -> Stop:
     """Have it go on with a message, in which it is told the comments of others up to a time; with
-    merge its base is merged into its branch first, when the attempt is claimed."""
+    merge its base is merged into its branch first, when the attempt is claimed. A message with an
+    author is stored as one."""
     require_ended(connection, task_id, "resumed")
+    if message and author:
+        messages.add(connection, task_id, "resume", message, author=author)
     if heard_at is not None:
         deliveries.update(connection, task_id, heard_at=heard_at)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
@@ -91,7 +95,13 @@ def resume(
     # A message that a limit kept from being read is still to be read.
     message = _joined(tasks.row(connection, task_id)["next_message"], message)
     tasks.enqueue_again(
-        connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
+        connection,
+        task_id,
+        next_mode=mode,
+        next_message=message,
+        tries=0,
+        uncounted=0,
+        **limits.given,
     )
     return None
 
@@ -100,31 +110,32 @@ def _joined(*texts: str | None) -> str | None:
     return "\n\n".join(filter(None, texts)) or None
 
 
-def say(connection: Connection, task_id: str, text: str, place: Path) -> Row | None:
-    """Leave a text for the agent of a task; the attempt at work that may read it, None where the
-    next one will."""
+def say(connection: Connection, task_id: str, text: str, author: str) -> tuple[str, Row | None]:
+    """Store a message for the agent of a task.
+
+    Returns its id and the running attempt that may read it, None where the next attempt will.
+    """
     task, attempt = tasks.row(connection, task_id), attempts.live(connection, task_id)
-    if attempt is not None:
-        folder = place / attempt["id"]
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.replace(str(folder / f"{time.time_ns()}.txt"), text.encode(), durable=True)
-    elif task["status"] in FINAL:
+    if attempt is None:
+        _require_listener(task)
+        tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
+    attempt_id = attempt["id"] if attempt else None
+    message_id = messages.add(
+        connection, task_id, "say", text, attempt_id=attempt_id, author=author
+    )
+    facts = {"message_id": message_id, "author": author, "text": excerpt(text)}
+    events.append(connection, "task.said", task_id, attempt_id, **facts)
+    return message_id, attempt
+
+
+def _require_listener(task: Row) -> None:
+    """Raise Conflict unless a later attempt will read what is said now."""
+    task_id = task["id"]
+    if task["status"] in FINAL:
         hint = f'kapelle resume {task_id} "…" goes on with it.'
         raise Conflict(f"{task_id} has ended; nobody is there to hear.", hint=hint)
-    elif task["waiting_for"] == "input":
+    if task["waiting_for"] == "input":
         raise Conflict(f"{task_id} asks something.", hint=f'kapelle answer {task_id} "…"')
-    else:
-        tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
-    events.append(
-        connection, "task.said", task_id, attempt["id"] if attempt else None, text=excerpt(text)
-    )
-    return attempt
-
-
-def unread(place: Path, attempt_id: str) -> str | None:
-    """What was said to an attempt and not read by it."""
-    found = sorted((place / attempt_id).glob("*.txt"))
-    return _joined(*(path.read_text("utf-8", "replace") for path in found))
 
 
 def report(connection: Connection, task_id: str, attempt_id: str, text: str) -> None:
@@ -157,6 +168,7 @@ def requeue(connection: Connection, task_id: str) -> Stop:
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
     require_ended(connection, task_id, "requeued")
+    messages.end_waiting(connection, task_id)
     anew = {"workspace_base_commit": None, "starting_tree": None}
     tasks.enqueue_again(connection, task_id, **_AFRESH, **anew)
     return None

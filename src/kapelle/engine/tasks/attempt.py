@@ -228,6 +228,10 @@ class Attempt:
                 return await self.parts.db.read(tasks.get, earlier)
         return None
 
+    async def is_wanted(self) -> bool:
+        """Whether nobody has asked to stop it."""
+        return not await self.stop_requested()
+
     async def stop_requested(self) -> bool:
         return await self.parts.db.glance(self._stop_request) is not None
 

@@ -16,14 +16,14 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import Place
-from kapelle.engine.output import attempt_usage, output_tail, read_output
+from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.settings import AgentSettings, Settings
-from kapelle.store import attempts, events, tasks
+from kapelle.store import attempts, events, processes, tasks
 from kapelle.store.database import Connection
 
 _TIMEOUT_S = 600.0
@@ -42,16 +42,23 @@ async def consult(
     try:
         agent = get_agent(agent_name, settings)
         place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
-        launch = question(place, agent, prompt, process)
+        launch, side_log = question(place, agent, prompt, process)
     except KapelleError as error:
         return None, error.message
+    if side_log is not None:
+        await attempt.write(processes.set_side_log, attempt.id, name, side_log.model_dump())
     ended = await attempt.execute(name, launch)
-    text, _, problem = await answer_of(agent, settings, process.directory, ended)
+    text, _, problem = await answer_of(agent, settings, process.directory, ended, side_log)
     return text, problem
 
 
 async def answer_of(
-    agent: Agent, settings: Settings, process_dir: Path, ended: Ended, within_s: float = _TIMEOUT_S
+    agent: Agent,
+    settings: Settings,
+    process_dir: Path,
+    ended: Ended,
+    side_log: SideLog | None,
+    within_s: float = _TIMEOUT_S,
 ) -> Answer:
     """What an agent replied that was asked a question and has ended."""
     if ended.ended_by == "timeout":
@@ -60,7 +67,7 @@ async def answer_of(
     if ended.exit.kind == "not_started":
         reason = ended.detail or "It could not be started."
         return None, Failure(FailureClass.ENVIRONMENT, reason), reason
-    summary = await asyncio.to_thread(read_output, agent, process_dir)
+    summary = await asyncio.to_thread(read_output, agent, process_dir, side_log)
     tail = output_tail(process_dir)
     verdict = agent.judge(summary, ended.exit, tail)
     if verdict.success:
@@ -69,21 +76,30 @@ async def answer_of(
     return None, failure, verdict.reason or failure.evidence
 
 
-def consulting_usage(attempt: Attempt) -> list[Usage | None]:
+async def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
     settings, found = attempt.settings, list[Usage | None]()
+    if len(attempt.processes) < 2:
+        return found
+    rows = await attempt.parts.db.read(processes.of_owner, attempt.id)
     judges = {_DIFFICULTY: settings.difficulty.agent, _DIAGNOSIS: settings.roles.judge}
     for name, judge in judges.items():
         with suppress(KapelleError):  # it is not configured any more
             if name in attempt.processes:
                 agent = get_agent(judge or attempt.agent_name, settings)
-                summary = read_output(agent, attempt.processes[name].directory)
+                directory, side_log = attempt.processes[name].directory, SideLog.of_row(rows[name])
+                summary = await asyncio.to_thread(read_output, agent, directory, side_log)
                 found.append(attempt_usage(summary, {}, None, settings))
     return found
 
 
-def question(place: Place, agent: Agent, prompt: str, process: Process) -> Launch:
-    """The process that asks an agent, in an empty directory; raises when that is not set up."""
+def question(
+    place: Place, agent: Agent, prompt: str, process: Process
+) -> tuple[Launch, SideLog | None]:
+    """Return the process that asks an agent in an empty directory, and the log of that agent.
+
+    Raises when the agent is not set up.
+    """
     empty = process.directory / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = AgentRequest(

@@ -2,6 +2,7 @@
 performed again from the top, and every phase finds what was done: a claimed process directory,
 finished checks, a settled row."""
 
+import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
+from kapelle.engine import messages
 from kapelle.engine.container import begin_container
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -28,6 +30,7 @@ from kapelle.engine.tasks.verify import verify
 from kapelle.engine.tasks.watch import Limits, limits_of, watched
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
+from kapelle.workspaces import wanted
 
 _log = logging.getLogger("kapelle.attempts")
 # The size that a terminal has until somebody attaches to it.
@@ -53,6 +56,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     attempt = None
     try:
         attempt = await retried(Attempt.load)(parts, attempt_id)
+        wanted.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash has its workspace to itself.
             await retried(prepare)(attempt)
@@ -109,7 +113,13 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     request = await _request(attempt, agent, limits)
     label = f"{attempt.agent_name} for {attempt.task_id}"
     terminal = _TERMINAL if attempt.task["interactive"] else None
-    return place.agent(attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal)
+    launch, side_log = place.agent(
+        attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
+    )
+    if side_log is not None:
+        side_log = await asyncio.to_thread(side_log.after_present)
+        await attempt.update(side_log=side_log.model_dump())
+    return launch
 
 
 async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:
@@ -145,7 +155,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         },
         credential=credential(parts, agent, settings, attempt.task_env).stored,
         answer=attempt.message if briefing.asked else None,
-        said=parts.home.said / attempt.id,
+        messages=messages.folder_of(parts, attempt.id),
+        message_key=messages.key_of(parts, attempt.id),
         checkout=Path(task["directory"]),
         daemon={"url": parts.url, "token": attempt.token} if attempt.shares_files else None,
     )

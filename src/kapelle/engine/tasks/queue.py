@@ -31,7 +31,7 @@ from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, children, events, questions, runs, tasks
+from kapelle.store import accounts, attempts, children, events, messages, questions, runs, tasks
 from kapelle.store.database import Connection, about
 
 _MB = 1_000_000
@@ -199,6 +199,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     begun = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
     over = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
     tasks.move(connection, task, TaskStatus.RUNNING, **begun, **over)
+    messages.give_to_attempt(connection, task["id"], attempt_id)
     events.append(
         connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
     )

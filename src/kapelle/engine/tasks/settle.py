@@ -17,13 +17,13 @@ from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.engine.messages import Delivery, folder_of, settle_messages
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
-from kapelle.engine.tasks.actions import unread
 from kapelle.engine.tasks.attempt import ClaimLost, claimed
 from kapelle.settings.models import Failures
-from kapelle.store import accounts, attempts, events, questions, tasks
+from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -44,9 +44,12 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             failures = settings.failures
         others = candidates(parts, task, settings)
 
+    folder = folder_of(parts, attempt_id)
+    delivery = await asyncio.to_thread(Delivery.of, folder)
+
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
-        said = unread(parts.home.said, attempt_id)
+        said = settle_messages(connection, task["id"], attempt_id, delivery)
         if evidence.failure is not None:
             # Nobody knows whether what it was answered arrived, unless it went on after that.
             printed_at = 0.0
@@ -59,8 +62,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
-        if os.path.lexists(said := parts.home.said / attempt_id):
-            await asyncio.to_thread(shutil.rmtree, said, ignore_errors=True)
+        if os.path.lexists(folder):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class _Settlement:
         """What happened to the task before, this attempt included."""
         attempt, task = self.attempt, self.task
         if self.evidence.failure is None:
-            return History(task["tries"])
+            return History(task["tries"], uncounted=task["uncounted"])
         past = self._past()
         overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
         paused = accounts.paused(self.connection, self.now)
@@ -207,6 +210,7 @@ class _Settlement:
         refusals = self._refusals()
         return History(
             tries=task["tries"],
+            uncounted=task["uncounted"],
             refusals=len(refusals),
             refused_since=(refusals[-1]["ended_at"] or self.now) if refusals else None,
             overloads=len(overloaded),
@@ -253,11 +257,13 @@ class _Settlement:
         merges = self.attempt["mode"] == "merge"  # it ended before its base was in
         if (unread or merges) and outcome.task is TaskStatus.QUEUED and not task["stop"]:
             outcome = replace(outcome, next_mode="merge" if merges else "resume")
+        is_uncounted = not outcome.spends_a_try and not self.said
         values: dict[str, Any] = {
             "waiting_for": outcome.waiting_for,
             "question": self.evidence.question if waits else None,
             "not_before": outcome.not_before,
             "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
+            "uncounted": task["uncounted"] + 1 if is_uncounted else task["uncounted"],
             "next_mode": outcome.next_mode,
             "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
@@ -265,7 +271,13 @@ class _Settlement:
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
             values["result"] = self.evidence.result
         if task["stop"] == "requeue":
-            values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
+            messages.end_waiting(self.connection, task["id"])
+            values |= {
+                "tries": 0,
+                "uncounted": 0,
+                "workspace_base_commit": None,
+                "starting_tree": None,
+            }
         if outcome.task is TaskStatus.QUEUED and reason != "requeued":
             reason = f"tries again after: {reason}"
         if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked

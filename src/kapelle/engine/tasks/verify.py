@@ -20,6 +20,7 @@ from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
+    SideLog,
     attempt_usage,
     check_facts,
     highest_usage,
@@ -46,6 +47,7 @@ _SHOWN_LINE = 500
 _FAILURES = {
     "tampered": FailureClass.TAMPERED,
     "unfiltered": FailureClass.CHECKS,
+    "unreadable": FailureClass.TASK,
     "unresolved": FailureClass.CHECKS,
 }
 _ERROR = re.compile(
@@ -58,7 +60,11 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, evidence)
     verdict, unanswered = await _told(attempt, evidence, verdict)
-    await _look_around(attempt)
+    try:
+        await _look_around(attempt)
+    except WorkspaceError as error:
+        problem = Failure(_failure_class(error), error.message)
+        verdict = replace(verdict, success=False, reason=error.with_hint, failure=problem)
     if attempt.task["browser"]:
         await stop(attempt)
         await asyncio.to_thread(keep_pictures, attempt)
@@ -81,13 +87,12 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict, Tampered) as error:
             success, reason = False, error.with_hint
-            kind = _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
-            failure = Failure(kind, error.message)
+            failure = Failure(_failure_class(error), error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
     if own is None or evidence.exit.kind == "tampered":
         # The log may have been emptied; what was counted while it ran stands.
         own = highest_usage(own, attempt.counted)
-    asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
+    asked = await consulting_usage(attempt)
     return replace(
         evidence,
         success=success,
@@ -110,6 +115,10 @@ async def _model_of_session(attempt: Attempt) -> str | None:
     if session_id is None:
         return None
     return await attempt.parts.db.read(attempts.session_model, session_id)
+
+
+def _failure_class(error: KapelleError) -> FailureClass:
+    return _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
 
 
 async def _told(
@@ -168,7 +177,7 @@ def _examine(attempt: Attempt, evidence: Evidence) -> tuple[Summary, str, Verdic
         agent = attempt.agent()
     except KapelleError as error:
         return Summary(), tail, Verdict(False, error.message)
-    summary = read_output(agent, attempt.process_dir)
+    summary = read_output(agent, attempt.process_dir, SideLog.of_row(attempt.row))
     if evidence.exit.kind == "tampered":
         return summary, tail, Verdict(False, evidence.detail)
     if evidence.exit.kind == "not_started":
@@ -180,8 +189,8 @@ def _failed(
     attempt: Attempt, evidence: Evidence, verdict: Verdict, summary: Summary, tail: str
 ) -> tuple[Failure, str]:
     """Why an agent failed, and what is said of that."""
-    # Who writes its own end may write the cause of it as well.
-    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.process_dir)
+    # A forged end is the cause itself.
+    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.row)
     found = cause or verdict.failure
     if evidence.timed_out:
         found = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")

@@ -1,5 +1,5 @@
 """Watches a running agent: counts what it uses, warns, and ends one that reached a limit, stalls or
-meets nothing but refusals; why it was ended is noted on the disk."""
+meets nothing but refusals; the reason is stored with the attempt first."""
 
 import asyncio
 import logging
@@ -28,11 +28,10 @@ from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
-from kapelle.engine.output import attempt_usage, highest_usage, side_log_of
+from kapelle.engine.output import SideLog, attempt_usage, highest_usage
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text
-from kapelle.runner.shim import files
 from kapelle.store import accounts, attempts, children, tasks
 
 # A runtime that only waits still wakes up now and then.
@@ -174,17 +173,12 @@ async def limits_of(attempt: Attempt) -> Limits:
     )
 
 
-_ENDED_FOR = "ended_for.json"
 _CAUSE = TypeAdapter(Failure)
 
 
-def recorded_cause(process_dir: Path) -> Failure | None:
-    """Why a process was ended, if it was."""
-    try:
-        found = _CAUSE.validate_json((process_dir / _ENDED_FOR).read_bytes())
-        return replace(found, retry_at=found.retry_at and found.retry_at.astimezone(UTC))
-    except (OSError, ValueError, OverflowError):  # an agent can write it too
-        return None
+def recorded_cause(attempt: Mapping[str, Any]) -> Failure | None:
+    """Return why the daemon ended the agent of an attempt's row; None if it did not."""
+    return _CAUSE.validate_python(attempt["ended_for"]) if attempt["ended_for"] else None
 
 
 async def usage_before(attempt: Attempt) -> dict[str, float]:
@@ -243,7 +237,7 @@ class Watch:
         self._out = LogReader(process_dir / "out.log")
         self._err = LogReader(process_dir / "err.log")
         self._side: LogReader | None = None
-        self._side_log = side_log_of(process_dir)
+        self._side_log = SideLog.of_row(attempt.row)
         self._refusal = Refusal()
         self._stall = Stall(process_dir, attempt.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in attempt.row["warnings"]}
@@ -334,12 +328,12 @@ class Watch:
         settings = self._attempt.settings
         if self._has_shrunk():
             # Its supervisor only ever adds to the log. What was counted stands.
-            return self._end(Failure(FailureClass.TAMPERED, _SHRUNK))
+            return await self._end(Failure(FailureClass.TAMPERED, _SHRUNK))
         usage = await asyncio.to_thread(self._count) if self._agent.reads_whole_output else None
         if usage is not None and (sentence := self._limits.exceeded(usage)):
-            return self._end(Failure(FailureClass.LIMIT, sentence))
+            return await self._end(Failure(FailureClass.LIMIT, sentence))
         if refused := self._refusal.outlasts(settings.failures.patience_s):
-            return self._end(refused)
+            return await self._end(refused)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
         if silent_s:
             task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
@@ -351,7 +345,7 @@ class Watch:
             sentence = f"no output and no work for {silent_s:.0f} s"
             await self._warn("stalled", sentence)
             if settings.health.on_stall != "warn":
-                return self._end(Failure(FailureClass.STALLED, f"stalled: {sentence}"))
+                return await self._end(Failure(FailureClass.STALLED, f"stalled: {sentence}"))
         await self._warn_of_limits(usage)
         await self._store(usage)
         return False
@@ -465,9 +459,8 @@ class Watch:
         if told and (account := self._attempt.row["account"]):
             await self._attempt.parts.db.write(accounts.told, account, told)
 
-    def _end(self, failure: Failure) -> bool:
-        """Write down why the process is ended, then end it."""
-        process_dir = self._attempt.process_dir
-        files.replace(str(process_dir / _ENDED_FOR), _CAUSE.dump_json(failure))
-        self._attempt.parts.runner.stop(process_dir, failure.evidence)
+    async def _end(self, failure: Failure) -> bool:
+        """Store why the agent is ended, then end it."""
+        await self._attempt.update(ended_for=_CAUSE.dump_python(failure, mode="json"))
+        self._attempt.parts.runner.stop(self._attempt.process_dir, failure.evidence)
         return True

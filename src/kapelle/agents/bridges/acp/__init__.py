@@ -19,7 +19,8 @@ class Job:
     fork: bool = False
     system_prompt: str | None = None
     initialize_s: float = 60.0  # in which the agent must answer its first message
-    said: str | None = None  # the directory to which texts of people for it come meanwhile
+    messages: str | None = None  # the folder to which messages of people come meanwhile
+    message_key: str = ""  # that they are signed with
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     # Where the daemon is and with which token, if others work on the same files: files are written

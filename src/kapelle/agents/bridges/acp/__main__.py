@@ -39,7 +39,7 @@ from kapelle.agents.bridges.acp.process import (
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates, opencode_session_tokens
 from kapelle.agents.bridges.base import Failed, emit
-from kapelle.agents.bridges.hook import refusal, taken
+from kapelle.agents.bridges.hook import new_messages, refusal, take_messages
 from kapelle.agents.events import Json, mapping_of
 
 _ACKNOWLEDGING_S = 10.0
@@ -165,7 +165,7 @@ class Turn:
             updates.meter.finish(response, self._tokens_used())
             if self._stopping or self._asked.is_set():
                 return
-            text = self._take_said()
+            text = self._take_messages()
         _check(response, updates.refused)
         if updates.failure:
             raise failure_told(updates.failure)
@@ -204,17 +204,16 @@ class Turn:
             while looks_left and not (await asyncio.wait({request}, timeout=_LISTENING_S))[0]:
                 looks_left -= self._asked.is_set()
                 # What a person says is its next prompt, once it has left off.
-                if not is_told and self._job.said and any(Path(self._job.said).glob("*.txt")):
+                if not is_told and new_messages(self._job.messages or "", self._job.message_key):
                     is_told = True
                     await self._cancel()
             return mapping_of(request.result() if request.done() else None)
         finally:
             request.cancel()
 
-    def _take_said(self) -> str:
-        """What people have said meanwhile; until then there is no folder."""
-        folder = self._job.said
-        texts = taken(folder) if folder and Path(folder).is_dir() else []
+    def _take_messages(self) -> str:
+        """Return what people have said meanwhile; until then there is no folder."""
+        texts = take_messages(self._job.messages or "", self._job.message_key)
         for text in texts:
             emit("notice", f"A person says: {text}")
         return "\n\n".join(texts)

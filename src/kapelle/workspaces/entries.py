@@ -1,0 +1,69 @@
+"""Finds pipes and devices in the place of files that git reads: it would wait or read for ever."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_OF_REPOSITORY = (
+    "HEAD", "config", "config.worktree", "packed-refs", "shallow", "info/attributes",
+    "info/exclude", "objects/info/alternates",
+)  # fmt: skip
+_OF_WORK_TREE = (".gitattributes", ".gitignore", ".gitmodules")
+# A search through everything ends after so many names.
+_MOST_NAMES = 200_000
+
+
+def find_special(variables: Mapping[str, str]) -> str | None:
+    """Return an entry that git would read and that is a pipe or a device, at the usual places.
+
+    The variables are those that lead git to its repository and its work tree.
+    """
+    for directory in _repositories(variables):
+        for name in _OF_REPOSITORY:
+            if _is_special(path := os.path.join(directory, name), follow=True):
+                return path
+    if top := variables.get("GIT_WORK_TREE"):
+        for name in _OF_WORK_TREE:
+            if _is_special(path := os.path.join(top, name), follow=False):
+                return path
+    return None
+
+
+def find_any_special(variables: Mapping[str, str]) -> str | None:
+    """Search the whole repository and work tree for such an entry. Blocks."""
+    for directory in _repositories(variables):
+        for path in _walk(directory):
+            if _is_special(path, follow=True):
+                return path
+    if top := variables.get("GIT_WORK_TREE"):
+        for path in _walk(top):
+            if os.path.basename(path) in _OF_WORK_TREE and _is_special(path, follow=False):
+                return path
+    return None
+
+
+def _repositories(variables: Mapping[str, str]) -> set[str]:
+    names = ("GIT_DIR", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+    return {variables[name] for name in names if name in variables}
+
+
+def _is_special(path: str, *, follow: bool) -> bool:
+    try:
+        found = os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return False
+    if stat.S_ISCHR(found.st_mode):
+        # People link what git shall take for empty to this one.
+        return found.st_rdev != os.stat(os.devnull).st_rdev
+    return stat.S_ISFIFO(found.st_mode) or stat.S_ISBLK(found.st_mode)
+
+
+def _walk(top: str) -> Iterator[str]:
+    """Yield all that is below a directory and no directory, up to a number of names."""
+    names = 0
+    for directory, _, files in os.walk(Path(top)):
+        names += len(files) + 1
+        if names > _MOST_NAMES:
+            return
+        yield from (os.path.join(directory, name) for name in files)
