@@ -209,6 +209,11 @@ def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     return told
 
 
+def read_time(text: str) -> datetime:
+    """Return a time of a forge, which is in the zone of its server, in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
 def login_hint(kind: str, host: str) -> str:
     """What to type for a new token."""
     if kind == "github":

@@ -7,7 +7,15 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import (
+    MOST_LOGS,
+    Forge,
+    PullRequest,
+    State,
+    Verdict,
+    Wanted,
+    read_time,
+)
 
 _BAD = {
     "failure", "cancelled", "timed_out", "action_required", "startup_failure", "error", "stale",
@@ -177,5 +185,5 @@ def _comment(told: Any) -> Comment:
         text=told.get("body") or "",
         path=told.get("path"),
         url=told["html_url"],
-        at=told["created_at"],
+        at=read_time(told["created_at"]),
     )

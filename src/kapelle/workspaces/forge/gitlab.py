@@ -6,7 +6,15 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import (
+    MOST_LOGS,
+    Forge,
+    PullRequest,
+    State,
+    Verdict,
+    Wanted,
+    read_time,
+)
 
 _MARK = "Draft: "
 _STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
@@ -66,7 +74,7 @@ class GitLab(Forge):
                 text=one["body"],
                 path=(one.get("position") or {}).get("new_path"),
                 url=None,
-                at=one["created_at"],
+                at=read_time(one["created_at"]),
             )
             for one in await self.every(path)
             if not one["system"]
