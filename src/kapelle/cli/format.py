@@ -369,6 +369,9 @@ def delivery_words(told: dict[str, Any], status: str = "completed") -> str:
         facts = ["not delivered"]
     elif told["status"] != "delivered":
         facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
+    else:
+        # What a person has to know of it, such as that its state may be old.
+        facts.append(told["reason"])
     return one_line(", ".join(filter(None, [what, *facts])), 500)
 
 

@@ -17,6 +17,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import counted, excerpt
+from kapelle.domain.views import Comment
 from kapelle.engine.merge import (
     Merges,
     deliverable,
@@ -140,12 +141,17 @@ class Deliveries:
         failpoint("deliver_after_push")
         clean = await cleaner(self._parts, work)
         text = clean(describe(work, await self._parts.db.read(_checks, work), clean))
-        draft = row["draft"] or work.status != "completed"
+        draft = None
+        if row["draft"] or work.status != "completed":
+            draft = True
+        elif row["ready"]:
+            draft = False
         wanted = Wanted(branch, base, clean(work.title), text, draft)
         made = await forge.save(wanted, row["number"])
         failpoint("deliver_after_open")
         known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
-        return {"status": "delivered", "reason": None, "state": made.state, "ci": None, **known}
+        note = made.note or None
+        return {"status": "delivered", "reason": note, "state": made.state, "ci": None, **known}
 
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
@@ -159,6 +165,7 @@ class Deliveries:
             await refresh(parts, (await reach(parts, work.directory))[1], owner)
         except (KapelleError, OSError) as error:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            told = f"Its state may have changed since it was looked at last: {told}"
             await parts.db.write(deliveries.update, owner, reason=told)
 
 
@@ -188,34 +195,44 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
             )
         ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
         known = {"forge": forge.host, "number": found.number, "url": found.url}
-        values = {"state": found.state, "ci": ci, "reason": None, **known}
+        values = {"state": found.state, "ci": ci, "reason": found.note or None, **known}
         await parts.db.write(_refreshed, owner, values)
 
 
 async def with_comments(
     parts: Parts, work: Task | Run, message: str | None
-) -> tuple[str, datetime]:
-    """A message with the comments on the pull request of a task or run that no agent was told yet,
-    and when the last of them was made."""
+) -> tuple[str, list[str]]:
+    """Return a message with the comments on the pull request of a task or run that no agent was
+    told yet, and the ids of all comments that are told with it."""
     row = await parts.db.read(deliveries.find, work.id)
     if row is None or row["number"] is None:
         raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
     forge = (await reach(parts, work.directory))[1]
     found = await forge.comments(row["number"])
-    new = [one for one in found if row["heard_at"] is None or one.at > row["heard_at"]]
+    # Not by their times: those are whole seconds, and a comment on a line has that of its draft.
+    new = [one for one in found if not _is_heard(one, row)]
     if not new:
         raise Conflict(
             f"There is no new comment on {row['url']}.",
             hint=f'`kapelle continue {work.id} "…"` goes on with a message of your own.',
         )
     told = []
-    new = sorted(new, key=lambda one: one.at)[:_MOST_COMMENTS]
-    for one in new:
+    left = {one.id for one in new[_MOST_COMMENTS:]}
+    for one in new[:_MOST_COMMENTS]:
         where = f" on {one.path}" if one.path else ""
         who = " ".join(f"{one.author}{where}, {one.at:%Y-%m-%d %H:%M}".split())
         told.append(f"{who}:\n{_fenced(one.text)}")
     said = _COMMENTS.format(forge=forge.host, comments="\n\n".join(told))
-    return f"{message or _COMMENTED}\n\n{said}", max(one.at for one in new)
+    if left:
+        said += f"\n\n{counted(len(left), 'more comment')} will be told next time."
+    return f"{message or _COMMENTED}\n\n{said}", [one.id for one in found if one.id not in left]
+
+
+def _is_heard(comment: Comment, row: Row) -> bool:
+    """Whether an agent was told a comment."""
+    if row["heard"] is not None:
+        return comment.id in row["heard"]
+    return row["heard_at"] is not None and comment.at <= row["heard_at"]
 
 
 async def push(
@@ -326,7 +343,9 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
 
 def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     """What came of it, in the row and in the history."""
-    ended = {"force": False, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
+    # What a person asked for is done once: later deliveries leave draft and ready as they are.
+    asked = {"force": False, "draft": False, "ready": False}
+    ended = {**asked, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
     deliveries.update(connection, owner, **values, **ended)
     kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
     told = ("status", "reason", "url", "state", "branch")

@@ -20,6 +20,8 @@ _TIMEOUT_S = 30.0
 _MOST_SAID, _MOST_PAGES = 500, 100
 _MOST_LOG = 20_000
 MOST_LOGS = 5
+# How titles of Gitea and GitLab begin that make drafts.
+DRAFT_MARKS = re.compile(r"\s*(?:(?:WIP:|\[WIP\]|Draft:|\[Draft\]|\(Draft\))\s*)+", re.IGNORECASE)
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -36,6 +38,8 @@ class PullRequest:
     node: str = ""
     # Whose it is; empty if that is in another repository, such as a stranger's fork.
     branch: str = ""
+    # What a person has to know of it, such as a title that does not make it a draft.
+    note: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -50,7 +54,8 @@ class Wanted:
     base: str
     title: str
     text: str
-    draft: bool
+    # Whether it is to be a draft; None leaves that to who decided it at the forge.
+    draft: bool | None
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ class Forge(ABC):
 
     @abstractmethod
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        """Bring the description of an open one up to date, and make it a draft or ready."""
+        """Bring the description of an open one up to date; make it a draft or ready if that is
+        wanted."""
 
     @abstractmethod
     async def verdict(self, commit: str) -> Verdict: ...
@@ -207,6 +213,15 @@ def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
             raise ForgeError(text, hint=hint) from None
 
     return told
+
+
+def retitle(found: PullRequest, draft: bool | None, mark: str) -> str:
+    """Return the title that makes a pull request a draft or ready, where titles do that."""
+    if draft is None or draft == (found.state == "draft"):
+        return found.title
+    if not draft:
+        return DRAFT_MARKS.sub("", found.title)
+    return found.title if DRAFT_MARKS.match(found.title) else f"{mark}{found.title}"
 
 
 def read_time(text: str) -> datetime:

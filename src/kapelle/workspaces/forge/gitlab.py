@@ -7,6 +7,7 @@ from urllib.parse import quote
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import (
+    DRAFT_MARKS,
     MOST_LOGS,
     Forge,
     PullRequest,
@@ -14,6 +15,7 @@ from kapelle.workspaces.forge.base import (
     Verdict,
     Wanted,
     read_time,
+    retitle,
 )
 
 _MARK = "Draft: "
@@ -31,7 +33,7 @@ class GitLab(Forge):
 
     async def find(self, branch: str) -> PullRequest | None:
         query = f"state=opened&source_branch={quote(branch, safe='')}"
-        found = await self.call("GET", f"{self._path}/merge_requests?{query}")
+        found = await self.every(f"{self._path}/merge_requests?{query}")
         return next((one for one in map(_read, found) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
@@ -41,14 +43,13 @@ class GitLab(Forge):
         body = {
             "source_branch": wanted.branch,
             "target_branch": wanted.base,
-            "title": f"{_MARK * wanted.draft}{wanted.title}",
+            "title": f"{_MARK}{wanted.title}" if wanted.draft else wanted.title,
             "description": wanted.text,
         }
         return _read(await self.call("POST", f"{self._path}/merge_requests", body))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        title = f"{_MARK * wanted.draft}{found.title.removeprefix(_MARK)}"
-        body = {"title": title, "description": wanted.text}
+        body = {"title": retitle(found, wanted.draft, _MARK), "description": wanted.text}
         path = f"{self._path}/merge_requests/{found.number}"
         return _read(await self.call("PUT", path, body))
 
@@ -70,6 +71,7 @@ class GitLab(Forge):
         path = f"{self._path}/merge_requests/{number}/notes"
         told = [
             Comment(
+                id=f"note-{one['id']}",
                 author=one["author"]["username"],
                 text=one["body"],
                 path=(one.get("position") or {}).get("new_path"),
@@ -84,7 +86,9 @@ class GitLab(Forge):
 
 def _read(told: Any) -> PullRequest:
     state: State = _STATES.get(told["state"], "closed")
-    if state == "open" and (told.get("draft") or told["title"].startswith(_MARK)):
+    # Versions before 13.2 do not tell `draft`.
+    is_draft = told.get("draft", DRAFT_MARKS.match(told["title"]) is not None)
+    if state == "open" and is_draft:
         state = "draft"
     text = told.get("description") or ""
     is_here = told["source_project_id"] == told["target_project_id"]
