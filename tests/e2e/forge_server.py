@@ -4,6 +4,7 @@ The APIs are in forge_apis.py. Where the servers differ from each other, so does
 """
 
 import base64
+import contextlib
 import json
 import os
 import ssl
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from kapelle.workspaces.forge import Login, Site
 from tests.e2e.forge_apis import GiteaApi, GitHubApi, GitLabApi, Request
 
 TOKEN = "forge-token-0123456789"
@@ -26,9 +28,14 @@ class ForgeServer:
     """Its state, and what a test wants to go wrong."""
 
     def __init__(
-        self, root: Path, *, below: str = "", certificate: tuple[Path, Path] | None = None
+        self,
+        root: Path,
+        *,
+        name: str = "127.0.0.1",
+        below: str = "",
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
-        self.root = root
+        self.root, self.name = root, name
         # The path that the whole server is below, such as /git.
         self.below = below
         self.bare = root / "o" / "r.git"
@@ -62,7 +69,7 @@ class ForgeServer:
         )
         self.git("config", "http.receivepack", "true")
         handler = type("Handler", (_Handler,), {"forge": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server((name, 0), handler)
         self.scheme = "http"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -76,7 +83,7 @@ class ForgeServer:
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.name}:{self.port}"
 
     @property
     def address(self) -> str:
@@ -90,6 +97,10 @@ class ForgeServer:
     def api(self, kind: str) -> str:
         path = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}[kind]
         return f"{self.address}/{path}"
+
+    def site(self, kind: str, login: Login | None = None) -> Site:
+        """How its API is reached, by default with the token."""
+        return Site(self.host, "o/r", self.api(kind), login or Login(self.token))
 
     def config(self, kind: str, **more: str) -> str:
         """The user's settings for it; more ones of the host are in TOML."""
@@ -166,6 +177,14 @@ class ForgeServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def shutdown_request(self, request: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            with contextlib.suppress(OSError):
+                request.unwrap()  # without this, the end of an answer is an error for clients
+        super().shutdown_request(request)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -151,7 +151,7 @@ def test_a_pull_request_is_opened_updated_and_followed(
     # Nothing is told twice.
     assert "There is no new comment" in kapelle.cli("continue", id_, "--comments").stderr
     if kind == "gitea":
-        seen = Gitea(forge.host, "o/r", f"http://{forge.host}/api/v1", TOKEN)
+        seen = Gitea(forge.site("gitea"))
         assert "== build\nboom" in asyncio.run(seen.verdict(task["workspace"]["commit"])).log
     assert kapelle.cli("pr", id_, "--draft", check=True).stdout.strip() == told["url"]
     assert kapelle.task(id_)["delivery"]["state"] == "draft"
@@ -166,7 +166,7 @@ def test_a_pull_request_is_opened_updated_and_followed(
 
 @pytest.mark.parametrize("kind", ["github", "gitea"])
 def test_every_page_of_ci_and_every_kind_of_comment_is_read(forge: ForgeServer, kind: str) -> None:
-    seen = {"github": GitHub, "gitea": Gitea}[kind](forge.host, "o/r", forge.api(kind), TOKEN)
+    seen = {"github": GitHub, "gitea": Gitea}[kind](forge.site(kind))
     green = [(f"job{number}", "success", "") for number in range(130)]
 
     def verdict(*last: tuple[str, str | None, str]) -> Verdict:
@@ -271,7 +271,7 @@ def refused(kapelle: Instance, id_: str, status: str = "failed") -> str:
     """What a person is told who asks for a pull request now."""
     told = kapelle.cli("pr", id_)
     assert told.returncode == 1, told.stdout
-    assert kapelle.task(id_)["delivery"]["status"] == status
+    assert kapelle.task(id_)["delivery"]["status"] == status, told.stderr
     return told.stderr
 
 

@@ -2,27 +2,30 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kapelle.domain.errors import ForgeError
 from kapelle.workspaces.forge import PullRequest, Wanted
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
+from tests.e2e.certificates import make_authority
 from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
-from tests.e2e.test_forge import configure, delivered
+from tests.e2e.test_forge import configure, delivered, refused
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'
 _KINDS: dict[str, Any] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
 
 
-@pytest.fixture
-def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
+@contextmanager
+def serving(tmp_path: Path, repository: Path, **how: Any) -> Iterator[ForgeServer]:
     """A forge that holds main of the repository, and the login of a person for it."""
-    server = ForgeServer(tmp_path / "forge")
+    server = ForgeServer(tmp_path / "forge", **how)
     server.log_in(tmp_path)
     git(repository, "remote", "add", "origin", "work:o/r.git")
     git(repository, "push", "--quiet", str(server.bare), "main")
@@ -30,6 +33,18 @@ def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
+    with serving(tmp_path, repository) as server:
+        yield server
+
+
+def push_work(repository: Path, forge: ForgeServer) -> None:
+    """Have a branch `work` there, a commit ahead of main."""
+    commit = git(repository, "commit-tree", "main^{tree}", "-p", "main", "-m", "work")
+    git(repository, "push", "--quiet", str(forge.bare), f"{commit}:refs/heads/work")
 
 
 def play_on(kapelle: Instance, id_: str, name: str, *options: str) -> dict[str, Any]:
@@ -45,9 +60,8 @@ def play_on(kapelle: Instance, id_: str, name: str, *options: str) -> dict[str, 
 def test_a_pull_request_stays_the_draft_that_people_made_it(
     repository: Path, forge: ForgeServer, kind: str
 ) -> None:
-    commit = git(repository, "commit-tree", "main^{tree}", "-p", "main", "-m", "work")
-    git(repository, "push", "--quiet", str(forge.bare), f"{commit}:refs/heads/work")
-    client = _KINDS[kind](forge.host, "o/r", forge.api(kind), TOKEN)
+    push_work(repository, forge)
+    client = _KINDS[kind](forge.site(kind))
 
     def save(draft: bool | None) -> PullRequest:
         wanted = Wanted("work", "main", "Do it", "Done.", draft)
@@ -96,3 +110,81 @@ def test_what_people_decide_stays_and_every_comment_is_told_once(
     shown = kapelle.cli("pr", id_, "--draft", check=True)
     assert "WORK_IN_PROGRESS_PREFIXES" in shown.stderr
     assert kapelle.task(id_)["delivery"]["state"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("github", 301), ("github", 307), ("gitlab", 302), ("gitea", 302),
+                         ("gitea", 301), ("gitea", 308)]
+)  # fmt: skip
+def test_a_renamed_repository_is_told_and_nothing_is_changed_by_its_old_name(
+    repository: Path, forge: ForgeServer, kind: str, status: int
+) -> None:
+    push_work(repository, forge)
+    client = _KINDS[kind](forge.site(kind))
+    wanted = Wanted("work", "main", "Do it", "Done.", None)
+    forge.rename("o/new", status)
+    with pytest.raises(ForgeError, match=r"o/r at .* is o/new now") as opening:
+        asyncio.run(client.open(wanted))
+    assert "git remote set-url origin" in str(opening.value.hint)
+    forge.rename("o/r", status)
+    forge.old_names.clear()
+    made = asyncio.run(client.open(wanted))
+    forge.rename("o/new", status)
+    before = dict(forge.pulls[0])
+    with pytest.raises(ForgeError, match="is o/new now"):
+        asyncio.run(client.update(made, Wanted("work", "main", "Do it", "Other.", None)))
+    assert forge.pulls == [before]
+    # What only reads goes on.
+    assert asyncio.run(client.pull_request(1)).number == 1
+
+
+def test_an_internal_server_below_a_path_with_an_authority_of_its_own(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    authority, certificate = make_authority(tmp_path / "certificates")
+    with serving(tmp_path, repository, below="/git", certificate=certificate) as forge:
+        configure(kapelle, forge, "gitea")
+        id_ = kapelle.play(_WRITE.format(name="a.txt"), repository)
+        kapelle.wait(id_)
+        hint = f"git config --global http.https://{forge.host}/.sslCAInfo"
+        assert hint in refused(kapelle, id_)
+        personal = ("config", "--file", str(tmp_path / ".gitconfig"))
+        git(repository, *personal, "http.sslVerify", "false")
+        # It is pushed, but the token is sent to nobody whose certificate is not trusted.
+        told = refused(kapelle, id_)
+        assert (hint in told, "tried again" in told) == (True, False)
+        git(repository, *personal, "--unset", "http.sslVerify")
+        git(repository, *personal, f"http.https://{forge.host}/.sslCAInfo", str(authority))
+        kapelle.cli("pr", id_, check=True)
+        assert forge.calls[-1] == "POST /api/v1/repos/o/r/pulls"
+
+
+def test_a_token_of_the_daemon_is_not_given_to_the_credential_helpers_of_a_person(
+    repository: Path, tmp_path: Path
+) -> None:
+    kapelle = Instance(tmp_path / "home", FORGE_TOKEN=TOKEN)
+    with serving(tmp_path, repository, name="127.0.0.2") as forge:
+        try:
+            kapelle.home.root.mkdir()
+            kapelle.home.config.write_text(forge.config("gitea"), encoding="utf-8")
+            kapelle.start()
+            id_ = kapelle.play(_WRITE.format(name="a.txt"), repository)
+            kapelle.wait(id_)
+            assert "insecure_http = true" in refused(kapelle, id_)
+            # The helper has an old password, which git would try first and forget.
+            forge.log_in(tmp_path, "an-old-password")
+            stored = (tmp_path / ".git-credentials").read_text(encoding="utf-8")
+            settings = {"insecure_http": "true", "token_variable": '"FORGE_TOKEN"'}
+            kapelle.home.config.write_text(forge.config("gitea", **settings), encoding="utf-8")
+            kapelle.cli("pr", id_, check=True)
+            assert (tmp_path / ".git-credentials").read_text(encoding="utf-8") == stored
+            forge.token = "another-token"
+            told = refused(kapelle, id_)
+            assert ("kapelle stop" in told, "git ls-remote" in told) == (True, False)
+            # Gitea takes a password with its name alone.
+            forge.password = "an-old-password"
+            settings = {"insecure_http": "true"}
+            kapelle.home.config.write_text(forge.config("gitea", **settings), encoding="utf-8")
+            kapelle.cli("pr", id_, check=True)
+        finally:
+            kapelle.destroy()

@@ -131,7 +131,7 @@ class Deliveries:
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
         remote, forge = await reach(self._parts, work.directory)
-        held = await remote.branches(branch, base, token=forge.token)
+        held = await remote.branches(branch, base, login=forge.login)
         if base not in held:
             raise ForgeError(
                 f"The base {base} is not at {forge.host}.",
@@ -179,7 +179,7 @@ async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
 async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
     """The remote that a repository is pushed to, and the forge there."""
     settings = parts.settings().forge
-    remote = await parts.workspaces.remote(Path(directory), settings.remote, parts.environ)
+    remote = await parts.workspaces.remote(Path(directory), settings, parts.environ)
     return remote, await remote.forge(settings)
 
 
@@ -244,7 +244,7 @@ async def push(
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
     what = {"branch": branch, "ours": ours, "held": held}
-    await parts.workspaces.push(work.id, remote, forge.token, commit, **what)
+    await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 
 
 async def await_ci(
@@ -268,7 +268,7 @@ async def await_ci(
         with suppress(Unavailable):
             if forge is None:
                 remote, found = await reach(parts, work.directory)
-                held = await remote.branches(branch, token=found.token)
+                held = await remote.branches(branch, login=found.login)
                 await push(parts, work, commit, remote, found, held.get(branch))
                 failpoint("ci_after_push")
                 forge, found.clean = found, clean

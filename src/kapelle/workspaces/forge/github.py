@@ -1,6 +1,7 @@
 """GitHub, and Gitea and Forgejo, whose API resembles it."""
 
 import re
+from base64 import b64encode
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,9 @@ class GitHub(Forge):
     @property
     def _path(self) -> str:
         return f"repos/{quote(self.project)}"
+
+    async def full_name(self) -> str:
+        return str((await self.call("GET", self._path))["full_name"])
 
     async def find(self, branch: str) -> PullRequest | None:
         owner = self.project.partition("/")[0]
@@ -114,6 +118,7 @@ class Gitea(GitHub):
     """Drafts are those whose title says so, and its CI tells statuses, and lately logs."""
 
     kind = "gitea"
+    _RIGHTS = "It needs write:repository and read:issue, where tokens have scopes."
     _rows = 50
 
     async def find(self, branch: str) -> PullRequest | None:
@@ -127,6 +132,14 @@ class Gitea(GitHub):
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
         body = {"title": retitle(found, wanted.draft, _MARK), "body": wanted.text}
         return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
+
+    @property
+    def _authorization(self) -> str:
+        if not self.login.is_from_helper:
+            return super()._authorization
+        # It may be a password, which is taken with its name alone.
+        login = f"{self.login.name}:{self.login.password}".encode()
+        return f"Basic {b64encode(login).decode()}"
 
     async def verdict(self, commit: str) -> Verdict:
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")

@@ -26,10 +26,14 @@ _FAILED = {"failed", "canceled"}
 
 class GitLab(Forge):
     kind = "gitlab"
+    _RIGHTS = "It needs the scope api."
 
     @property
     def _path(self) -> str:
         return f"projects/{quote(self.project, safe='')}"
+
+    async def full_name(self) -> str:
+        return str((await self.call("GET", self._path))["path_with_namespace"])
 
     async def find(self, branch: str) -> PullRequest | None:
         query = f"state=opened&source_branch={quote(branch, safe='')}"
