@@ -1,6 +1,10 @@
 """What servers of forges do that is not in every description of their APIs."""
 
 import asyncio
+import os
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +20,7 @@ from tests.e2e.certificates import make_authority
 from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
-from tests.e2e.test_forge import configure, delivered, refused
+from tests.e2e.test_forge import configure, delivered, refused, until
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'
 _KINDS: dict[str, Any] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
@@ -188,3 +192,60 @@ def test_a_token_of_the_daemon_is_not_given_to_the_credential_helpers_of_a_perso
             kapelle.cli("pr", id_, check=True)
         finally:
             kapelle.destroy()
+
+
+def test_commits_of_others_refused_pushes_and_merged_work(
+    kapelle: Instance, repository: Path, forge: ForgeServer, tmp_path: Path
+) -> None:
+    configure(kapelle, forge, "gitea")
+    id_ = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="pr")
+    branch = delivered(kapelle, id_)["workspace"]["branch"]
+    # A reviewer pushes to the branch. What is told to type mends that.
+    identity = ("-c", "user.name=rev", "-c", "user.email=rev@example.com")
+    theirs = forge.git(*identity, "commit-tree", f"{branch}^{{tree}}", "-p", branch, "-m", "theirs")
+    forge.git("update-ref", f"refs/heads/{branch}", theirs)
+    reason = play_on(kapelle, id_, "b.txt")["delivery"]["reason"]
+    command = re.search(r"`git (-C .* pull --no-rebase origin .*?)`", reason)
+    assert command is not None, reason
+    pull = ["git", *identity, *shlex.split(command[1])]
+    subprocess.run(pull, check=True, capture_output=True, env={**os.environ, "HOME": str(tmp_path)})
+    kapelle.cli("pr", id_, check=True)
+    assert forge.git("merge-base", theirs, branch) == theirs
+    assert forge.git("cat-file", "-t", f"{branch}:b.txt") == "blob"
+    # What the server says about a push that it refuses is told, without its colors.
+    forge.reject_pushes("\033[31mGitea: User permission denied.\033[0m")
+    told = play_on(kapelle, id_, "c.txt")["delivery"]
+    assert told["status"] == "failed"
+    assert "It says: Gitea: User permission denied. Then `kapelle pr" in told["reason"]
+    forge.reject_pushes()
+    kapelle.cli("pr", id_, check=True)
+    # A second pull request of merged work would be empty.
+    forge.merge()
+    assert kapelle.cli("pr", id_, "--ready", check=True).stdout.strip().endswith("/pull/1")
+    assert (len(forge.pulls), forge.tip(branch)) == (1, "")
+    assert kapelle.task(id_)["delivery"]["state"] == "merged"
+
+
+def test_what_a_reviewer_has_to_know_is_told(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    configure(kapelle, forge, "gitea")
+    git(repository, "commit", "--quiet", "--allow-empty", "-m", "only here")
+    id_ = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="pr")
+    delivered(kapelle, id_)
+    assert "It also holds 1 commit of main" in forge.pulls[0]["body"]
+    # A pull request that is opened again is looked at again.
+    forge.pulls[0]["state"] = "closed"
+    until(lambda: kapelle.task(id_)["delivery"]["state"] == "closed")
+    forge.pulls[0]["state"] = "open"
+    until(lambda: kapelle.task(id_)["delivery"]["state"] == "open")
+    # What could not be refreshed is not shown as if it were fresh.
+    forge.token = "another-token"
+    until(lambda: kapelle.task(id_)["delivery"]["reason"])
+    assert "may have changed" in kapelle.cli("status", id_, check=True).stdout
+    forge.token = TOKEN
+    forge.git("update-ref", "-d", f"refs/heads/kapelle/{id_}")
+    forge.git("update-ref", "refs/heads/kapelle", "main")
+    blocked = kapelle.play(_WRITE.format(name="b.txt"), repository, deliver="pr")
+    told = delivered(kapelle, blocked, "failed")["delivery"]["reason"]
+    assert "git push origin --delete kapelle" in told

@@ -35,7 +35,7 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
+from kapelle.workspaces.forge import Forge, PullRequest, Remote, Verdict, Wanted
 
 _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
@@ -131,16 +131,28 @@ class Deliveries:
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
         remote, forge = await reach(self._parts, work.directory)
+        if row["number"] is not None:
+            merged = await self._find_merged(work, forge, row, commit)
+            if merged is not None:
+                return merged
         held = await remote.branches(branch, base, login=forge.login)
         if base not in held:
             raise ForgeError(
                 f"The base {base} is not at {forge.host}.",
                 hint=f"`git push {remote.name} {base}`, then kapelle pr {work.id}",
             )
+        commit = await self._with_foreign(work, row, commit, held.get(branch))
         await push(self._parts, work, commit, remote, forge, held.get(branch))
         failpoint("deliver_after_push")
+        ahead = await self._parts.workspaces.count_ahead(
+            work.id, work.workspace.base_commit or commit, held[base]
+        )
+        more = ""
+        if ahead:
+            more = f"It also holds {counted(ahead, 'commit')} of {base} that {base} at {forge.host}"
+            more += f" does not have: `git push {remote.name} {base}`."
         clean = await cleaner(self._parts, work)
-        text = clean(describe(work, await self._parts.db.read(_checks, work), clean))
+        text = clean(describe(work, await self._parts.db.read(_checks, work), clean, more))
         draft = None
         if row["draft"] or work.status != "completed":
             draft = True
@@ -149,17 +161,49 @@ class Deliveries:
         wanted = Wanted(branch, base, clean(work.title), text, draft)
         made = await forge.save(wanted, row["number"])
         failpoint("deliver_after_open")
-        known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
-        note = made.note or None
-        return {"status": "delivered", "reason": note, "state": made.state, "ci": None, **known}
+        note = " ".join(filter(None, [made.note, more])) or None
+        known = _facts(forge, made) | {"branch": branch, "ci": None}
+        return {"status": "delivered", "reason": note, **known}
+
+    async def _find_merged(
+        self, work: Task | Run, forge: Forge, row: Row, commit: str
+    ) -> dict[str, Any] | None:
+        """Return what is known of a merged pull request that has the commit: another one would be
+        empty."""
+        found = await forge.current(row["branch"], row["number"])
+        if found is None or found.state != "merged":
+            return None
+        if not await self._parts.workspaces.contains(work.id, found.commit, commit):
+            return None
+        return {"status": "delivered", "reason": None, **_facts(forge, found)}
+
+    async def _with_foreign(self, work: Task | Run, row: Row, commit: str, held: str | None) -> str:
+        """Return the commit to push: the branch's last one where a person has merged into it what
+        others pushed, else the one of the work."""
+        workspaces = self._parts.workspaces
+        if held is None or held in row["pushed"]:
+            return commit
+        tip = await workspaces.tip(work.id)
+        for one in (commit, held):
+            if not await workspaces.contains(work.id, tip, one):
+                return commit
+        if not row["force"]:
+            await require_no_secret(self._parts, work, "pr", tip)
+        return tip
 
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
         parts = self._parts
         work, now = await parts.db.read(get_work, owner), datetime.now(UTC)
         # The longer it has been open, the less often.
-        hours = min(_SELDOM, (now - (work.ended_at or now)) // timedelta(hours=1))
-        later = now + timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
+        age = now - (work.ended_at or now)
+        hours = min(_SELDOM, age // timedelta(hours=1))
+        wait = timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
+        row = await parts.db.read(deliveries.find, owner)
+        if row is not None and row["state"] == "closed":
+            # Some are opened again; the older they are, the less likely.
+            wait = max(wait, age)
+        later = now + wait
         await parts.db.write(deliveries.update, owner, next_at=later)
         try:
             await refresh(parts, (await reach(parts, work.directory))[1], owner)
@@ -167,6 +211,13 @@ class Deliveries:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
             told = f"Its state may have changed since it was looked at last: {told}"
             await parts.db.write(deliveries.update, owner, reason=told)
+
+
+def _facts(forge: Forge, found: PullRequest) -> dict[str, Any]:
+    """Return what is stored of a pull request."""
+    return {
+        "forge": forge.host, "number": found.number, "url": found.url, "state": found.state,
+    }  # fmt: skip
 
 
 async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
@@ -194,8 +245,7 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
                 hint=f"kapelle pr {owner}",
             )
         ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
-        known = {"forge": forge.host, "number": found.number, "url": found.url}
-        values = {"state": found.state, "ci": ci, "reason": found.note or None, **known}
+        values = {"ci": ci, "reason": found.note or None, **_facts(forge, found)}
         await parts.db.write(_refreshed, owner, values)
 
 
@@ -244,6 +294,7 @@ async def push(
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
     what = {"branch": branch, "ours": ours, "held": held}
+    what["worktree"] = work.workspace.path
     await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 
 
@@ -294,8 +345,11 @@ async def await_ci(
     )
 
 
-def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str], str]) -> str:
-    """What a pull request says: what was asked, claimed, checked, and what it cost."""
+def describe(
+    work: Task | Run, checks: list[CheckResult], clean: Callable[[str], str], more: str = ""
+) -> str:
+    """What a pull request says: what was asked, claimed, checked, and what it cost; and more that
+    a reviewer has to know."""
     if isinstance(work, Task):
         asked, said = work.prompt, work.result
         costs = [one.usage.cost_usd for one in work.attempts if one.usage]
@@ -308,6 +362,8 @@ def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str],
     if work.status != "completed":
         parts.append(f"**This work is {work.status}, and not to be merged as it is.**")
         parts.append(_fenced(clean(work.reason or "no reason is known")))
+    if more:
+        parts.append(f"**{more}**")
     parts += ["### Asked", _fenced(clean(asked))]
     if said:
         parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]

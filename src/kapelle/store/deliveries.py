@@ -89,11 +89,11 @@ def due(connection: sa.Connection, now: datetime) -> list[str]:
 
 
 def stale(connection: sa.Connection, now: datetime) -> list[str]:
-    """Those whose open pull requests are to be looked at again."""
+    """Those whose pull requests are to be looked at again; a closed one may be opened again."""
     own = deliveries.c
     query = sa.select(own.owner).where(
         own.status == "delivered",
-        own.state.in_(["draft", "open"]),
+        own.state.in_(["draft", "open", "closed"]),
         sa.or_(own.next_at.is_(None), own.next_at <= now),
     )
     return list(connection.execute(query.limit(_AT_A_TIME)).scalars())

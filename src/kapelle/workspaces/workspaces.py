@@ -15,7 +15,7 @@ from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import Copies
 from kapelle.workspaces.diff import Diffs
 from kapelle.workspaces.files import read_inside, write_inside
-from kapelle.workspaces.forge import Login, Remote, find_remote
+from kapelle.workspaces.forge import Login, Remote, contains, find_remote
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import Lifecycle
 from kapelle.workspaces.merge import Merges
@@ -145,6 +145,19 @@ class Workspaces(Lifecycle, Diffs, Merges, Copies):
     ) -> None:
         """Push a commit of the owner's repository; see Remote.push."""
         await remote.push(self._markers.require(owner).objects, commit, login, **what)
+
+    async def contains(self, owner: str, commit: str, older: str) -> bool:
+        """Tell whether a commit of the owner's repository contains an older one; False where one
+        of them is not here."""
+        return await contains(self._markers.require(owner).objects, commit, older)
+
+    async def count_ahead(self, owner: str, commit: str, other: str) -> int:
+        """Return how many commits of the owner's repository a commit has that another has not; 0
+        where that is not here."""
+        objects = self._markers.require(owner).objects
+        counted = ("rev-list", "--count", commit, f"^{other}", "--")
+        output = await objects.run(*counted, ok=(0, 128))
+        return int(output.line) if output.code == 0 else 0
 
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""

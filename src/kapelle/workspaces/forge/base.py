@@ -41,6 +41,8 @@ class PullRequest:
     node: str = ""
     # Whose it is; empty if that is in another repository, such as a stranger's fork.
     branch: str = ""
+    # The last commit of its branch.
+    commit: str = ""
     # What a person has to know of it, such as a title that does not make it a draft.
     note: str = ""
 

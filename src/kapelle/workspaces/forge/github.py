@@ -110,7 +110,7 @@ class GitHub(Forge):
         is_here = (head.get("repo") or {}).get("full_name") == here
         return PullRequest(
             told["number"], told["html_url"], state, told["title"], told.get("body") or "",
-            str(told.get("node_id") or ""), head["ref"] if is_here else "",
+            str(told.get("node_id") or ""), head["ref"] if is_here else "", head.get("sha") or "",
         )  # fmt: skip
 
 

@@ -97,4 +97,7 @@ def _read(told: Any) -> PullRequest:
     text = told.get("description") or ""
     is_here = told["source_project_id"] == told["target_project_id"]
     branch = told["source_branch"] if is_here else ""
-    return PullRequest(told["iid"], told["web_url"], state, told["title"], text, branch=branch)
+    return PullRequest(
+        told["iid"], told["web_url"], state, told["title"], text,
+        branch=branch, commit=told.get("sha") or "",
+    )  # fmt: skip

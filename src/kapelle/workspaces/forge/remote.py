@@ -8,11 +8,14 @@ and rewritten addresses work, while hooks, helpers and commands of the repositor
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from urllib.parse import urlsplit
 
 from kapelle.domain.errors import ForgeError, GitError, KapelleError, Unavailable
+from kapelle.domain.text import titled
 from kapelle.runner.command import Command
 from kapelle.settings.models import Forge as ForgeSettings
 from kapelle.settings.models import ForgeHost
@@ -52,6 +55,7 @@ _NO_LOGIN = re.compile(
 _CERTIFICATE = re.compile(
     r"certificate verif|SSL certificate problem|certificate is not trusted|CAfile", re.IGNORECASE
 )
+_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NOT_THERE = re.compile(r"not (be )?found|does not exist|does not appear to be a git|error: 404")
 _AWAY = re.compile(
     r"Could not resolve|Failed to connect|Couldn't connect|Connection (refused|timed out|reset)"
@@ -185,18 +189,36 @@ class Remote(Place):
         branch: str,
         ours: Sequence[str],
         held: str | None,
+        worktree: str,
     ) -> None:
         """Have a branch there hold the commit. What it held may be replaced only if we pushed it,
         and only while it is just that."""
         if branch_ref(branch) is None:
             raise ForgeError(f"{branch!r} can be no branch.")
-        if held is not None and held not in ours and not await _is_behind(objects, held, commit):
+        if held is not None and held not in ours and not await contains(objects, commit, held):
             text = f"{branch} at {self.host} holds a commit that Kapelle did not push, {held[:12]}"
-            hint = f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again."
+            pull = f"git -C {quote(worktree)} pull --no-rebase {self.name} {branch}"
+            hint = f"`{pull}` merges it, then `kapelle pr` again."
             raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
         lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
         what = ("--porcelain", "--no-verify", lease, "--", self.url, f"{commit}:{BRANCHES}{branch}")
-        await self._reach(login, "push", *what, variables=objects.variables)
+        try:
+            await self._reach(login, "push", *what, variables=objects.variables)
+        except ForgeError:
+            await self._require_room(branch, login)
+            raise
+
+    async def _require_room(self, branch: str, login: Login) -> None:
+        """Raise ForgeError where a branch there is called as a folder of this one's name is."""
+        parts = branch.split("/")
+        above = ["/".join(parts[:length]) for length in range(1, len(parts))]
+        held: dict[str, str] = {}
+        with suppress(KapelleError):
+            held = await self.branches(*above, login=login) if above else {}
+        for name in held:
+            hint = f"Rename it there, or `git push {self.name} --delete {name}`."
+            text = f"The branch {name} at {self.host} leaves no room for {branch}."
+            raise ForgeError(text, hint=f"{hint} Then `kapelle pr` again.")
 
     async def _reach(
         self, login: Login, *args: str, variables: Mapping[str, str] | None = None
@@ -219,9 +241,13 @@ class Remote(Place):
         if output.code and not refused:
             raise self._problem(output.stderr, login)
         if refused:
-            said = _without_login(" ".join(refused).replace("\t", " "))
+            # A flag, the names of the references, and what became of them.
+            said = "; ".join(one.split("\t")[-1] for one in refused)
+            text = f"{self.host} refused the push: {_without_login(said)}."
+            if words := _remote_words(output.stderr):
+                raise ForgeError(f"{text} It says: {words}", hint="Then `kapelle pr` again.")
             hint = f"`git ls-remote {_without_login(self.url)}` shows what is there."
-            raise ForgeError(f"{self.host} refused the push: {said}.", hint=hint)
+            raise ForgeError(text, hint=hint)
         return output.line
 
     def _problem(self, stderr: str, login: Login) -> KapelleError:
@@ -244,10 +270,23 @@ class Remote(Place):
         return ForgeError(said)
 
 
-async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
-    """Whether a commit is here, and the other one follows it: then nothing is lost."""
-    known = await objects.run("cat-file", "-e", held, ok=(0, 1, 128))
-    return known.code == 0 and await objects.is_ancestor(held, commit)
+async def contains(objects: Objects, commit: str, older: str) -> bool:
+    """Tell whether a commit contains an older one; False where one of them is not here."""
+    if commit == older:
+        return True
+    for one in (commit, older):
+        known = await objects.run("cat-file", "-e", f"{one}^{{commit}}", ok=(0, 1, 128))
+        if known.code != 0:
+            return False
+    return await objects.is_ancestor(older, commit)
+
+
+def _remote_words(stderr: str) -> str:
+    """Return what the server itself says about a push, such as a hook that refuses it, in one
+    line."""
+    lines = (_COLOR.sub("", line) for line in stderr.splitlines())
+    words = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
+    return titled(" ".join(words), _MOST_SAID)
 
 
 def _is_plain_allowed(hostname: str | None, known: ForgeHost | None) -> bool:
