@@ -100,7 +100,7 @@ class GitHubApi:
         state = query.get("state", "open")
         rows = [
             self._shown(one)
-            for one in self.forge.pulls
+            for one in reversed(self.forge.pulls)  # the newest first
             if branch in {"", one["head"]["ref"]} and one["state"] == state
         ]
         return 200, self._page(rows, query)
@@ -329,7 +329,7 @@ class GitLabApi(GitHubApi):
     def _list(self, query: dict[str, str]) -> Answer:
         rows = [
             self._shown(one)
-            for one in self.forge.pulls
+            for one in reversed(self.forge.pulls)
             if one["source_branch"] == query["source_branch"] and one["state"] == query["state"]
         ]
         return 200, self._page(rows, query)
@@ -363,7 +363,8 @@ class GitLabApi(GitHubApi):
             states = {None: "running", "failure": "failed"}
             ends = {end for _, end, _ in jobs}
             last = next((end for end in ("failure", None) if end in ends), "success")
-            row = {"id": 7, "status": states.get(last, "success"), "web_url": "http://ci/7"}
+            row = {"id": 7, "ref": "kapelle", "status": states.get(last, "success")}
+            row["web_url"] = "http://ci/7"
             return 200, self._page([row] if jobs else [], query)
         if rest == "pipelines/7/jobs":
             rows = [{"id": 3, "name": name} for name, end, _ in jobs if end == "failure"]

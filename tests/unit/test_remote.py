@@ -154,8 +154,15 @@ async def test_only_what_succeeded_has_passed(
 async def test_a_pipeline_that_failed_has_failed_with_and_without_its_logs(
     told: str, state: str
 ) -> None:
-    answers = {"jobs": Unavailable(), "pipelines": [{"id": 7, "status": told}]}
+    pipeline = {"id": 7, "status": told, "ref": "work"}
+    answers = {"jobs": Unavailable(), "pipelines": [pipeline]}
     assert (await answering(GitLab, answers).verdict("1")).state == state
+    # One that was started again replaces it; that of the merge request does not.
+    again = {"id": 8, "status": "success", "ref": "work"}
+    other = {**again, "ref": "refs/merge-requests/1/head"}
+    for newer, seen in ((again, "passed"), (other, "passed" if state == "none" else state)):
+        answers = {"jobs": Unavailable(), "pipelines": [newer, pipeline]}
+        assert (await answering(GitLab, answers).verdict("1")).state == seen
 
 
 def _pull(kind: type[Any], branch: str, source: str = "o/r", number: int = 1) -> dict[str, Any]:

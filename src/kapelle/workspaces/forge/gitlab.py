@@ -58,18 +58,30 @@ class GitLab(Forge):
         return _read(await self.call("PUT", path, body))
 
     async def verdict(self, commit: str) -> Verdict:
-        found = await self.call("GET", f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
-        if not found:
-            return Verdict("none")
-        last = found[0]
-        if last["status"] not in _FAILED:
-            return Verdict(_VERDICTS.get(last["status"], "pending"))
-        path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed"
-        log = f"pipeline {last['id']}: {last['status']} {last.get('web_url') or ''}\n"
-        with suppress(ForgeError, Unavailable):  # it failed, whether its logs can be had or not
-            for job in (await self.every(path))[:MOST_LOGS]:
+        pipelines = await self.every(f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
+        # The newest of each reference: a branch and its merge request have pipelines of their own,
+        # and one that was started again replaces the one before.
+        newest: dict[str, Any] = {}
+        for pipeline in pipelines:
+            newest.setdefault(pipeline["ref"], pipeline)
+        failed = [one for one in newest.values() if one["status"] in _FAILED]
+        if failed:
+            return Verdict("failed", "".join([await self._log(one) for one in failed]))
+        states = {_VERDICTS.get(one["status"], "pending") for one in newest.values()}
+        if "pending" in states:
+            return Verdict("pending")
+        return Verdict("passed" if "passed" in states else "none")
+
+    async def _log(self, pipeline: Any) -> str:
+        """Return what the failed jobs of a pipeline printed; it failed, whether that can be had or
+        not."""
+        log = f"pipeline {pipeline['id']}: {pipeline['status']} {pipeline.get('web_url') or ''}\n"
+        path = f"{self._path}/pipelines/{pipeline['id']}/jobs?scope[]=failed"
+        with suppress(ForgeError, Unavailable):
+            jobs = [job for job in await self.every(path) if not job.get("allow_failure")]
+            for job in jobs[:MOST_LOGS]:
                 log += await self.log_of(job["name"], f"{self._path}/jobs/{job['id']}/trace")
-        return Verdict("failed", log)
+        return log
 
     async def comments(self, number: int) -> list[Comment]:
         path = f"{self._path}/merge_requests/{number}/notes"
