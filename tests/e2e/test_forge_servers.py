@@ -221,10 +221,12 @@ def test_commits_of_others_refused_pushes_and_merged_work(
     assert forge.git("merge-base", theirs, branch) == theirs
     assert forge.git("cat-file", "-t", f"{branch}:b.txt") == "blob"
     # What the server says about a push that it refuses is told, without its colors.
-    forge.reject_pushes("\033[31mGitea: User permission denied.\033[0m")
+    forge.reject_pushes("\033[31mGitea: User permission denied.\033[0m", "x" * 500)
     told = play_on(kapelle, id_, "c.txt")["delivery"]
     assert told["status"] == "failed"
-    assert "It says: Gitea: User permission denied. Then `kapelle pr" in told["reason"]
+    assert "It says: Gitea: User permission denied. xxx" in told["reason"]
+    # What to type is not cut off behind it.
+    assert f"`kapelle pr {id_}` again" in kapelle.cli("status", id_).stdout.replace("\n", " ")
     forge.reject_pushes()
     kapelle.cli("pr", id_, check=True)
     # A second pull request of merged work would be empty.

@@ -372,7 +372,7 @@ def delivery_words(told: dict[str, Any], status: str = "completed") -> str:
     else:
         # What a person has to know of it, such as that its state may be old.
         facts.append(told["reason"])
-    return one_line(", ".join(filter(None, [what, *facts])), 500)
+    return one_line(", ".join(filter(None, [what, *facts])), 2_000)
 
 
 def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
