@@ -65,7 +65,7 @@ def main() -> None:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         handlers=[CountingHandler()],
     )
-    for chatty in ("alembic", "uvicorn", "asyncio", "mcp"):
+    for chatty in ("alembic", "uvicorn", "asyncio", "mcp", "httpx2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     home = Home.default()
     try:

@@ -18,7 +18,7 @@ from tests.e2e.hostile import HOSTILE
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
-from tests.e2e.test_forge import COMMENT, configure
+from tests.e2e.test_forge import configure
 from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard
 from tests.machine import WEB, chromium, is_fresh
@@ -273,7 +273,7 @@ def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
     link = page.locator(".ladder").get_by_role("link", name="Pull request 1")
     expect(link).to_have_attribute("href", forge.pulls[0]["html_url"])
     # What people say to it is read, and told to its agent.
-    forge.comments.append({**COMMENT, "body": "Why <b>so</b>?"})
+    forge.comment("Why <b>so</b>?")
     page.get_by_role("button", name="Read the comments").click()
     expect(page.locator(".comments")).to_contain_text("Why <b>so</b>?")
     page.get_by_role("button", name="Tell its agent the new ones").click()

@@ -7,6 +7,7 @@ import pytest
 
 from kapelle.domain.errors import ForgeError, KapelleError, Unavailable
 from kapelle.settings.models import Forge
+from kapelle.workspaces.forge import Login, Site
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from kapelle.workspaces.forge.remote import Remote
@@ -69,7 +70,7 @@ async def test_all_that_git_says_tells_what_passes(
     remote = Remote(_GIT, Path("/")).at("git@x:o/r.git")
     assert remote is not None
     with pytest.raises(kind) as raised:
-        await remote.branches("main", token="")
+        await remote.branches("main", login=Login(""))
     assert said in raised.value.message
     assert "correct access" not in raised.value.message
 
@@ -84,7 +85,7 @@ async def test_a_variable_for_one_host_is_not_sent_to_another(
     here = Remote(_GIT, Path("/"), environ={"GITLAB_TOKEN": "mine", "PATH": ""})
     remote = here.at("https://gitlab.com/o/r")
     assert remote is not None
-    assert (await remote.forge(Forge())).token == "mine"
+    assert (await remote.forge(Forge())).login.password == "mine"
     settings = Forge.model_validate({"hosts": {"git.example.com": {"kind": "gitlab"}}})
     remote = here.at("https://git.example.com/o/r")
     assert remote is not None
@@ -94,7 +95,7 @@ async def test_a_variable_for_one_host_is_not_sent_to_another(
 
 def answering(kind: type[Any], answers: dict[str, Any]) -> Any:
     """A forge that answers the first of these whose key is in the path."""
-    forge = kind("x", "o/r", "https://x", "t")
+    forge = kind(Site("x", "o/r", "https://x", Login("t")))
 
     async def call(_: str, path: str, body: Any = None, *, url: str | None = None) -> Any:
         empty: Any = {"check_runs": [], "statuses": []} if "commits/" in path else []
@@ -153,8 +154,15 @@ async def test_only_what_succeeded_has_passed(
 async def test_a_pipeline_that_failed_has_failed_with_and_without_its_logs(
     told: str, state: str
 ) -> None:
-    answers = {"jobs": Unavailable(), "pipelines": [{"id": 7, "status": told}]}
+    pipeline = {"id": 7, "status": told, "ref": "work"}
+    answers = {"jobs": Unavailable(), "pipelines": [pipeline]}
     assert (await answering(GitLab, answers).verdict("1")).state == state
+    # One that was started again replaces it; that of the merge request does not.
+    again = {"id": 8, "status": "success", "ref": "work"}
+    other = {**again, "ref": "refs/merge-requests/1/head"}
+    for newer, seen in ((again, "passed"), (other, "passed" if state == "none" else state)):
+        answers = {"jobs": Unavailable(), "pipelines": [newer, pipeline]}
+        assert (await answering(GitLab, answers).verdict("1")).state == seen
 
 
 def _pull(kind: type[Any], branch: str, source: str = "o/r", number: int = 1) -> dict[str, Any]:

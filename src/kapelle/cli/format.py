@@ -369,7 +369,10 @@ def delivery_words(told: dict[str, Any], status: str = "completed") -> str:
         facts = ["not delivered"]
     elif told["status"] != "delivered":
         facts = ["not delivered" if told["status"] == "failed" else told["status"], told["reason"]]
-    return one_line(", ".join(filter(None, [what, *facts])), 500)
+    else:
+        # What a person has to know of it, such as that its state may be old.
+        facts.append(told["reason"])
+    return one_line(", ".join(filter(None, [what, *facts])), 2_000)
 
 
 def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def merge(
 def pr(
     some_id: NewestId = None,
     draft: bool = flag("As a draft; what failed can be nothing else."),
-    ready: bool = flag("Ready to be reviewed, which is the default."),
+    ready: bool = flag("Make it ready for review, as a new one is."),
     show_only: bool = flag("Only show it, with what people said.", "--show"),
     force: bool = flag("Even with a secret in it."),
 ) -> Report:
@@ -60,7 +60,8 @@ def pr(
         raise InvalidInput("--draft and --ready exclude each other: use one of them.")
     client = Connection()
     path = path_of(work_id(client, some_id), "pr")
-    body = {"draft": draft, "force": force}
+    # Without either, a pull request that is there stays as people have it.
+    body = {"draft": draft if draft or ready else None, "force": force}
     found = client.get(path) if show_only else client.post(path, body, tries=TRIES)
     told = found["delivery"]
     yield Ended(found, 0 if told["status"] == "delivered" else 1)

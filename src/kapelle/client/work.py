@@ -81,7 +81,9 @@ class Work(Collection[Piece]):
         """Its pull request with what people said to it, as its forge tells it now."""
 
     @request("post", "/{noun}/{id}/pr", tries=TRIES)
-    def deliver(self, id: str, *, draft: bool = False, force: bool = False) -> PullRequestView:
+    def deliver(
+        self, id: str, *, draft: bool | None = None, force: bool = False
+    ) -> PullRequestView:
         """Push its work and open its pull request, or update it; force pushes also a secret."""
 
     @Method

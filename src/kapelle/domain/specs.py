@@ -357,7 +357,11 @@ class TaskSpec(WorkSpec):
 class PullRequestSpec(Spec):
     """How the work of a task or a run is made a pull request, or its pull request updated."""
 
-    draft: bool = field(False, "not to be merged yet; what failed can be nothing else")
+    draft: bool | None = field(
+        None,
+        "true: a draft, the only way for failed work; false: ready for review; without it a pull "
+        "request stays as it is, and a new one is ready",
+    )
     force: bool = field(False, "even with a secret that Kapelle knows in it")
 
 

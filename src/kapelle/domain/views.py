@@ -121,6 +121,8 @@ class MergeView(Record):
 class Comment(Record):
     """What somebody said to a pull request, of a file where there is a path."""
 
+    # Of its kind and its number at the forge: review-7.
+    id: str
     author: str
     text: str
     path: str | None

@@ -17,6 +17,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import counted, excerpt
+from kapelle.domain.views import Comment
 from kapelle.engine.merge import (
     Merges,
     deliverable,
@@ -34,7 +35,7 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-from kapelle.workspaces.forge import Forge, Remote, Verdict, Wanted
+from kapelle.workspaces.forge import Forge, PullRequest, Remote, Verdict, Wanted
 
 _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
@@ -130,36 +131,93 @@ class Deliveries:
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
         remote, forge = await reach(self._parts, work.directory)
-        held = await remote.branches(branch, base, token=forge.token)
+        if row["number"] is not None:
+            merged = await self._find_merged(work, forge, row, commit)
+            if merged is not None:
+                return merged
+        held = await remote.branches(branch, base, login=forge.login)
         if base not in held:
             raise ForgeError(
                 f"The base {base} is not at {forge.host}.",
                 hint=f"`git push {remote.name} {base}`, then kapelle pr {work.id}",
             )
+        commit = await self._with_foreign(work, row, commit, held.get(branch))
         await push(self._parts, work, commit, remote, forge, held.get(branch))
         failpoint("deliver_after_push")
+        ahead = await self._parts.workspaces.count_ahead(
+            work.id, work.workspace.base_commit or commit, held[base]
+        )
+        more = ""
+        if ahead:
+            more = f"It also holds {counted(ahead, 'commit')} of {base} that {base} at {forge.host}"
+            more += f" does not have: `git push {remote.name} {base}`."
         clean = await cleaner(self._parts, work)
-        text = clean(describe(work, await self._parts.db.read(_checks, work), clean))
-        draft = row["draft"] or work.status != "completed"
+        text = clean(describe(work, await self._parts.db.read(_checks, work), clean, more))
+        draft = None
+        if row["draft"] or work.status != "completed":
+            draft = True
+        elif row["ready"]:
+            draft = False
         wanted = Wanted(branch, base, clean(work.title), text, draft)
         made = await forge.save(wanted, row["number"])
         failpoint("deliver_after_open")
-        known = {"forge": forge.host, "branch": branch, "number": made.number, "url": made.url}
-        return {"status": "delivered", "reason": None, "state": made.state, "ci": None, **known}
+        note = " ".join(filter(None, [made.note, more])) or None
+        known = _facts(forge, made) | {"branch": branch, "ci": None}
+        return {"status": "delivered", "reason": note, **known}
+
+    async def _find_merged(
+        self, work: Task | Run, forge: Forge, row: Row, commit: str
+    ) -> dict[str, Any] | None:
+        """Return what is known of a merged pull request that has the commit: another one would be
+        empty."""
+        found = await forge.current(row["branch"], row["number"])
+        if found is None or found.state != "merged":
+            return None
+        if not await self._parts.workspaces.contains(work.id, found.commit, commit):
+            return None
+        return {"status": "delivered", "reason": None, **_facts(forge, found)}
+
+    async def _with_foreign(self, work: Task | Run, row: Row, commit: str, held: str | None) -> str:
+        """Return the commit to push: the branch's last one where a person has merged into it what
+        others pushed, else the one of the work."""
+        workspaces = self._parts.workspaces
+        if held is None or held in row["pushed"]:
+            return commit
+        tip = await workspaces.tip(work.id)
+        for one in (commit, held):
+            if not await workspaces.contains(work.id, tip, one):
+                return commit
+        if not row["force"]:
+            await require_no_secret(self._parts, work, "pr", tip)
+        return tip
 
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
         parts = self._parts
         work, now = await parts.db.read(get_work, owner), datetime.now(UTC)
         # The longer it has been open, the less often.
-        hours = min(_SELDOM, (now - (work.ended_at or now)) // timedelta(hours=1))
-        later = now + timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
+        age = now - (work.ended_at or now)
+        hours = min(_SELDOM, age // timedelta(hours=1))
+        wait = timedelta(seconds=parts.settings().forge.refresh_s * (1 + hours))
+        row = await parts.db.read(deliveries.find, owner)
+        if row is not None and row["state"] == "closed":
+            # Some are opened again; the older they are, the less likely.
+            wait = max(wait, age)
+        later = now + wait
         await parts.db.write(deliveries.update, owner, next_at=later)
         try:
             await refresh(parts, (await reach(parts, work.directory))[1], owner)
         except (KapelleError, OSError) as error:
             told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            told = f"Its state may have changed since it was looked at last: {told}"
             await parts.db.write(deliveries.update, owner, reason=told)
+
+
+def _facts(forge: Forge, found: PullRequest) -> dict[str, Any]:
+    """Return what is stored of a pull request."""
+    return {
+        "forge": forge.host, "number": found.number, "url": found.url, "state": found.state,
+    }  # fmt: skip
 
 
 async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
@@ -172,7 +230,7 @@ async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
 async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
     """The remote that a repository is pushed to, and the forge there."""
     settings = parts.settings().forge
-    remote = await parts.workspaces.remote(Path(directory), settings.remote, parts.environ)
+    remote = await parts.workspaces.remote(Path(directory), settings, parts.environ)
     return remote, await remote.forge(settings)
 
 
@@ -187,35 +245,44 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
                 hint=f"kapelle pr {owner}",
             )
         ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
-        known = {"forge": forge.host, "number": found.number, "url": found.url}
-        values = {"state": found.state, "ci": ci, "reason": None, **known}
+        values = {"ci": ci, "reason": found.note or None, **_facts(forge, found)}
         await parts.db.write(_refreshed, owner, values)
 
 
 async def with_comments(
     parts: Parts, work: Task | Run, message: str | None
-) -> tuple[str, datetime]:
-    """A message with the comments on the pull request of a task or run that no agent was told yet,
-    and when the last of them was made."""
+) -> tuple[str, list[str]]:
+    """Return a message with the comments on the pull request of a task or run that no agent was
+    told yet, and the ids of all comments that are told with it."""
     row = await parts.db.read(deliveries.find, work.id)
     if row is None or row["number"] is None:
         raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
     forge = (await reach(parts, work.directory))[1]
     found = await forge.comments(row["number"])
-    new = [one for one in found if row["heard_at"] is None or one.at > row["heard_at"]]
+    # Not by their times: those are whole seconds, and a comment on a line has that of its draft.
+    new = [one for one in found if not _is_heard(one, row)]
     if not new:
         raise Conflict(
             f"There is no new comment on {row['url']}.",
             hint=f'`kapelle continue {work.id} "…"` goes on with a message of your own.',
         )
     told = []
-    new = sorted(new, key=lambda one: one.at)[:_MOST_COMMENTS]
-    for one in new:
+    left = {one.id for one in new[_MOST_COMMENTS:]}
+    for one in new[:_MOST_COMMENTS]:
         where = f" on {one.path}" if one.path else ""
         who = " ".join(f"{one.author}{where}, {one.at:%Y-%m-%d %H:%M}".split())
         told.append(f"{who}:\n{_fenced(one.text)}")
     said = _COMMENTS.format(forge=forge.host, comments="\n\n".join(told))
-    return f"{message or _COMMENTED}\n\n{said}", max(one.at for one in new)
+    if left:
+        said += f"\n\n{counted(len(left), 'more comment')} will be told next time."
+    return f"{message or _COMMENTED}\n\n{said}", [one.id for one in found if one.id not in left]
+
+
+def _is_heard(comment: Comment, row: Row) -> bool:
+    """Whether an agent was told a comment."""
+    if row["heard"] is not None:
+        return comment.id in row["heard"]
+    return row["heard_at"] is not None and comment.at <= row["heard_at"]
 
 
 async def push(
@@ -227,7 +294,8 @@ async def push(
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
     what = {"branch": branch, "ours": ours, "held": held}
-    await parts.workspaces.push(work.id, remote, forge.token, commit, **what)
+    what["worktree"] = work.workspace.path
+    await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 
 
 async def await_ci(
@@ -251,7 +319,7 @@ async def await_ci(
         with suppress(Unavailable):
             if forge is None:
                 remote, found = await reach(parts, work.directory)
-                held = await remote.branches(branch, token=found.token)
+                held = await remote.branches(branch, login=found.login)
                 await push(parts, work, commit, remote, found, held.get(branch))
                 failpoint("ci_after_push")
                 forge, found.clean = found, clean
@@ -277,8 +345,11 @@ async def await_ci(
     )
 
 
-def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str], str]) -> str:
-    """What a pull request says: what was asked, claimed, checked, and what it cost."""
+def describe(
+    work: Task | Run, checks: list[CheckResult], clean: Callable[[str], str], more: str = ""
+) -> str:
+    """What a pull request says: what was asked, claimed, checked, and what it cost; and more that
+    a reviewer has to know."""
     if isinstance(work, Task):
         asked, said = work.prompt, work.result
         costs = [one.usage.cost_usd for one in work.attempts if one.usage]
@@ -291,6 +362,8 @@ def describe(work: Task | Run, checks: list[CheckResult], clean: Callable[[str],
     if work.status != "completed":
         parts.append(f"**This work is {work.status}, and not to be merged as it is.**")
         parts.append(_fenced(clean(work.reason or "no reason is known")))
+    if more:
+        parts.append(f"**{more}**")
     parts += ["### Asked", _fenced(clean(asked))]
     if said:
         parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]
@@ -326,7 +399,9 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
 
 def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     """What came of it, in the row and in the history."""
-    ended = {"force": False, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
+    # What a person asked for is done once: later deliveries leave draft and ready as they are.
+    asked = {"force": False, "draft": False, "ready": False}
+    ended = {**asked, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
     deliveries.update(connection, owner, **values, **ended)
     kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
     told = ("status", "reason", "url", "state", "branch")

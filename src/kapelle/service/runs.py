@@ -170,7 +170,7 @@ class Runs:
     ) -> Task:
         """Begin a task that goes on with what an ended run left: it starts from the run's branch
         and has its checks. Where the run has a pull request it gets one into that branch."""
-        run, message, heard_at = await self.get(text), body.message, None
+        run, message, ids = await self.get(text), body.message, None
         require_ended(run, "continue", force=True)
         if body.comments:
             # What it was told when it was asked for first is not new any more.
@@ -178,7 +178,7 @@ class Runs:
             same = known is not None and known.workspace.base == run.workspace.branch
             if known is not None and same and known.prompt.startswith(message or ""):
                 return known
-            message, heard_at = await with_comments(self._parts, run, message)
+            message, ids = await with_comments(self._parts, run, message)
         if not message or not message.strip():
             raise InvalidInput("message: say what is to be done, or ask for the comments.")
         spec = await validated(self._parts, run.pattern, run.spec)
@@ -192,13 +192,13 @@ class Runs:
         }
 
         def heard(connection: Connection, _task_id: str) -> None:
-            deliveries.update(connection, run.id, heard_at=heard_at)
+            deliveries.update(connection, run.id, heard=ids)
 
         try:
             task = TaskSpec.model_validate(asked)
         except ValidationError as error:
             raise InvalidInput(f"follow-up: {sentence(error)}") from None
-        also = heard if heard_at else None
+        also = heard if ids else None
         return await submit(self._parts, task, idempotency_key, also=also)
 
     async def pause_all(self, reason: str) -> None:

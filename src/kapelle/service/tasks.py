@@ -150,7 +150,7 @@ class Tasks:
     async def resume(self, text: str, parent: str | None, body: ResumeBody | None = None) -> Task:
         """A new attempt that carries what the last one left, with a message for it."""
         body = body or ResumeBody()
-        given, message, heard_at = _allowed(body, parent), body.message, None
+        given, message, heard = _allowed(body, parent), body.message, None
         await self._let_begin(text, parent)
         if body.comments and parent is not None:
             raise Forbidden("Only a person has an agent told the comments on a pull request.")
@@ -158,13 +158,13 @@ class Tasks:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
             if body.comments:
-                message, heard_at = await with_comments(self._parts, task, message)
+                message, heard = await with_comments(self._parts, task, message)
             if body.merge:
                 require_ended(task, "merge", force=True)
                 if (base := task.workspace.base) is None:
                     raise Conflict(f"{task.id} began at no branch that could be merged into its.")
                 await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, given, heard_at, body.merge, parent or "person")
+        args = (message, given, heard, body.merge, parent or "person")
         return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:

@@ -234,9 +234,9 @@ class Work:
         """Push its branch and open a pull request of it, or update the one that it has; while that
         is pending, ask again to wait for it."""
         work, wanted = await self._get(kind, text), body or PullRequestSpec()
-        require_ended(work, "pr", force=wanted.draft)
-        asked = {"draft": wanted.draft, "force": wanted.force, "by_person": True}
-        await self._db.write(deliveries.ask, work.id, "pr", **asked)
+        require_ended(work, "pr", force=wanted.draft is True)
+        ask = partial(deliveries.ask, draft=wanted.draft, force=wanted.force, by_person=True)
+        await self._db.write(ask, work.id, "pr")
         await until(self._db, [work.id], timeout_s, partial(_is_delivered, id_=work.id))
         work = await self._get(kind, work.id)
         assert work.delivery is not None

@@ -297,6 +297,8 @@ class ForgeHost(Section):
     """Address of its API; when not set, at the usual place of that host."""
     token_variable: EnvName | None = None
     """The daemon's variable with the token; when not set, gh and git's credential helpers."""
+    insecure_http: bool = False
+    """Whether the token and the code may be sent without TLS, where the network is trusted."""
 
 
 class Forge(Section):

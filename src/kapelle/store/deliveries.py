@@ -24,15 +24,17 @@ def ask(
     owner: str,
     mode: str,
     *,
-    draft: bool = False,
+    draft: bool | None = None,
     force: bool = False,
     by_person: bool = False,
 ) -> None:
     """Have work delivered, once it is there to be; asked again, what is known of it is kept. What
-    an attempt led to is, unless by a person, only merged into the branch of that attempt."""
+    an attempt led to is, unless by a person, only merged into the branch of that attempt. A pull
+    request is made a draft or ready as draft says; None leaves that as it is."""
     if not by_person:
         _require_own(connection, owner, mode)
-    values = {**_NEW, "mode": mode, "draft": draft, "force": force}
+    asked = {"draft": draft is True, "ready": draft is False, "force": force}
+    values = {**_NEW, "mode": mode, **asked}
     if find(connection, owner) is None:
         connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
     else:
@@ -87,11 +89,11 @@ def due(connection: sa.Connection, now: datetime) -> list[str]:
 
 
 def stale(connection: sa.Connection, now: datetime) -> list[str]:
-    """Those whose open pull requests are to be looked at again."""
+    """Those whose pull requests are to be looked at again; a closed one may be opened again."""
     own = deliveries.c
     query = sa.select(own.owner).where(
         own.status == "delivered",
-        own.state.in_(["draft", "open"]),
+        own.state.in_(["draft", "open", "closed"]),
         sa.or_(own.next_at.is_(None), own.next_at <= now),
     )
     return list(connection.execute(query.limit(_AT_A_TIME)).scalars())

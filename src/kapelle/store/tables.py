@@ -256,6 +256,8 @@ deliveries = _table(
     *_required(sa.String(10), "mode", "status"),
     # Even with a secret in it; asked for by a person: of what failed too.
     *_required(sa.Boolean, "force", "draft"),
+    # Asked for by a person: the pull request is made ready for review.
+    sa.Column("ready", sa.Boolean),
     # The commit is what was delivered, or could not be.
     *_columns(SafeText, "reason", "commit", "forge", "branch", "url"),
     # The commits that were or are to be pushed: on the remote branch nothing else is replaced.
@@ -263,8 +265,10 @@ deliveries = _table(
     sa.Column("number", sa.Integer),
     *_columns(sa.String(10), "state", "ci"),
     *_required(sa.Integer, "tries"),
-    # When the last comment was made that an agent was told, by its forge's clock; when it is tried
-    # again, or when its forge is asked again.
+    # The ids of the comments that an agent was told. Rows from before these were kept have the time
+    # of the last one, heard_at.
+    sa.Column("heard", SafeJson),
+    # When it is tried again, or when its forge is asked again.
     *_columns(Instant, "heard_at", "next_at", "updated_at"),
     *_indexes(("status", "next_at")),
 )

@@ -8,13 +8,14 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.task import Workspace
+from kapelle.settings.models import Forge as ForgeSettings
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import Copies
 from kapelle.workspaces.diff import Diffs
 from kapelle.workspaces.files import read_inside, write_inside
-from kapelle.workspaces.forge import Remote, find_remote
+from kapelle.workspaces.forge import Login, Remote, contains, find_remote
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import Lifecycle
 from kapelle.workspaces.merge import Merges
@@ -129,17 +130,34 @@ class Workspaces(Lifecycle, Diffs, Merges, Copies):
             return False
         return True
 
-    async def remote(self, directory: Path, name: str, environ: Mapping[str, str]) -> Remote:
+    async def remote(
+        self, directory: Path, settings: ForgeSettings, environ: Mapping[str, str]
+    ) -> Remote:
         """A remote of the repository around a directory, reached with a person's variables."""
         checkout = find_checkout(directory)
         if checkout is None:
             raise Conflict(f"{directory} is in no git repository.")
         shadow = self._shadows.snapshots("sha1").parent
-        return await find_remote(self._git, checkout.common_dir, shadow, name, environ)
+        return await find_remote(self._git, checkout.common_dir, shadow, settings, environ)
 
-    async def push(self, owner: str, remote: Remote, token: str, commit: str, **what: Any) -> None:
+    async def push(
+        self, owner: str, remote: Remote, login: Login, commit: str, **what: Any
+    ) -> None:
         """Push a commit of the owner's repository; see Remote.push."""
-        await remote.push(self._markers.require(owner).objects, commit, token, **what)
+        await remote.push(self._markers.require(owner).objects, commit, login, **what)
+
+    async def contains(self, owner: str, commit: str, older: str) -> bool:
+        """Tell whether a commit of the owner's repository contains an older one; False where one
+        of them is not here."""
+        return await contains(self._markers.require(owner).objects, commit, older)
+
+    async def count_ahead(self, owner: str, commit: str, other: str) -> int:
+        """Return how many commits of the owner's repository a commit has that another has not; 0
+        where that is not here."""
+        objects = self._markers.require(owner).objects
+        counted = ("rev-list", "--count", commit, f"^{other}", "--")
+        output = await objects.run(*counted, ok=(0, 128))
+        return int(output.line) if output.code == 0 else 0
 
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""

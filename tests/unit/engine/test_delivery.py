@@ -9,7 +9,7 @@ import pytest
 from kapelle.domain.specs import CheckSpec
 from kapelle.engine import delivery
 from kapelle.engine.merge import get_work
-from kapelle.workspaces.forge import Verdict
+from kapelle.workspaces.forge import Login, Site, Verdict
 from kapelle.workspaces.forge.github import GitHub
 
 _SECRET = "s3cr3t-value"
@@ -31,7 +31,7 @@ def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
 async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    forge = GitHub("x", "o/r", "https://x", "t")
+    forge = GitHub(Site("x", "o/r", "https://x", Login("t")))
     forge.clean = _clean
 
     async def answer(*_: Any) -> Any:
@@ -62,7 +62,7 @@ async def test_ci_has_passed_once_it_stays_so(
         return work if what is get_work else begun
 
     async def reach(*_: Any) -> Any:
-        return SimpleNamespace(branches=nothing), SimpleNamespace(token="", verdict=verdict)
+        return SimpleNamespace(branches=nothing), SimpleNamespace(login=Login(""), verdict=verdict)
 
     async def cleaner(*_: Any) -> Any:
         return _clean

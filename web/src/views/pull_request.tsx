@@ -13,7 +13,7 @@ export function PullRequestSection({ work }: { work: Work }) {
   const [reads, read] = useState(false);
   const told = usePullRequest(work.id, reads);
   if (!work.delivery?.number) return null;
-  const { state, ci } = told.data?.delivery ?? work.delivery;
+  const { status, state, ci, reason } = told.data?.delivery ?? work.delivery;
   return (
     <section>
       <h3>Pull request</h3>
@@ -23,6 +23,11 @@ export function PullRequestSection({ work }: { work: Work }) {
           {[state, ci && ci !== 'none' ? `CI ${ci}` : ''].filter(Boolean).join(', ')}
         </span>
       </p>
+      {status === 'delivered' && reason && (
+        <p className="faint">
+          <Said>{reason}</Said>
+        </p>
+      )}
       {!reads && (
         <Button small onClick={() => read(true)}>
           Read the comments
@@ -33,7 +38,7 @@ export function PullRequestSection({ work }: { work: Work }) {
       {told.data && (
         <ul className="comments">
           {told.data.comments.map((comment) => (
-            <li key={`${comment.at} ${comment.author} ${comment.path} ${comment.text}`}>
+            <li key={comment.id}>
               <span className="faint small block">
                 <Said>{comment.author}</Said>
                 {comment.path && (

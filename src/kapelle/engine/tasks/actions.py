@@ -78,18 +78,18 @@ def resume(
     task_id: str,
     message: str | None,
     limits: NewLimits = _UNCHANGED,
-    heard_at: datetime | None = None,
+    heard: list[str] | None = None,
     merge: bool = False,
     author: str | None = None,
 ) -> Stop:
-    """Have it go on with a message, in which it is told the comments of others up to a time; with
+    """Have it go on with a message, in which it is told the comments of others with these ids; with
     merge its base is merged into its branch first, when the attempt is claimed. A message with an
     author is stored as one."""
     require_ended(connection, task_id, "resumed")
     if message and author:
         messages.add(connection, task_id, "resume", message, author=author)
-    if heard_at is not None:
-        deliveries.update(connection, task_id, heard_at=heard_at)
+    if heard is not None:
+        deliveries.update(connection, task_id, heard=heard)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     mode = "merge" if merge else mode
     # A message that a limit kept from being read is still to be read.

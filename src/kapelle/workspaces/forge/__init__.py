@@ -1,6 +1,9 @@
 """Forges, where work becomes pull requests: one seam, whatever is behind it."""
 
-from kapelle.workspaces.forge.base import Forge, PullRequest, Verdict, Wanted
-from kapelle.workspaces.forge.remote import Remote, find_remote
+from kapelle.workspaces.forge.base import Forge, Login, PullRequest, Site, Verdict, Wanted
+from kapelle.workspaces.forge.remote import Remote, contains, find_remote
 
-__all__ = ["Forge", "PullRequest", "Remote", "Verdict", "Wanted", "find_remote"]
+__all__ = [
+    "Forge", "Login", "PullRequest", "Remote", "Site", "Verdict", "Wanted",
+    "contains", "find_remote",
+]  # fmt: skip

@@ -1,6 +1,7 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
 import re
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
-from kapelle.domain.errors import ForgeError, Unavailable
+from kapelle.domain.errors import ForgeError, KapelleError, Unavailable
 from kapelle.domain.views import Comment
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID, _MOST_PAGES = 500, 100
 _MOST_LOG = 20_000
+# GitLab's answer to every change of a renamed project.
+_NOT_ALLOWED = 405
 MOST_LOGS = 5
+# How titles of Gitea and GitLab begin that make drafts.
+DRAFT_MARKS = re.compile(r"\s*(?:(?:WIP:|\[WIP\]|Draft:|\[Draft\]|\(Draft\))\s*)+", re.IGNORECASE)
 _OURS = re.compile(r"<!-- kapelle -->.*<!-- /kapelle -->", re.DOTALL)
 
 
@@ -36,6 +41,10 @@ class PullRequest:
     node: str = ""
     # Whose it is; empty if that is in another repository, such as a stranger's fork.
     branch: str = ""
+    # The last commit of its branch.
+    commit: str = ""
+    # What a person has to know of it, such as a title that does not make it a draft.
+    note: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -50,7 +59,8 @@ class Wanted:
     base: str
     title: str
     text: str
-    draft: bool
+    # Whether it is to be a draft; None leaves that to who decided it at the forge.
+    draft: bool | None
 
 
 @dataclass(frozen=True)
@@ -61,10 +71,40 @@ class Verdict:
     log: str = ""
 
 
+@dataclass(frozen=True)
+class Login:
+    """A person's token or password for a forge, and where it is from."""
+
+    password: str
+    name: str = "oauth2"
+    # Git's credential helpers have it: git asks them itself.
+    is_from_helper: bool = False
+    # The variable of the daemon that holds it.
+    variable: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A repository at a forge, and how it is reached."""
+
+    host: str
+    project: str
+    # Of the API.
+    url: str
+    login: Login
+    # The remote of the repository here, and its address.
+    remote: str = "origin"
+    remote_url: str = ""
+    # The certificates of authorities that are believed besides the system's.
+    ca_file: str | None = None
+
+
 class Forge(ABC):
     """One repository at a forge, with a person's own token."""
 
     kind = ""
+    # What a token has to be allowed.
+    _RIGHTS = "It needs the right to write pull requests."
     # How much of a list is told at once.
     _rows = 100
 
@@ -72,10 +112,17 @@ class Forge(ABC):
         for name in Forge.__abstractmethods__ & vars(cls).keys():
             setattr(cls, name, _understood(getattr(cls, name)))
 
-    def __init__(self, host: str, project: str, url: str, token: str) -> None:
-        self.host, self.project, self._url, self.token = host, project, url.rstrip("/"), token
+    def __init__(self, site: Site) -> None:
+        self.site, self.login = site, site.login
+        self.host, self.project = site.host, site.project
+        self._url = site.url.rstrip("/")
+        self._context: ssl.SSLContext | None = None
         # Takes secrets out of a log before that is cut.
         self.clean: Callable[[str], str] = str
+
+    @abstractmethod
+    async def full_name(self) -> str:
+        """Return the present name of the project, which may have been renamed."""
 
     @abstractmethod
     async def find(self, branch: str) -> PullRequest | None:
@@ -89,7 +136,8 @@ class Forge(ABC):
 
     @abstractmethod
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        """Bring the description of an open one up to date, and make it a draft or ready."""
+        """Bring the description of an open one up to date; make it a draft or ready if that is
+        wanted."""
 
     @abstractmethod
     async def verdict(self, commit: str) -> Verdict: ...
@@ -160,16 +208,42 @@ class Forge(ABC):
     async def _answer(self, method: str, url: str, body: Any = None) -> "httpx2.Response":
         import httpx2  # it costs the daemon's start too much
 
-        headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
+        headers = {"Authorization": self._authorization, "Accept": "application/json"}
+        # Redirected, other methods than GET become a GET, or change something else than was asked.
+        how: dict[str, Any] = {"timeout": _TIMEOUT_S, "follow_redirects": method == "GET"}
         try:
-            async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
+            if self._context is None:
+                self._context = _make_context(self.site.ca_file)
+            async with httpx2.AsyncClient(verify=self._context, **how) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
-            text = f"{self.host} cannot be reached: {error}. It is tried again."
-            raise Unavailable(text) from None
+            raise _connection_problem(self.host, error) from None
+        if method != "GET" and (answer.is_redirect or answer.status_code == _NOT_ALLOWED):
+            await self._require_present_name(answer)
         if answer.status_code < 400:
             return answer
         raise self._problem(answer)
+
+    @property
+    def _authorization(self) -> str:
+        return f"Bearer {self.login.password}"
+
+    async def _require_present_name(self, answer: "httpx2.Response") -> None:
+        """Raise ForgeError where a change was refused because the project has another name now, or
+        because the API is somewhere else."""
+        name, site = await self.full_name(), self.site
+        if name.lower() != self.project.lower():
+            address = site.remote_url.replace(self.project, name) or "URL"
+            raise ForgeError(
+                f"{self.project} at {self.host} is {name} now.",
+                hint=f"`git remote set-url {site.remote} {address}`, then `kapelle pr` again.",
+            )
+        if answer.is_redirect:
+            place = answer.headers.get("location", "")
+            raise ForgeError(
+                f"{self.host} redirects {answer.request.url} to {place}.",
+                hint=f'Correct url of [forge.hosts."{self.host}"] in config.toml.',
+            )
 
     def _problem(self, answer: "httpx2.Response") -> ForgeError | Unavailable:
         code, said, host, given = answer.status_code, _said(answer), self.host, answer.headers
@@ -181,12 +255,13 @@ class Forge(ABC):
             return Unavailable(f"{host} allows no more calls {until}for now. It is tried again.")
         if code >= 500:
             return Unavailable(f"{host} answered {code}: {said}. It is tried again.")
-        text, hint = f"{host} refused it ({code}): {said}.", login_hint(self.kind, host)
+        text = f"{host} refused it ({code}): {said}."
+        hint = login_hint(self.kind, host, self.login.variable)
         if code == 401:
             text = f"{host} does not accept the token: {said}."
         elif code == 403:
             text = f"The token for {host} may not do this in {self.project}: {said}."
-            hint = f"It needs the right to write pull requests. {hint}"
+            hint = f"{self._RIGHTS} {hint}"
         elif code == 404:
             text = f"{host} knows no {self.project}, or your token may not see it."
             hint = f"`git remote -v` shows where it would be pushed. {hint}"
@@ -209,14 +284,70 @@ def _understood(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     return told
 
 
-def login_hint(kind: str, host: str) -> str:
-    """What to type for a new token."""
+def retitle(found: PullRequest, draft: bool | None, mark: str) -> str:
+    """Return the title that makes a pull request a draft or ready, where titles do that."""
+    if draft is None or draft == (found.state == "draft"):
+        return found.title
+    if not draft:
+        return DRAFT_MARKS.sub("", found.title)
+    return found.title if DRAFT_MARKS.match(found.title) else f"{mark}{found.title}"
+
+
+def read_time(text: str) -> datetime:
+    """Return a time of a forge, which is in the zone of its server, in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def login_hint(kind: str, host: str, variable: str = "") -> str:
+    """Return what to type for a new token."""
+    if variable:
+        return (
+            f"The daemon has it from the variable {variable}: `kapelle stop`, then `kapelle pr` "
+            f"from a shell in which {variable} is a valid token."
+        )
     if kind == "github":
         return f"Type `gh auth login --hostname {host}`, then `kapelle pr` again."
     return (
         f"Give git's credential helper a token for {host} (`git credential approve`), or name a "
         f'variable that holds one: token_variable of [forge.hosts."{host}"] in config.toml.'
     )
+
+
+def _make_context(ca_file: str | None) -> ssl.SSLContext:
+    """Return what servers are verified with: the system's authorities, and those of a file."""
+    import httpx2
+
+    context = httpx2.create_ssl_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            text = f"http.sslCAInfo of your git configuration is {ca_file}: {error.strerror}."
+            raise ForgeError(text, hint="It has to name a PEM file with certificates.") from None
+    return context
+
+
+def _connection_problem(host: str, error: Exception) -> KapelleError:
+    """Return what a failed connection means: most pass, those of certificates do not."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return certificate_problem(host, cause.verify_message or str(cause))
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            hint = f'Correct url of [forge.hosts."{host}"] in config.toml.'
+            return ForgeError(f"{host} does not answer with TLS there.", hint=hint)
+        cause = cause.__cause__ or cause.__context__
+    return Unavailable(f"{host} cannot be reached: {error}. It is tried again.")
+
+
+def certificate_problem(host: str, said: str) -> ForgeError:
+    """Return the error for a certificate that is not believed."""
+    hint = (
+        f"Name its authority to git, `git config --global http.https://{host}/.sslCAInfo FILE`, "
+        "which Kapelle uses too; or add it to the system's store, or start the daemon with "
+        "SSL_CERT_FILE. Then `kapelle pr` again."
+    )
+    return ForgeError(f"The certificate of {host} is not trusted: {said}.", hint=hint)
 
 
 def _said(answer: "httpx2.Response") -> str:

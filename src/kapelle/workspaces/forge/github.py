@@ -1,5 +1,7 @@
 """GitHub, and Gitea and Forgejo, whose API resembles it."""
 
+import re
+from base64 import b64encode
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -7,13 +9,25 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import (
+    MOST_LOGS,
+    Forge,
+    PullRequest,
+    State,
+    Verdict,
+    Wanted,
+    read_time,
+    retitle,
+)
 
 _BAD = {
     "failure", "cancelled", "timed_out", "action_required", "startup_failure", "error", "stale",
     "warning",
 }  # fmt: skip
 _ENDED = {"success", "neutral", "skipped"}
+# The marks of drafts in titles of Gitea, unless its settings name others, and the one we use.
+_MARKED = re.compile(r"\s*(?:WIP:|\[WIP\])", re.IGNORECASE)
+_MARK = "WIP: "
 _READY = "markPullRequestReadyForReview"
 _DRAFT = "convertPullRequestToDraft"
 
@@ -25,10 +39,13 @@ class GitHub(Forge):
     def _path(self) -> str:
         return f"repos/{quote(self.project)}"
 
+    async def full_name(self) -> str:
+        return str((await self.call("GET", self._path))["full_name"])
+
     async def find(self, branch: str) -> PullRequest | None:
         owner = self.project.partition("/")[0]
         query = f"state=open&head={quote(f'{owner}:{branch}', safe='')}"
-        found = await self.call("GET", f"{self._path}/pulls?{query}")
+        found = await self.every(f"{self._path}/pulls?{query}")
         return next((one for one in map(self._read, found) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
@@ -40,7 +57,7 @@ class GitHub(Forge):
         return self._read(await self.call("POST", f"{self._path}/pulls", body))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        if (found.state == "draft") != wanted.draft:
+        if wanted.draft is not None and wanted.draft != (found.state == "draft"):
             change = _DRAFT if wanted.draft else _READY
             query = f"{change}(input: {{pullRequestId: $id}}) {{ clientMutationId }}"
             query = f"mutation($id: ID!) {{ {query} }}"
@@ -76,7 +93,9 @@ class GitHub(Forge):
             for review in reviews
             if review.get("body") and review.get("submitted_at")
         ]
-        found = [_comment(one) for one in (*plain, *summaries, *on_lines)]
+        found = [_comment("comment", one) for one in plain]
+        found += [_comment("review", one) for one in summaries]
+        found += [_comment("line", one) for one in on_lines]
         return sorted(found, key=lambda one: one.at)
 
     async def _line_comments(self, number: int, reviews: list[Any]) -> list[Any]:
@@ -91,7 +110,7 @@ class GitHub(Forge):
         is_here = (head.get("repo") or {}).get("full_name") == here
         return PullRequest(
             told["number"], told["html_url"], state, told["title"], told.get("body") or "",
-            str(told.get("node_id") or ""), head["ref"] if is_here else "",
+            str(told.get("node_id") or ""), head["ref"] if is_here else "", head.get("sha") or "",
         )  # fmt: skip
 
 
@@ -99,21 +118,28 @@ class Gitea(GitHub):
     """Drafts are those whose title says so, and its CI tells statuses, and lately logs."""
 
     kind = "gitea"
+    _RIGHTS = "It needs write:repository and read:issue, where tokens have scopes."
     _rows = 50
-    _MARK = "WIP: "
 
     async def find(self, branch: str) -> PullRequest | None:
         found = await self.every(f"{self._path}/pulls?state=open")
         return next((one for one in map(self._read, found) if one.branch == branch), None)
 
     async def open(self, wanted: Wanted) -> PullRequest:
-        title = f"{self._MARK * wanted.draft}{wanted.title}"
-        return await super().open(replace(wanted, title=title, draft=False))
+        title = f"{_MARK}{wanted.title}" if wanted.draft else wanted.title
+        return await super().open(replace(wanted, title=title, draft=None))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        title = f"{self._MARK * wanted.draft}{found.title.removeprefix(self._MARK)}"
-        body = {"title": title, "body": wanted.text}
+        body = {"title": retitle(found, wanted.draft, _MARK), "body": wanted.text}
         return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
+
+    @property
+    def _authorization(self) -> str:
+        if not self.login.is_from_helper:
+            return super()._authorization
+        # It may be a password, which is taken with its name alone.
+        login = f"{self.login.name}:{self.login.password}".encode()
+        return f"Basic {b64encode(login).decode()}"
 
     async def verdict(self, commit: str) -> Verdict:
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
@@ -145,10 +171,20 @@ class Gitea(GitHub):
         return log
 
     def _read(self, told: Any) -> PullRequest:
-        is_draft, head = told["title"].startswith(self._MARK), told["head"]
+        head = told["head"]
         # The ref is another one as soon as the branch is deleted.
         head = {**head, "ref": head.get("label") or head["ref"]}
-        return super()._read({"draft": is_draft, **told, "head": head})
+        has_mark = _MARKED.match(told["title"]) is not None
+        # Versions before 1.22 do not tell `draft`, but none calls a draft mergeable.
+        is_draft = told.get("draft", has_mark and not told.get("mergeable"))
+        found = super()._read({**told, "draft": is_draft, "head": head})
+        if not has_mark or found.state != "open":
+            return found
+        note = (
+            f"{self.host} does not treat this title as that of a draft: the pull request can be "
+            "merged. WORK_IN_PROGRESS_PREFIXES of its settings names the prefixes that do."
+        )
+        return replace(found, note=note)
 
 
 def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[Any]) -> Verdict:
@@ -171,11 +207,12 @@ def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[An
     return Verdict("passed" if "success" in ends else "none")
 
 
-def _comment(told: Any) -> Comment:
+def _comment(kind: str, told: Any) -> Comment:
     return Comment(
+        id=f"{kind}-{told['id']}",
         author=(told.get("user") or {}).get("login") or "somebody",
         text=told.get("body") or "",
         path=told.get("path"),
         url=told["html_url"],
-        at=told["created_at"],
+        at=read_time(told["created_at"]),
     )

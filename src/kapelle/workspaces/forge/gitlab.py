@@ -6,7 +6,17 @@ from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
-from kapelle.workspaces.forge.base import MOST_LOGS, Forge, PullRequest, State, Verdict, Wanted
+from kapelle.workspaces.forge.base import (
+    DRAFT_MARKS,
+    MOST_LOGS,
+    Forge,
+    PullRequest,
+    State,
+    Verdict,
+    Wanted,
+    read_time,
+    retitle,
+)
 
 _MARK = "Draft: "
 _STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
@@ -16,14 +26,18 @@ _FAILED = {"failed", "canceled"}
 
 class GitLab(Forge):
     kind = "gitlab"
+    _RIGHTS = "It needs the scope api."
 
     @property
     def _path(self) -> str:
         return f"projects/{quote(self.project, safe='')}"
 
+    async def full_name(self) -> str:
+        return str((await self.call("GET", self._path))["path_with_namespace"])
+
     async def find(self, branch: str) -> PullRequest | None:
         query = f"state=opened&source_branch={quote(branch, safe='')}"
-        found = await self.call("GET", f"{self._path}/merge_requests?{query}")
+        found = await self.every(f"{self._path}/merge_requests?{query}")
         return next((one for one in map(_read, found) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
@@ -33,40 +47,52 @@ class GitLab(Forge):
         body = {
             "source_branch": wanted.branch,
             "target_branch": wanted.base,
-            "title": f"{_MARK * wanted.draft}{wanted.title}",
+            "title": f"{_MARK}{wanted.title}" if wanted.draft else wanted.title,
             "description": wanted.text,
         }
         return _read(await self.call("POST", f"{self._path}/merge_requests", body))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
-        title = f"{_MARK * wanted.draft}{found.title.removeprefix(_MARK)}"
-        body = {"title": title, "description": wanted.text}
+        body = {"title": retitle(found, wanted.draft, _MARK), "description": wanted.text}
         path = f"{self._path}/merge_requests/{found.number}"
         return _read(await self.call("PUT", path, body))
 
     async def verdict(self, commit: str) -> Verdict:
-        found = await self.call("GET", f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
-        if not found:
-            return Verdict("none")
-        last = found[0]
-        if last["status"] not in _FAILED:
-            return Verdict(_VERDICTS.get(last["status"], "pending"))
-        path = f"{self._path}/pipelines/{last['id']}/jobs?scope[]=failed"
-        log = f"pipeline {last['id']}: {last['status']} {last.get('web_url') or ''}\n"
-        with suppress(ForgeError, Unavailable):  # it failed, whether its logs can be had or not
-            for job in (await self.every(path))[:MOST_LOGS]:
+        pipelines = await self.every(f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
+        # The newest of each reference: a branch and its merge request have pipelines of their own,
+        # and one that was started again replaces the one before.
+        newest: dict[str, Any] = {}
+        for pipeline in pipelines:
+            newest.setdefault(pipeline["ref"], pipeline)
+        failed = [one for one in newest.values() if one["status"] in _FAILED]
+        if failed:
+            return Verdict("failed", "".join([await self._log(one) for one in failed]))
+        states = {_VERDICTS.get(one["status"], "pending") for one in newest.values()}
+        if "pending" in states:
+            return Verdict("pending")
+        return Verdict("passed" if "passed" in states else "none")
+
+    async def _log(self, pipeline: Any) -> str:
+        """Return what the failed jobs of a pipeline printed; it failed, whether that can be had or
+        not."""
+        log = f"pipeline {pipeline['id']}: {pipeline['status']} {pipeline.get('web_url') or ''}\n"
+        path = f"{self._path}/pipelines/{pipeline['id']}/jobs?scope[]=failed"
+        with suppress(ForgeError, Unavailable):
+            jobs = [job for job in await self.every(path) if not job.get("allow_failure")]
+            for job in jobs[:MOST_LOGS]:
                 log += await self.log_of(job["name"], f"{self._path}/jobs/{job['id']}/trace")
-        return Verdict("failed", log)
+        return log
 
     async def comments(self, number: int) -> list[Comment]:
         path = f"{self._path}/merge_requests/{number}/notes"
         told = [
             Comment(
+                id=f"note-{one['id']}",
                 author=one["author"]["username"],
                 text=one["body"],
                 path=(one.get("position") or {}).get("new_path"),
                 url=None,
-                at=one["created_at"],
+                at=read_time(one["created_at"]),
             )
             for one in await self.every(path)
             if not one["system"]
@@ -76,9 +102,14 @@ class GitLab(Forge):
 
 def _read(told: Any) -> PullRequest:
     state: State = _STATES.get(told["state"], "closed")
-    if state == "open" and (told.get("draft") or told["title"].startswith(_MARK)):
+    # Versions before 13.2 do not tell `draft`.
+    is_draft = told.get("draft", DRAFT_MARKS.match(told["title"]) is not None)
+    if state == "open" and is_draft:
         state = "draft"
     text = told.get("description") or ""
     is_here = told["source_project_id"] == told["target_project_id"]
     branch = told["source_branch"] if is_here else ""
-    return PullRequest(told["iid"], told["web_url"], state, told["title"], text, branch=branch)
+    return PullRequest(
+        told["iid"], told["web_url"], state, told["title"], text,
+        branch=branch, commit=told.get("sha") or "",
+    )  # fmt: skip

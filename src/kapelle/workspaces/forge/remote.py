@@ -8,15 +8,18 @@ and rewritten addresses work, while hooks, helpers and commands of the repositor
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from urllib.parse import urlsplit
 
 from kapelle.domain.errors import ForgeError, GitError, KapelleError, Unavailable
+from kapelle.domain.text import titled
 from kapelle.runner.command import Command
 from kapelle.settings.models import Forge as ForgeSettings
 from kapelle.settings.models import ForgeHost
-from kapelle.workspaces.forge.base import Forge, login_hint
+from kapelle.workspaces.forge.base import Forge, Login, Site, certificate_problem, login_hint
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from kapelle.workspaces.git import HARDENING, Git, Place
@@ -29,6 +32,7 @@ _KNOWN = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea
 _APIS = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}
 # Of these hosts alone: whoever has such a variable did not mean another one.
 _VARIABLES = {"github.com": "GITHUB_TOKEN", "gitlab.com": "GITLAB_TOKEN"}
+_SCHEMES = {"https", "ssh", "http"}
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _SHORT = re.compile(r"(?:[^@/:]+@)?[^@/:]+:[^:/][^:]*")
 # What of hardening would keep a person's own credentials and transports away.
@@ -48,6 +52,10 @@ _NO_LOGIN = re.compile(
     r"|Too many authentication failures|marked as read.only|not allowed to|unauthorized",
     re.IGNORECASE,
 )
+_CERTIFICATE = re.compile(
+    r"certificate verif|SSL certificate problem|certificate is not trusted|CAfile", re.IGNORECASE
+)
+_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NOT_THERE = re.compile(r"not (be )?found|does not exist|does not appear to be a git|error: 404")
 _AWAY = re.compile(
     r"Could not resolve|Failed to connect|Couldn't connect|Connection (refused|timed out|reset)"
@@ -73,21 +81,23 @@ class Remote(Place):
     host: str = ""
     project: str = ""
 
-    def at(self, url: str) -> "Remote | None":
-        """The remote with this address; None if that is no forge's."""
+    def at(self, url: str, settings: ForgeSettings | None = None) -> "Remote | None":
+        """The remote with this address; None if that is no forge's, or without TLS where the
+        settings of its host do not allow that."""
         try:
             parts = urlsplit(f"ssh://{url.replace(':', '/', 1)}" if _SHORT.fullmatch(url) else url)
             number = parts.port
         except ValueError:
             return None
-        is_local = parts.scheme == "http" and parts.hostname in _LOCAL
-        safe = parts.scheme in {"https", "ssh"} or is_local
-        if url.startswith("-") or not safe or not parts.hostname:
+        if url.startswith("-") or parts.scheme not in _SCHEMES or not parts.hostname:
             return None
         # The port of ssh says nothing about where the API is.
         port = f":{number}" if number and parts.scheme != "ssh" else ""
         project = parts.path.strip("/").removesuffix(".git")
         host = f"{parts.hostname}{port}"
+        known = settings.hosts.get(host) if settings else None
+        if parts.scheme == "http" and not _is_plain_allowed(parts.hostname, known):
+            return None
         return replace(self, url=url, scheme=parts.scheme, host=host, project=project)
 
     @property
@@ -112,40 +122,61 @@ class Remote(Place):
             hint = f'Say what it is in your config.toml: [forge.hosts."{host}"] with '
             hint += 'kind = "github", "gitlab" or "gitea" (Forgejo too).'
             raise ForgeError(f"{host} is no forge that Kapelle knows.", hint=hint)
-        api = f"https://{host}/{_APIS[known.kind]}"
+        scheme = "http" if self.scheme == "http" else "https"
+        api = f"{scheme}://{host}/{_APIS[known.kind]}"
         url = known.url or ("https://api.github.com" if host == "github.com" else api)
-        if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in _LOCAL:
-            raise ForgeError(f"{url} must be reached over https: a token is sent to it.")
-        token = await self._find_token(known)
-        return _KINDS[known.kind](host, self.project, url, token)
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not _is_plain_allowed(parts.hostname, known):
+            text = f"{url} must be reached over https: a token is sent to it."
+            raise ForgeError(text, hint=_plain_hint(host))
+        project = self.project
+        if self.scheme != "ssh":
+            # What the whole server is below is no part of a project's name.
+            project = project.removeprefix(parts.path.partition("/api/")[0].strip("/") + "/")
+        login = await self._find_login(known, parts.scheme)
+        ca_file = await self._find_authorities(url) if parts.scheme == "https" else None
+        shown = _without_login(self.url)
+        return _KINDS[known.kind](Site(host, project, url, login, self.name, shown, ca_file))
 
-    async def _find_token(self, known: ForgeHost) -> str:
-        """The person's token for the forge: named in the settings, of gh, or of git's helpers."""
+    async def _find_authorities(self, url: str) -> str | None:
+        """Return the file of authorities that the person's git believes for an address."""
+        if named := self.environ.get("GIT_SSL_CAINFO"):
+            return named
+        asking = ("config", "--type=path", "--get-urlmatch", "http.sslCAInfo", url)
+        return (await self.run(*asking, ok=(0, 1))).line or None
+
+    async def _find_login(self, known: ForgeHost, protocol: str) -> Login:
+        """Return the person's token for the forge: named in the settings, of gh, or what git's
+        helpers have."""
         host, kind = self.host, known.kind or ""
         if named := known.token_variable:
             if not (value := self.environ.get(named)):
-                raise ForgeError(f"The daemon has no variable {named} with the token for {host}.")
-            return value
+                raise ForgeError(
+                    f"The daemon has no variable {named} with the token for {host}.",
+                    hint=f"`kapelle stop`, then `kapelle pr` again from a shell that has {named}.",
+                )
+            return Login(value, variable=named)
         gh = shutil.which("gh", path=self.environ.get("PATH"))
         if kind == "github" and gh:
             argv = [gh, "auth", "token", "--hostname", host]
             asked = Command(argv, self.environment, self.cwd, _ASK_TIMEOUT_S, max_output=10_000)
             done = await self.git.execute(asked)
             if done.code == 0 and (token := done.stdout.decode().strip()):
-                return token
-        if value := self.environ.get(_VARIABLES.get(host, "")):
-            return value
-        protocol = "http" if self.scheme == "http" else "https"
+                return Login(token)
+        variable = _VARIABLES.get(host, "")
+        if value := self.environ.get(variable):
+            return Login(value, variable=variable)
         asking = f"protocol={protocol}\nhost={host}\npath={self.project}\n\n"
         answer = await self.run("credential", "fill", stdin=asking.encode(), ok=(0, 1, 128))
-        if found := re.search("^password=(.*)$", answer.line, re.MULTILINE):
-            return found[1]
+        fields = dict(line.split("=", 1) for line in answer.line.splitlines() if "=" in line)
+        if password := fields.get("password"):
+            return Login(password, fields.get("username", ""), is_from_helper=True)
         raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host))
 
-    async def branches(self, *names: str, token: str) -> dict[str, str]:
+    async def branches(self, *names: str, login: Login) -> dict[str, str]:
         """The commits that these branches have there now."""
         refs = [f"{BRANCHES}{name}" for name in names]
-        output = await self._reach(token, "ls-remote", "--", self.url, *refs)
+        output = await self._reach(login, "ls-remote", "--", self.url, *refs)
         found = (line.split("\t") for line in output.splitlines())
         return {ref.removeprefix(BRANCHES): commit for commit, ref in found if ref in refs}
 
@@ -153,54 +184,83 @@ class Remote(Place):
         self,
         objects: Objects,
         commit: str,
-        token: str,
+        login: Login,
         *,
         branch: str,
         ours: Sequence[str],
         held: str | None,
+        worktree: str,
     ) -> None:
         """Have a branch there hold the commit. What it held may be replaced only if we pushed it,
         and only while it is just that."""
         if branch_ref(branch) is None:
             raise ForgeError(f"{branch!r} can be no branch.")
-        if held is not None and held not in ours and not await _is_behind(objects, held, commit):
+        if held is not None and held not in ours and not await contains(objects, commit, held):
             text = f"{branch} at {self.host} holds a commit that Kapelle did not push, {held[:12]}"
-            hint = f"In the worktree: `git pull {self.name} {branch}`; then `kapelle pr` again."
+            pull = f"git -C {quote(worktree)} pull --no-rebase {self.name} {branch}"
+            hint = f"`{pull}` merges it, then `kapelle pr` again."
             raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
         lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
         what = ("--porcelain", "--no-verify", lease, "--", self.url, f"{commit}:{BRANCHES}{branch}")
-        await self._reach(token, "push", *what, variables=objects.variables)
+        try:
+            await self._reach(login, "push", *what, variables=objects.variables)
+        except ForgeError:
+            await self._require_room(branch, login)
+            raise
+
+    async def _require_room(self, branch: str, login: Login) -> None:
+        """Raise ForgeError where a branch there is called as a folder of this one's name is."""
+        parts = branch.split("/")
+        above = ["/".join(parts[:length]) for length in range(1, len(parts))]
+        held: dict[str, str] = {}
+        with suppress(KapelleError):
+            held = await self.branches(*above, login=login) if above else {}
+        for name in held:
+            hint = f"Rename it there, or `git push {self.name} --delete {name}`."
+            text = f"The branch {name} at {self.host} leaves no room for {branch}."
+            raise ForgeError(text, hint=f"{hint} Then `kapelle pr` again.")
 
     async def _reach(
-        self, token: str, *args: str, variables: Mapping[str, str] | None = None
+        self, login: Login, *args: str, variables: Mapping[str, str] | None = None
     ) -> str:
         """What git says; a failure is told as what a person can do about it."""
-        # The token as the last of a person's credential helpers, for this host alone.
-        helper = f"credential.{self.scheme}://{self.host}.helper={_HELPER}"
-        settings = () if self.scheme == "ssh" else (helper,)
-        given = {**self.variables, **(variables or {}), _TOKEN: token}
+        settings: tuple[str, ...] = ()
+        given = {**self.variables, **(variables or {})}
+        if self.scheme != "ssh" and not login.is_from_helper:
+            # Instead of the person's helpers: git would have each of them store the token.
+            helper = f"credential.{self.scheme}://{self.host}.helper={_HELPER}"
+            settings = ("credential.helper=", helper)
+            given[_TOKEN] = login.password
         place = replace(self, variables=given, settings=settings)
         try:
             output = await place.run(*args, ok=(0, 1, 128), timeout_s=_PUSH_TIMEOUT_S)
         except GitError as error:
-            raise self._problem(error.message) from None
+            raise self._problem(error.message, login) from None
         lines = output.line.splitlines() if output.code else []
         refused = [one for one in lines if one.startswith("!") and "[remote failure]" not in one]
         if output.code and not refused:
-            raise self._problem(output.stderr)
+            raise self._problem(output.stderr, login)
         if refused:
-            said = _without_login(" ".join(refused).replace("\t", " "))
+            # A flag, the names of the references, and what became of them.
+            said = "; ".join(one.split("\t")[-1] for one in refused)
+            text = f"{self.host} refused the push: {_without_login(said)}."
+            if words := _remote_words(output.stderr):
+                raise ForgeError(f"{text} It says: {words}", hint="Then `kapelle pr` again.")
             hint = f"`git ls-remote {_without_login(self.url)}` shows what is there."
-            raise ForgeError(f"{self.host} refused the push: {said}.", hint=hint)
+            raise ForgeError(text, hint=hint)
         return output.line
 
-    def _problem(self, stderr: str) -> KapelleError:
+    def _problem(self, stderr: str, login: Login) -> KapelleError:
         """What all that git says means: of ssh, the last line tells nothing."""
         host = self.host
         said = _without_login(" ".join(_ADVICE.sub("", stderr).split()))[-_MOST_SAID:]
+        if _CERTIFICATE.search(said):
+            return certificate_problem(host, said)
         if _NO_LOGIN.search(said):
             works = f"`git ls-remote {_without_login(self.url)}` works without a question"
             hint = f"See that {works}, then `kapelle pr` again."
+            if login.variable:
+                hint = login_hint("", host, login.variable)
             return ForgeError(f"{host} does not let you in: {said}.", hint=hint)
         if _NOT_THERE.search(said):
             hint = f"`git remote set-url {self.name} URL` says where it is now."
@@ -210,10 +270,36 @@ class Remote(Place):
         return ForgeError(said)
 
 
-async def _is_behind(objects: Objects, held: str, commit: str) -> bool:
-    """Whether a commit is here, and the other one follows it: then nothing is lost."""
-    known = await objects.run("cat-file", "-e", held, ok=(0, 1, 128))
-    return known.code == 0 and await objects.is_ancestor(held, commit)
+async def contains(objects: Objects, commit: str, older: str) -> bool:
+    """Tell whether a commit contains an older one; False where one of them is not here."""
+    if commit == older:
+        return True
+    for one in (commit, older):
+        known = await objects.run("cat-file", "-e", f"{one}^{{commit}}", ok=(0, 1, 128))
+        if known.code != 0:
+            return False
+    return await objects.is_ancestor(older, commit)
+
+
+def _remote_words(stderr: str) -> str:
+    """Return what the server itself says about a push, such as a hook that refuses it, in one
+    line."""
+    lines = (_COLOR.sub("", line) for line in stderr.splitlines())
+    words = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
+    return titled(" ".join(words), _MOST_SAID)
+
+
+def _is_plain_allowed(hostname: str | None, known: ForgeHost | None) -> bool:
+    """Tell whether a host may be reached without TLS: one on this machine, and one whose settings
+    allow that."""
+    return hostname in _LOCAL or (known is not None and known.insecure_http)
+
+
+def _plain_hint(host: str) -> str:
+    return (
+        f'Where nobody can listen, insecure_http = true of [forge.hosts."{host}"] in config.toml '
+        "allows http."
+    )
 
 
 def _without_login(text: str) -> str:
@@ -221,10 +307,11 @@ def _without_login(text: str) -> str:
 
 
 async def find_remote(
-    git: Git, common_dir: Path, shadow: Path, name: str, environ: Mapping[str, str]
+    git: Git, common_dir: Path, shadow: Path, settings: ForgeSettings, environ: Mapping[str, str]
 ) -> Remote:
-    """The remote of a repository by its name, with its address as the person's own configuration
-    rewrites it; raises ForgeError where there is none that could be pushed to."""
+    """Return the remote of a repository that settings name, with its address as the person's own
+    configuration rewrites it; raises ForgeError where there is none that could be pushed to."""
+    name = settings.remote
     own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
     file = ("--file", str(common_dir / "config"), "--no-includes")
     wanted = rf"^remote\.{re.escape(name)}\.(url|pushurl)$"
@@ -239,8 +326,10 @@ async def find_remote(
     remote = Remote(git, shadow, {"GIT_DIR": str(shadow)}, environ=environ, name=name)
     if not url.startswith("-"):
         url = (await remote.run("ls-remote", "--get-url", url)).line
-    if (found := remote.at(url)) is None:
+    if (found := remote.at(url, settings)) is None:
         text = f"The remote {name} is {_without_login(url)}, which is no address of a forge."
         hint = f"Pull requests need one over https or ssh: git remote set-url {name} URL"
+        if url.startswith("http://"):
+            hint += f". {_plain_hint(urlsplit(url).netloc.rpartition('@')[2])}"
         raise ForgeError(text, hint=hint)
     return found
