@@ -108,7 +108,10 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/work/{work_id}/mark", owner_only, Work.mark),
         Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several", tool="wait"),
     ),
-    "patterns": (Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),),
+    "patterns": (
+        Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),
+        Row("GET", "/patterns/{name}", attempt_too, Runs.get_pattern, tool="pattern_get"),
+    ),
     "schedules": (
         Row("POST", "/schedules", owner_only, Schedules.create, status=201, tool="schedule_create"),
         Row("GET", "/schedules", owner_only, Schedules.page, tool="schedule_list"),
