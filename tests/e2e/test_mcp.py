@@ -103,10 +103,12 @@ async def test_work_is_handed_over_awaited_looked_at_and_merged(
             await answer(client, "task_merge", task_id=made["id"])
             assert f"{way}-{mode}.txt" in git(repository, "ls-tree", "--name-only", "main")
             spec = {"prompt": "x", "agent": "rehearsal"}
-            later = {"kind": "task", "every_s": 3600, "spec": spec}
-            later = await answer(client, "schedule_create", **later)
-            assert later["directory"] == str(repository)
-            await answer(client, "schedule_cancel", schedule_id=later["id"])
+            for trigger in ({"every_s": 3600}, {"at": "2h"}, {"at": "18:30"}, {"every_s": "2h"}):
+                given = {"kind": "task", "spec": spec, **trigger}
+                called = {"name": "schedule_create", "arguments": given}
+                later = await answer(client, "tool_call", **called)
+                assert later["directory"] == str(repository)
+                await answer(client, "schedule_cancel", schedule_id=later["id"])
 
 
 async def test_what_is_wrong_is_said_and_harms_nothing(kapelle: Instance, repository: Path) -> None:
@@ -270,6 +272,10 @@ def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
     text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in tools])
     assert len(text) <= MOST_OF_ALL
     assert all(tool.description and tool.annotations for tool in tools)
+    # What a program reads names no option of the command line.
+    assert not re.search(r"(^|\W)--[a-z]", text)
+    schedule = Tools(routes()).by_name["schedule_create"].listed.input_schema["properties"]
+    assert all(schedule[name]["description"] for name in ("kind", "spec", "at"))
     for tool in Tools(routes()).by_name.values():
         with pytest.raises(InvalidInput, match="has no argument 'lmit'"):
             tool.require_known({"lmit": 3})

@@ -76,7 +76,7 @@ _CORE_OF_ATTEMPTS = (
 
 # Parts of a schema that cost words and tell an agent nothing: a limit is named when it is exceeded.
 _LEFT_OUT = {
-    "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
+    "title", "x-cli", "default", "format", "pattern", "properties", "$defs", "additionalProperties",
     "minLength", "maxLength", "maxItems", "maxProperties", "propertyNames", "exclusiveMinimum",
 }  # fmt: skip
 _MANY = 10_000
