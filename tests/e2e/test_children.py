@@ -176,11 +176,13 @@ def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, reposito
         "parent_task_id": parent, "project": "p", "priority": "P2", "agent": "rehearsal"
     }  # fmt: skip
     assert (made["directory"], made["budget_usd"]) == (str(repository), 2)
+    bare = voice.call("POST", "/tasks", {"prompt": "x", "agent": "rehearsal"})
+    assert bare["directory"] == str(repository)
     done = kapelle.wait(made["id"])
     assert (done["status"], done["workspace"]["base"]) == ("completed", branch), done
     foreign = kapelle.submit("another", repository)
-    assert {one["id"] for one in voice.call("GET", "/tasks")["tasks"]} == {made["id"]}
-    assert kapelle.task(parent)["children"] == [made["id"]]
+    assert {one["id"] for one in voice.call("GET", "/tasks")["tasks"]} == {made["id"], bare["id"]}
+    assert sorted(kapelle.task(parent)["children"]) == sorted([made["id"], bare["id"]])
     assert "children" in kapelle.cli("status", parent, cwd=repository).stdout
     merge = f"/tasks/{made['id']}/merge"
     voice.refused("forbidden", "POST", merge, {"into": "main"})

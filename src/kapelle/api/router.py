@@ -72,6 +72,8 @@ class Row:
     told: Mapping[str, Any] | None = None  # of what is no JSON: how the OpenAPI document tells it
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what the use case is always given
     tool: str = ""  # its name as a tool, if it is one
+    # Adds what the request of an attempt may leave out, before that is validated.
+    inherit: Callable[[Any, dict[str, Any], str], Awaitable[dict[str, Any]]] | None = None
 
     @cached_property
     def binding(self) -> "Binding":
@@ -88,7 +90,11 @@ class Row:
             "service": service,
             "request": request,
         }
-        given = self.binding.valid(await self.binding.read(request) if found is None else found)
+        if found is None:
+            found = await self.binding.read(request)
+        if self.inherit is not None and ours["parent"] is not None:
+            found = await self.inherit(ours["self"], found, ours["parent"])
+        given = self.binding.valid(found)
         given |= {name: ours[name] for name in self.binding.ours}
         answer = self.use_case(**given, **self.fixed)
         return await answer if inspect.isawaitable(answer) else answer

@@ -74,7 +74,10 @@ def _changes(kind: str) -> tuple[Row, ...]:
 # By their tags, which are the beginnings of the operations' ids.
 ROUTES: dict[str, tuple[Row, ...]] = {
     "tasks": (
-        Row("POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create"),
+        Row(
+            "POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create",
+            inherit=Tasks.inherit_directory,
+        ),
         Row("GET", "/tasks", attempt_too, Tasks.page, tool="task_list"),
         Row("GET", "/tasks/{task_id}", own_or_below, Tasks.get, tool="task_get"),
         Row("GET", "/tasks/{task_id}/wait", own_or_below, Tasks.wait),
