@@ -138,7 +138,10 @@ def raw(kapelle: Instance, body: bytes) -> int:
 async def test_an_attempts_token_is_no_owners(kapelle: Instance, repository: Path) -> None:
     task = kapelle.play("[[do]]\nsleep = 60", repository)
     attempt = kapelle.wait_for_status(task, "running")["attempts"][0]["id"]
-    other = kapelle.submit("another", repository)
+    other = kapelle.submit("another", repository, depends_on=[task])
+    # Its worktree is still to be made, and the checkout of whoever asked for it is not that.
+    workspace = kapelle.task(other)["workspace"]
+    assert (workspace["kind"], workspace["path"]) == ("worktree", None)
     token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     async with connected(kapelle, repository, "http", "auto", token) as client:
         assert (await answer(client, "task_get", task_id=task))["id"] == task
