@@ -114,6 +114,16 @@ async def test_work_is_handed_over_awaited_looked_at_and_merged(
 async def test_what_is_wrong_is_said_and_harms_nothing(kapelle: Instance, repository: Path) -> None:
     async with connected(kapelle, repository, "http", "auto") as client:
         assert "There is no tool task_make" in await refusal(client, "task_make")
+        examined = await answer(client, "tool_call", name="doctor")
+        states = {one["name"]: one["state"] for one in examined["findings"]}
+        assert (states["repository"], states["config"], states["trust"]) == ("ok",) * 3
+        (repository / ".kapelle").mkdir()
+        config = repository / ".kapelle" / "config.toml"
+        config.write_text("checks = 7\n", encoding="utf-8")
+        examined = await answer(client, "tool_call", name="doctor")
+        assert examined["ok"] is False
+        assert "checks" in examined["findings"][-1]["text"]
+        config.unlink()
         assert "prompt" in await refusal(client, "task_create", prmpt="x")
         assert "daemon" in await refusal(client, "task_get", task_id="../../daemon")
         assert "task_id" in await refusal(client, "task_get")

@@ -18,6 +18,8 @@ _PART = 15_000
 _MOST_CUT = 20
 # A longer path of a field is not named: it would cost more than it helps.
 _LONGEST_PATH = 120
+# Texts whose end matters most: what a command printed.
+_ENDS = frozenset({"log", "output"})
 # Of one event of a log, and the least room that is worth an item of a list.
 _MOST_OF_EVENT = 4_000
 _LEAST = 80
@@ -97,6 +99,9 @@ class _Fitter:
         if isinstance(value, dict):
             return self._fit_object(value, room, path)
         text = value if isinstance(value, str) else json.dumps(value)
+        if path.rpartition("/")[2] in _ENDS:
+            self._note(path, 0, len(text))
+            return f"…{_beginning(text[::-1], max(room - 1, 0))[::-1]}"
         shown = _beginning(text, max(room - 1, 0))
         self._note(path, len(shown), len(text))
         return f"{shown}…"

@@ -15,6 +15,7 @@ from kapelle.api.sse import STREAM
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
+from kapelle.service.doctor import Doctor
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
@@ -138,6 +139,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
+        Row("GET", "/doctor", owner_only, Doctor.examine, "doctor", tool="doctor"),
         Row("GET", "/healthz", anybody, Daemon.healthz),
     ),
     "logins": (
