@@ -25,6 +25,7 @@ from kapelle import __version__
 from kapelle.api.errors import ErrorView, error_response, response_to
 from kapelle.api.security import anybody, owner_only
 from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.text import did_you_mean
 from kapelle.service import Service
 from kapelle.service.output import Bytes
 
@@ -144,6 +145,12 @@ class Binding:
         self.takes = create_model(f"{row.method} {row.path}", __config__=config, **fields)
         models = [self.takes, *(one for one, _ in fields.values() if hasattr(one, "model_fields"))]
         every = [pair for model in models for pair in model.model_fields.items()]
+        self._of_whole = [
+            name
+            for one, _ in fields.values()
+            if hasattr(one, "model_fields")
+            for name in one.model_fields
+        ]
         self._lists = {name for name, one in every if _holds(one.annotation, list)}
 
     async def read(self, request: HTTPConnection) -> dict[str, Any]:
@@ -152,6 +159,7 @@ class Binding:
         # Without those that are empty: `?status=&tag=` asks for everything.
         for name, value in parse_qsl(request.scope["query_string"].decode("latin-1")):
             query[name] = [*query.get(name, ()), value] if name in self._lists else value
+        self._require_known(query)
         sources = {"path": request.path_params, "query": query, "header": request.headers}
         places = self.places.values()
         found = {named: sources[at][named] for at, named in places if named in sources[at]}
@@ -160,6 +168,16 @@ class Binding:
         elif self.whole and isinstance(request, Request):
             found |= await _body(request, self.whole)
         return found
+
+    def _require_known(self, query: dict[str, Any]) -> None:
+        """Raise InvalidInput for a name in the query that would be ignored."""
+        known = [named for place, named in self.places.values() if place == "query"]
+        if self.whole and not self.has_body:
+            known += self._of_whole
+        for name in query:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"Known are: {', '.join(known) or 'none'}."
+                raise InvalidInput(f"{name!r} is not known in this query.", hint=hint)
 
     def arranged(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The same of arguments that were given without saying where each stands."""

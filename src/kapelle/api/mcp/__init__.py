@@ -20,11 +20,11 @@ from kapelle import __version__
 from kapelle.api.errors import response_to
 from kapelle.api.mcp.answers import (
     Json,
-    fitting,
-    fitting_events,
-    part_of,
-    short_rows,
-    slice_of,
+    fit_answer,
+    fit_events,
+    read_part,
+    shorten_rows,
+    slice_list,
 )
 from kapelle.api.mcp.progress import Progress
 from kapelle.api.mcp.tools import (
@@ -119,24 +119,24 @@ class Mcp:
             tool, arguments = self.tools.get(params.name, owner=owner), dict(params.arguments or {})
             tool.require_known(arguments)
             if tool.name == TOOL_LIST:
-                return _answer(self._other_tools(arguments.get("name"), owner=owner))
+                return _make_answer(self._list_other_tools(arguments.get("name"), owner=owner))
             if tool.name == TOOL_CALL:
-                tool, arguments = self._tool_called(arguments, owner=owner)
+                tool, arguments = self._find_called_tool(arguments, owner=owner)
                 tool.require_known(arguments)
             return await self._perform(context, request, tool, arguments)
         except Exception as error:
-            return _refusal(request.scope, error)
+            return _make_refusal(request.scope, error)
 
-    def _other_tools(self, name: object, *, owner: bool) -> Json:
+    def _list_other_tools(self, name: object, *, owner: bool) -> Json:
         """The tools that are not listed, or one of all of them with its schema."""
         if name is not None:
             listed = self.tools.get(str(name), owner=owner).listed
             found: Json = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
-            return fitting(found, is_repeatable=False)
+            return fit_answer(found, is_repeatable=False)
         others = self.tools.others(owner=owner)
-        return {"tools": [_line_about(tool) for tool in others]}
+        return {"tools": [_summarize_tool(tool) for tool in others]}
 
-    def _tool_called(self, arguments: Json, *, owner: bool) -> tuple[Tool, Json]:
+    def _find_called_tool(self, arguments: Json, *, owner: bool) -> tuple[Tool, Json]:
         given = arguments.get("arguments")
         if not isinstance(given, dict | None):
             raise InvalidInput(f"`arguments` of {TOOL_CALL} must be an object.")
@@ -153,7 +153,7 @@ class Mcp:
         service = self._app.service
         progress = Progress(context, service, tool, dict(arguments), request)
         calling = asyncio.create_task(
-            _ask_route(service, tool, _for_route(tool, arguments), request.scope, wanted)
+            _ask_route(service, tool, _rename_for_route(tool, arguments), request.scope, wanted)
         )
         try:
             await progress.tell_until(calling)
@@ -169,28 +169,28 @@ class _Wanted:
         self.field: str | None = None
         self.offset = 0
         if tool.is_read_only:
-            self.field = _text_or_none(arguments.pop("field", None), "field")
-            self.offset = _whole_number(arguments.pop("offset", None), "offset", 0, 0, 2**53)
+            self.field = _read_text(arguments.pop("field", None), "field")
+            self.offset = _read_number(arguments.pop("offset", None), "offset", 0, 0, 2**53)
         self.limit: int | None = None
         self.cursor: str | None = None
         if tool.name in SLICED:
-            self.limit = _whole_number(arguments.pop("limit", None), "limit", ITEMS, 1, MOST_ITEMS)
-            self.cursor = _text_or_none(arguments.pop("cursor", None), "cursor")
+            self.limit = _read_number(arguments.pop("limit", None), "limit", ITEMS, 1, MOST_ITEMS)
+            self.cursor = _read_text(arguments.pop("cursor", None), "cursor")
         elif tool.name in PAGED:
-            limit = _whole_number(arguments.get("limit"), "limit", ITEMS, 1, MOST_ITEMS)
+            limit = _read_number(arguments.get("limit"), "limit", ITEMS, 1, MOST_ITEMS)
             arguments["limit"] = limit
         elif tool.name == "run_tail":
             given = arguments.pop("limit", None)
-            self.limit = _whole_number(given, "limit", _MOST_EVENTS, 1, _MOST_EVENTS)
+            self.limit = _read_number(given, "limit", _MOST_EVENTS, 1, _MOST_EVENTS)
 
 
-def _text_or_none(value: object, name: str) -> str | None:
+def _read_text(value: object, name: str) -> str | None:
     if not isinstance(value, str | None):
         raise InvalidInput(f"{name} must be text, not {value!r}.")
     return value
 
 
-def _whole_number(value: object, name: str, default: int, least: int, most: int) -> int:
+def _read_number(value: object, name: str, default: int, least: int, most: int) -> int:
     if value is None:
         return default
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
@@ -204,7 +204,7 @@ def _is_owner(request: HTTPConnection) -> bool:
     return bool(request.scope["kapelle.caller"].kind == "owner")
 
 
-def _line_about(tool: Tool) -> Json:
+def _summarize_tool(tool: Tool) -> Json:
     about = (tool.listed.description or "").partition(". ")[0]
     return {"name": tool.name, "about": f"{about.rstrip('.')}."}
 
@@ -219,7 +219,7 @@ def _add_directory(tool: Tool, arguments: Json, here: str | None) -> None:
         arguments["spec"] = {DIRECTORY: here, **arguments["spec"]}
 
 
-def _for_route(tool: Tool, arguments: Json) -> Json:
+def _rename_for_route(tool: Tool, arguments: Json) -> Json:
     """The arguments of a tool as its route has them."""
     assert tool.row is not None
     new_names = RENAMED.get(tool.name, {})
@@ -246,26 +246,28 @@ async def _ask_route(
     answer = await row.perform(HTTPConnection(scope), service, found)
     is_failed = False
     if isinstance(answer, EventStream):
-        told = await _events(service, tool, arguments, answer, wanted)
+        told = await _read_events(service, tool, arguments, answer, wanted)
     else:
         answer = json.loads(row.binding.answer.dump_json(answer))
         shown = answer if isinstance(answer, dict) else {"items": answer}
         # That a whole list is empty is an answer, that a field of something is not worth its words.
         told = {name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None}
+        if isinstance(spec := told.get("spec"), dict):
+            spec.pop("shell", None)  # the environment is of no use to an agent
         if row.method == "POST" and row.path.endswith("/pr"):
             is_failed = told["delivery"]["status"] == "failed"
     if tool.name == "pattern_get":
         told["spec_schema"] = compact_schema(told["spec_schema"], {"shell"})
     if wanted.field is not None:
-        return _answer(part_of(told, wanted.field, wanted.offset))
+        return _make_answer(read_part(told, wanted.field, wanted.offset))
     if tool.name in SLICED and wanted.limit is not None:
-        told = slice_of(told, SLICED[tool.name], wanted.limit, wanted.cursor)
+        told = slice_list(told, SLICED[tool.name], wanted.limit, wanted.cursor)
     if not isinstance(answer, EventStream):
-        told = fitting(short_rows(tool.name, told), is_repeatable=tool.is_read_only)
-    return _answer(told, failed=is_failed)
+        told = fit_answer(shorten_rows(tool.name, told), is_repeatable=tool.is_read_only)
+    return _make_answer(told, failed=is_failed)
 
 
-async def _events(
+async def _read_events(
     service: Service, tool: Tool, arguments: Json, stream: EventStream, wanted: _Wanted
 ) -> Json:
     """The events of a stream, the cursor behind the last of them (without any, as it was), whether
@@ -274,15 +276,15 @@ async def _events(
     # What comes after this moment is told by the next call: so it is asked first.
     running = await _is_running(service, arguments)
     data, is_complete = await stream.read(_MOST_OF_LOG)
-    events = _parsed(data)
+    events = _parse_events(data)
     if wanted.field is not None:
         return {"events": [event for _, event in events]}
-    told = fitting_events(events, cursor, wanted.limit)
+    told = fit_events(events, cursor, wanted.limit)
     more = bool(told["more"]) or not is_complete
     return {**told, "more": more, "running": running}
 
 
-def _parsed(data: bytes) -> list[tuple[str, Json]]:
+def _parse_events(data: bytes) -> list[tuple[str, Json]]:
     """Server-sent events, each with its id."""
     found: list[tuple[str, Json]] = []
     for block in data.decode("utf-8", "replace").split("\n\n")[:-1]:
@@ -303,12 +305,12 @@ async def _is_running(service: Service, arguments: Json) -> bool:
     return not is_resting(work.status, work.waiting_for)
 
 
-def _refusal(scope: Scope, error: Exception) -> types.CallToolResult:
+def _make_refusal(scope: Scope, error: Exception) -> types.CallToolResult:
     told = json.loads(bytes(response_to({**scope, "method": "MCP"}, error).body))["error"]
-    return _answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
+    return _make_answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
 
 
-def _answer(found: Any, *, failed: bool = False) -> types.CallToolResult:
+def _make_answer(found: Any, *, failed: bool = False) -> types.CallToolResult:
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     content: list[Any] = [types.TextContent(type="text", text=text)]
     structured = None if isinstance(found, str) else found

@@ -30,7 +30,7 @@ _REST_ELSEWHERE = "task_get, run_get and the other tools that read give it by fi
 Json = dict[str, Any]
 
 
-def fitting(answer: Json, *, is_repeatable: bool = True) -> Json:
+def fit_answer(answer: Json, *, is_repeatable: bool = True) -> Json:
     """The answer, with its longest parts cut if it is too long; `cut` says where each goes on."""
     if size_of(answer) <= MOST:
         return answer
@@ -39,21 +39,21 @@ def fitting(answer: Json, *, is_repeatable: bool = True) -> Json:
     return {**fitted, **fitter.about(is_repeatable=is_repeatable)}
 
 
-def part_of(answer: Json, field: str, offset: int) -> Json:
+def read_part(answer: Json, field: str, offset: int) -> Json:
     """A part of one field of an answer, from an offset on: of a text, of a list, or of the JSON of
     an object."""
-    value = _field_of(answer, field)
+    value = _find_field(answer, field)
     if isinstance(value, list):
-        return _items_of(value, field, offset)
+        return _read_items(value, field, offset)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     _require_inside(field, offset, len(text))
-    part = _beginning(text[offset:], _PART)
+    part = _cut_text(text[offset:], _PART)
     end = offset + len(part)
     more = {"next_offset": end} if end < len(text) else {}
     return {"field": field, "text": part, "length": len(text), **more}
 
 
-def slice_of(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
+def slice_list(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
     """One page of a list that its route answers as a whole, with the number of all items."""
     items = answer.get(name, [])
     if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
@@ -63,7 +63,7 @@ def slice_of(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
     return {**answer, name: items[start : start + limit], "total": len(items), **more}
 
 
-def fitting_events(events: list[tuple[str, Json]], cursor: str, limit: int | None) -> Json:
+def fit_events(events: list[tuple[str, Json]], cursor: str, limit: int | None) -> Json:
     """As many events as fit, each with its longest texts cut, and the cursor behind the last."""
     fitter, shown, room = _Fitter(), list[Json](), _ROOM
     for index, (position, event) in enumerate(events[:limit]):
@@ -101,8 +101,8 @@ class _Fitter:
         text = value if isinstance(value, str) else json.dumps(value)
         if path.rpartition("/")[2] in _ENDS:
             self._note(path, 0, len(text))
-            return f"…{_beginning(text[::-1], max(room - 1, 0))[::-1]}"
-        shown = _beginning(text, max(room - 1, 0))
+            return f"…{_cut_text(text[::-1], max(room - 1, 0))[::-1]}"
+        shown = _cut_text(text, max(room - 1, 0))
         self._note(path, len(shown), len(text))
         return f"{shown}…"
 
@@ -133,7 +133,7 @@ class _Fitter:
             shares[name] = min(sizes[name], left // (len(sizes) - len(shares)))
             left -= shares[name]
         return {
-            name: self.fit(value, shares[name], f"{path}/{_escaped(name)}")
+            name: self.fit(value, shares[name], f"{path}/{_escape_key(name)}")
             for name, value in fields.items()
         }
 
@@ -157,7 +157,7 @@ def size_of(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False))
 
 
-def _beginning(text: str, room: int) -> str:
+def _cut_text(text: str, room: int) -> str:
     """The longest beginning of a text that takes at most so many characters as JSON."""
     shown = text[:room]
     while shown and size_of(shown) > room:
@@ -166,7 +166,7 @@ def _beginning(text: str, room: int) -> str:
     return shown
 
 
-def _items_of(items: list[Any], field: str, offset: int) -> Json:
+def _read_items(items: list[Any], field: str, offset: int) -> Json:
     _require_inside(field, offset, len(items))
     fitter, shown, left = _Fitter(), list[Any](), _PART
     for index, item in enumerate(items[offset:], offset):
@@ -185,7 +185,7 @@ def _require_inside(field: str, offset: int, length: int) -> None:
         raise InvalidInput(f"offset must be 0 to {length}, the length of {field}, not {offset}.")
 
 
-def _field_of(answer: Json, field: str) -> Any:
+def _find_field(answer: Json, field: str) -> Any:
     """The value at a path such as /attempts/0/reason (RFC 6901)."""
     value: Any = answer
     for name in field.removeprefix("/").split("/"):
@@ -195,19 +195,19 @@ def _field_of(answer: Json, field: str) -> Any:
         elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
             value = value[int(key)]
         else:
-            known = ", ".join(f"/{_escaped(one)}" for one in list(answer)[:40])
+            known = ", ".join(f"/{_escape_key(one)}" for one in list(answer)[:40])
             raise NotFound(f"The answer has no field {field!r}.", hint=f"It has {known}.")
     return value
 
 
-def _escaped(name: str) -> str:
+def _escape_key(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
 # Rows of lists.
 
 
-def short_rows(tool: str, answer: Json, now: datetime | None = None) -> Json:
+def shorten_rows(tool: str, answer: Json, now: datetime | None = None) -> Json:
     """The answer of a list with each item as a short row."""
     if tool not in _ROWS:
         return answer
@@ -218,63 +218,63 @@ def short_rows(tool: str, answer: Json, now: datetime | None = None) -> Json:
     return {**kept, name: rows}
 
 
-def _work_row(work: Mapping[str, Any], now: datetime) -> Json:
-    return _filled_row({
+def _shorten_work(work: Mapping[str, Any], now: datetime) -> Json:
+    return _drop_empty({
         "id": work["id"],
-        "title": _short(work["title"], 45),
+        "title": _shorten_text(work["title"], 45),
         "status": work["status"],
-        "reason": _short(work.get("reason"), 45),
-        "pattern": _short(work.get("pattern"), 12),
-        "agent": _short(work.get("agent") or work.get("spec", {}).get("agent"), 15),
-        "age": _age(work["created_at"], now),
-        "repository": _end(work["directory"], 30),
+        "reason": _shorten_text(work.get("reason"), 45),
+        "pattern": _shorten_text(work.get("pattern"), 12),
+        "agent": _shorten_text(work.get("agent") or work.get("spec", {}).get("agent"), 15),
+        "age": _format_age(work["created_at"], now),
+        "repository": _end_of_path(work["directory"], 30),
     })  # fmt: skip
 
 
-def _schedule_row(schedule: Mapping[str, Any], now: datetime) -> Json:
-    return _filled_row({
+def _shorten_schedule(schedule: Mapping[str, Any], now: datetime) -> Json:
+    return _drop_empty({
         "id": schedule["id"],
-        "title": _short(schedule["title"], 45),
+        "title": _shorten_text(schedule["title"], 45),
         "status": schedule["status"],
-        "reason": _short(schedule.get("reason"), 30),
-        "kind": _short(schedule["kind"], 12),
+        "reason": _shorten_text(schedule.get("reason"), 30),
+        "kind": _shorten_text(schedule["kind"], 12),
         "next_at": schedule.get("next_at"),
-        "age": _age(schedule["created_at"], now),
-        "repository": _end(schedule["directory"], 30),
+        "age": _format_age(schedule["created_at"], now),
+        "repository": _end_of_path(schedule["directory"], 30),
     })  # fmt: skip
 
 
-def _pattern_row(pattern: Mapping[str, Any], _now: datetime) -> Json:
-    return _filled_row({
-        "name": _short(pattern["name"], 64),
-        "summary": _short(pattern["summary"], 150),
-        "origin": _end(pattern.get("origin") or "", 40),
+def _shorten_pattern(pattern: Mapping[str, Any], _now: datetime) -> Json:
+    return _drop_empty({
+        "name": _shorten_text(pattern["name"], 64),
+        "summary": _shorten_text(pattern["summary"], 150),
+        "origin": _end_of_path(pattern.get("origin") or "", 40),
     })  # fmt: skip
 
 
-def _agent_row(agent: Mapping[str, Any], _now: datetime) -> Json:
-    return _filled_row({
-        "name": _short(agent["name"], 30),
-        "status": _short(agent["status"], 40),
+def _shorten_agent(agent: Mapping[str, Any], _now: datetime) -> Json:
+    return _drop_empty({
+        "name": _shorten_text(agent["name"], 30),
+        "status": _shorten_text(agent["status"], 40),
         "default": agent.get("default"),
-        "model": _short(agent.get("model"), 30),
-        "problem": _short(agent.get("problem"), 60),
+        "model": _shorten_text(agent.get("model"), 30),
+        "problem": _shorten_text(agent.get("problem"), 60),
         "paused_until": agent.get("paused_until"),
     })  # fmt: skip
 
 
-def _filled_row(row: Json) -> Json:
+def _drop_empty(row: Json) -> Json:
     return {name: value for name, value in row.items() if value}
 
 
-def _short(text: str | None, most: int) -> str | None:
+def _shorten_text(text: str | None, most: int) -> str | None:
     """The beginning of a text in at most so many bytes."""
     if text is None or len(text.encode()) <= most:
         return text
     return text.encode()[: most - 3].decode(errors="ignore") + "…"
 
 
-def _age(moment: str, now: datetime) -> str:
+def _format_age(moment: str, now: datetime) -> str:
     """How long ago something was, in one unit."""
     seconds = max((now - datetime.fromisoformat(moment)).total_seconds(), 0)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
@@ -283,16 +283,16 @@ def _age(moment: str, now: datetime) -> str:
     return f"{seconds:.0f} s"
 
 
-def _end(path: str, longest: int) -> str:
+def _end_of_path(path: str, longest: int) -> str:
     """The end of a path, which tells more than its beginning."""
     data = path.encode()
     return path if len(data) <= longest else "…" + data[3 - longest :].decode(errors="ignore")
 
 
 _ROWS: dict[str, tuple[str, Callable[[Mapping[str, Any], datetime], Json]]] = {
-    "task_list": ("tasks", _work_row),
-    "run_list": ("runs", _work_row),
-    "schedule_list": ("schedules", _schedule_row),
-    "pattern_list": ("items", _pattern_row),
-    "agent_list": ("items", _agent_row),
+    "task_list": ("tasks", _shorten_work),
+    "run_list": ("runs", _shorten_work),
+    "schedule_list": ("schedules", _shorten_schedule),
+    "pattern_list": ("items", _shorten_pattern),
+    "agent_list": ("items", _shorten_agent),
 }

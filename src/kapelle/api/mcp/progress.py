@@ -110,20 +110,21 @@ class Progress:
             self._units = float(len(self._ended))
         for work in self._works.values():
             facts = work.progress if isinstance(work, Run) else {}
-            self._count(work, facts)
-            words = ", ".join(filter(None, [_place(facts, self._limit(work, facts)), work.reason]))
-            await self._say(work, f"{work.status}: {words}" if words else str(work.status))
+            self._update_count(work, facts)
+            place = _describe_place(facts, self._find_limit(work, facts))
+            words = ", ".join(one for one in (place, work.reason) if one)
+            await self._send_about(work, f"{work.status}: {words}" if words else str(work.status))
 
     def _awaited(self) -> list[str]:
         """The tasks and runs that the call is about."""
         ids = self._arguments.get("ids")
-        named = ids if isinstance(ids, list) else []
+        named = [*ids] if isinstance(ids, list) else []
         named += [self._arguments[key] for key in ("task_id", "run_id") if key in self._arguments]
         return [one for one in named if isinstance(one, str)][:_MOST_NAMED]
 
     async def _tell(self, event: Event) -> None:
         work = self._works.get(event.task_id or "") or self._works.get(event.run_id or "")
-        if work is None or not (words := self._words(work, event)):
+        if work is None or not (words := self._describe_event(work, event)):
             return
         noun, _, what = event.kind.partition(".")
         if work.id in {event.task_id, event.run_id} and noun in {"task", "run"}:
@@ -131,36 +132,37 @@ class Progress:
             if what in FINAL and not is_of_part:
                 self._ended.add(work.id)
                 self._units = max(self._units, float(len(self._ended)))
-        await self._say(work, words)
+        await self._send_about(work, words)
 
-    def _words(self, work: Task | Run, event: Event) -> str:
+    def _describe_event(self, work: Task | Run, event: Event) -> str:
         """What an event says, in a line; empty for what tells nobody anything."""
         noun, _, what = event.kind.partition(".")
         data = event.data
         if event.kind == "run.progress":
-            self._count(work, data)
-            return _facts(data, self._limit(work, data))
+            self._update_count(work, data)
+            return _describe_facts(data, self._find_limit(work, data))
         if noun == "check" and what != "started":
             return f"check {data.get('name')} {what}"
         if noun == "task" and what in _TASK_EVENTS:
             part = f"{data.get('title') or 'a task'} " if isinstance(work, Run) else ""
-            return _with_reason(f"{part}{what}", data)
+            return _add_reason(f"{part}{what}", data)
         if noun == "run" and what not in {"created", "queued", "marked", "archived"}:
-            return _with_reason(what, data)
+            return _add_reason(what, data)
         if event.kind == "attempt.warning":
             return str(data.get("text") or "")
         return ""
 
-    def _limit(self, work: Task | Run, facts: dict[str, Any]) -> int | None:
+    def _find_limit(self, work: Task | Run, facts: dict[str, Any]) -> int | None:
         """The most iterations, steps or cycles that a run makes."""
         for name, total in _UNDER_WAY:
             if facts.get(name) is None or not isinstance(work, Run):
                 continue
-            found = facts.get(total) or work.spec.get(total) or _defaults(work.pattern).get(total)
-            return found if isinstance(found, int) and found > 0 else None
+            default = _find_defaults(work.pattern).get(total)
+            limit = facts.get(total) or work.spec.get(total) or default
+            return limit if isinstance(limit, int) and limit > 0 else None
         return None
 
-    def _count(self, work: Task | Run, facts: dict[str, Any]) -> None:
+    def _update_count(self, work: Task | Run, facts: dict[str, Any]) -> None:
         """Take over how far a run is, where one run alone is awaited."""
         if len(self._works) != 1:
             return
@@ -174,10 +176,10 @@ class Progress:
             if isinstance(facts.get(name), int):
                 is_over = facts.get("verdict") or facts.get("phase") in {"done", "not done"}
                 self._units = float(max(facts[name] - (0 if is_over else 1), 0))
-                self._total = self._limit(work, facts)
+                self._total = self._find_limit(work, facts)
                 return
 
-    async def _say(self, work: Task | Run, words: str) -> None:
+    async def _send_about(self, work: Task | Run, words: str) -> None:
         title = f"{titled(work.title, 60)}: " if len(self._works) > 1 else ""
         self._message = titled(f"{title}{words}", _LONGEST)
         await self._send(self._message)
@@ -190,13 +192,13 @@ class Progress:
         await self._context.session.report_progress(self._value, self._total, message)
 
 
-def _with_reason(what: str, data: dict[str, Any]) -> str:
+def _add_reason(what: str, data: dict[str, Any]) -> str:
     reason = data.get("reason")
     unverified = ", not verified" if data.get("verified") is False else ""
     return f"{what}{unverified}: {reason}" if reason else f"{what}{unverified}"
 
 
-def _place(facts: dict[str, Any], limit: int | None) -> str:
+def _describe_place(facts: dict[str, Any], limit: int | None) -> str:
     """Where a run is: its iteration, step or cycle, of how many."""
     for name, _ in _UNDER_WAY:
         if facts.get(name) is not None:
@@ -205,7 +207,7 @@ def _place(facts: dict[str, Any], limit: int | None) -> str:
     return ""
 
 
-def _facts(facts: dict[str, Any], limit: int | None) -> str:
+def _describe_facts(facts: dict[str, Any], limit: int | None) -> str:
     """What a run says of its progress, such as `iteration 2/4: 3/3 subgoals ok, checks pass`."""
     found: list[str] = []
     if facts.get("planned") is not None:
@@ -235,11 +237,11 @@ def _facts(facts: dict[str, Any], limit: int | None) -> str:
             found.append(f"{name} {value:.12g}")
     known = ("candidates", "eligible", "winner", "round", "loop", "milestones")
     found += [f"{name} {facts[name]}" for name in known if isinstance(facts.get(name), int)]
-    place, words = _place(facts, limit), ", ".join(found)
+    place, words = _describe_place(facts, limit), ", ".join(found)
     return f"{place}: {words}" if place and words else place or words
 
 
-def _defaults(pattern: str) -> dict[str, Any]:
+def _find_defaults(pattern: str) -> dict[str, Any]:
     """The default of every field of a built-in pattern's specification."""
     for known in built_in():
         if known.name == pattern:

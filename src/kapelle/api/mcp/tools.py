@@ -174,14 +174,14 @@ class Tools:
         self._app = app
         rows = {row.tool: row for row in app.every() if row.tool}
         # Fields that every specification has are described with the first tool alone.
-        shared = compact_schema(_arguments(rows["task_create"]), ())["properties"]
-        self.by_name = {name: _of_route(row) for name, row in rows.items()}
+        shared = compact_schema(_describe_arguments(rows["task_create"]), ())["properties"]
+        self.by_name = {name: _make_route_tool(row) for name, row in rows.items()}
         for pattern in built_in():
-            made = _of_pattern(rows["run_start"], pattern, shared)
+            made = _make_pattern_tool(rows["run_start"], pattern, shared)
             self.by_name[made.name] = made
-        self.by_name[TOOL_LIST] = _of_tools(TOOL_LIST, {"name": _NAME}, [])
+        self.by_name[TOOL_LIST] = _make_tool_of_tools(TOOL_LIST, {"name": _NAME}, [])
         given = {"name": _NAME, "arguments": {"type": "object"}}
-        self.by_name[TOOL_CALL] = _of_tools(TOOL_CALL, given, ["name"])
+        self.by_name[TOOL_CALL] = _make_tool_of_tools(TOOL_CALL, given, ["name"])
 
     def get(self, name: str, *, owner: bool) -> Tool:
         """The tool of a name; raises InvalidInput."""
@@ -194,10 +194,9 @@ class Tools:
     def usable(self, *, owner: bool) -> list[Tool]:
         """The tools that a caller may use; those of integrations only if they are configured."""
         configured = {INTEGRATIONS + one for one in self._app.service.integrations.configured()}
+        allowed = [tool for tool in self.by_name.values() if owner or tool.is_for_attempts]
         return [
-            tool
-            for tool in self.by_name.values()
-            if (owner or tool.is_for_attempts) and (_path(tool) in configured or not _away(tool))
+            tool for tool in allowed if _path_of(tool) in configured or not _is_integration(tool)
         ]
 
     def listed(self, *, owner: bool, every: bool) -> list[types.Tool]:
@@ -206,7 +205,7 @@ class Tools:
         if every:
             return [tool.listed for tool in usable if tool.row is not None]
         core = _CORE if owner else _CORE_OF_ATTEMPTS
-        return [tool.core for tool in usable if tool.name in core or _away(tool)]
+        return [tool.core for tool in usable if tool.name in core or _is_integration(tool)]
 
     def others(self, *, owner: bool) -> list[Tool]:
         """The tools that the core set leaves out."""
@@ -214,37 +213,37 @@ class Tools:
         return [tool for tool in self.usable(owner=owner) if tool.name not in named]
 
 
-def _path(tool: Tool) -> str:
+def _path_of(tool: Tool) -> str:
     return tool.row.path if tool.row else ""
 
 
-def _away(tool: Tool) -> bool:
+def _is_integration(tool: Tool) -> bool:
     """Whether a tool asks a service outside."""
-    return _path(tool).startswith(INTEGRATIONS)
+    return _path_of(tool).startswith(INTEGRATIONS)
 
 
-def _of_route(row: Row) -> Tool:
-    schema = _arguments(row)
+def _make_route_tool(row: Row) -> Tool:
+    schema = _describe_arguments(row)
     names = frozenset(schema["properties"]) | RENAMED.get(row.tool, {}).keys()
     about = _INSTEAD.get(row.tool) or inspect.getdoc(row.use_case) or ""
-    return _tool(row.tool, row, None, about, schema, names)
+    return _make_tool(row.tool, row, None, about, schema, names)
 
 
-def _of_pattern(row: Row, pattern: Pattern, shared: Mapping[str, Any]) -> Tool:
+def _make_pattern_tool(row: Row, pattern: Pattern, shared: Mapping[str, Any]) -> Tool:
     """A tool that starts a run of a pattern. It takes the fields of the pattern's specification,
     those that tasks have as well without a description."""
     name = f"{pattern.name.replace('-', '_')}_start"
     headers = {named.replace("-", "_") for _, named in row.binding.places.values()}
     names = frozenset(pattern.spec_schema["properties"]) | headers
-    return _tool(name, row, pattern, pattern.summary, pattern.spec_schema, names, shared)
+    return _make_tool(name, row, pattern, pattern.summary, pattern.spec_schema, names, shared)
 
 
-def _of_tools(name: str, properties: dict[str, Any], required: list[str]) -> Tool:
+def _make_tool_of_tools(name: str, properties: dict[str, Any], required: list[str]) -> Tool:
     schema = {"type": "object", "properties": properties, "required": required}
-    return _tool(name, None, None, f"{_ABOUT_TOOLS[name]}.", schema, frozenset(properties))
+    return _make_tool(name, None, None, f"{_ABOUT_TOOLS[name]}.", schema, frozenset(properties))
 
 
-def _tool(
+def _make_tool(
     name: str,
     row: Row | None,
     pattern: Pattern | None,
@@ -270,16 +269,16 @@ def _tool(
     if reads and row is not None:
         properties |= REST
     if shared:
-        compact = _without_known(compact, shared)
+        compact = _drop_known_descriptions(compact, shared)
     seldom = _BESIDES_CORE.get(name, set())
     few = {field: one for field, one in compact["properties"].items() if field not in seldom}
     words = f"{' '.join(about.split())} {_BESIDES.get(name, '')}".strip()
-    listed = _listed(name, words, compact, row, reads)
-    core = _listed(name, f"{words} {_MORE}", {**compact, "properties": few}, row, reads)
+    listed = _describe_tool(name, words, compact, row, reads)
+    core = _describe_tool(name, f"{words} {_MORE}", {**compact, "properties": few}, row, reads)
     return Tool(name, row, pattern, listed, core if seldom else listed, names | set(properties))
 
 
-def _listed(
+def _describe_tool(
     name: str, about: str, schema: dict[str, Any], row: Row | None, reads: bool
 ) -> types.Tool:
     gives = _GIVES.get(name)
@@ -305,11 +304,11 @@ def compact_schema(schema: Mapping[str, Any], hidden: Any) -> dict[str, Any]:
     # A client that says where it is need not say it with every call.
     required = [field for field in schema.get("required", []) if field != DIRECTORY]
     short = {"type": "object", "properties": properties, "required": required}
-    compact: dict[str, Any] = _compact(short, schema.get("$defs", {}))
+    compact: dict[str, Any] = _compact_value(short, schema.get("$defs", {}))
     return {**compact, "properties": compact.get("properties", {})}
 
 
-def _without_known(compact: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_known_descriptions(compact: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """A schema without what was described with the first tool: those fields, and checks."""
     for field, one in compact["properties"].items():
         if one == shared.get(field):
@@ -319,38 +318,38 @@ def _without_known(compact: dict[str, Any], shared: Mapping[str, Any]) -> dict[s
     return found
 
 
-def _arguments(row: Row) -> dict[str, Any]:
+def _describe_arguments(row: Row) -> dict[str, Any]:
     """What a route takes in its path, query, headers and body, as one object."""
     schema = row.binding.takes.model_json_schema()
     parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}
     required = [name for name in schema.get("required", ()) if name != row.binding.whole]
     if row.binding.whole:
-        whole = _resolved(parts.pop(row.binding.whole), schema["$defs"])
+        whole = _resolve_schema(parts.pop(row.binding.whole), schema["$defs"])
         parts |= whole["properties"]
         required += whole.get("required", ())
     return {**schema, "properties": parts, "required": required}
 
 
-def _resolved(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_schema(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
     """A schema itself, where a reference or "this or null" stands for it."""
     if "$ref" in schema:
         named: dict[str, Any] = defs[schema["$ref"].rpartition("/")[2]]
-        return _resolved(named, defs)
+        return _resolve_schema(named, defs)
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    return _resolved(choices[0], defs) if len(choices) == 1 else schema
+    return _resolve_schema(choices[0], defs) if len(choices) == 1 else schema
 
 
-def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
+def _compact_value(schema: Any, defs: Mapping[str, Any]) -> Any:
     """A schema without what an agent has no use for, in which every reference is resolved."""
     if isinstance(schema, list):
-        return [_compact(one, defs) for one in schema]
+        return [_compact_value(one, defs) for one in schema]
     if not isinstance(schema, dict):
         return schema
     about = {"description": schema["description"]} if schema.get("description") else {}
-    found = {**_resolved(schema, defs), **about}
-    named = {name: _compact(one, defs) for name, one in found.get("properties", {}).items()}
+    found = {**_resolve_schema(schema, defs), **about}
+    named = {name: _compact_value(one, defs) for name, one in found.get("properties", {}).items()}
     kept = {
-        name: _compact(value, defs)
+        name: _compact_value(value, defs)
         for name, value in found.items()
         if name not in _LEFT_OUT and value is not None and value != "" and value != []
         # A limit that nobody comes near needs no words.
