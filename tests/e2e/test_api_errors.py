@@ -40,6 +40,20 @@ def test_a_body_that_is_no_task_is_refused(door: Door, body: bytes) -> None:
     assert (answer.status, answer.code) in [(422, "invalid_input"), (400, "bad_request")]
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/tasks?staus=failed", "Did you mean status?"),
+        ("/events?follow=false&runid=x", "Did you mean run_id?"),
+        ("/daemon?x=1", "Known are: none."),
+    ],
+)
+def test_a_query_that_would_be_ignored_is_refused(door: Door, path: str, hint: str) -> None:
+    answer = door.ask("GET", f"/api/v1{path}", [door.bearer])
+    assert (answer.status, answer.code) == (422, "invalid_input")
+    assert hint in (answer.json()["error"]["hint"] or "")
+
+
 WRONG = [
     {"prompt": ""},
     {"prompt": " \n"},

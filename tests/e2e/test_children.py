@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.api.app import routes
-from kapelle.api.mcp import Mcp
+from kapelle.api.mcp.tools import Tools
 from kapelle.domain.ids import attempt_token
 from tests.e2e.ensembles import play, rest, start
 from tests.e2e.instance import ApiError, Instance
@@ -118,7 +118,8 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
             ids = {"task_id": task_id, "run_id": of_run, "schedule_id": schedule, "name": "claude"}
             ids["token"] = {"child": below, "foreign": "none"}.get(caller, question["token"])
             named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(row.tool, {})
-            if caller in {"child", "foreign"} and not named and "{" not in row.path:
+            is_of_all = "{" not in row.path or "{name}" in row.path
+            if caller in {"child", "foreign"} and not named and is_of_all:
                 cells.append("")
                 continue
             operation = document[row.path][row.method.lower()]
@@ -140,7 +141,8 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         # Only an agent at work has something to ask.
         assert cells[0] == ("no" if name in OF_AGENTS else "yes"), name
         assert [*cells[4:], cells[3]] in (["no", "no", "no"], ["no", "no", ""]), name
-    shown = {tool.name for tool in Mcp(routes()).for_attempts()} & {row.tool for row in tools}
+    usable = {name for name, tool in Tools(routes()).by_name.items() if tool.is_for_attempts}
+    shown = usable & {row.tool for row in tools}
     assert shown == {name for name, *cells in rows if "yes" in cells[1:4]}
     header = ["tool", "owner", "attempt: own task or run", "its child", "another's",
               "ended attempt", "nobody"]  # fmt: skip
@@ -174,11 +176,13 @@ def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, reposito
         "parent_task_id": parent, "project": "p", "priority": "P2", "agent": "rehearsal"
     }  # fmt: skip
     assert (made["directory"], made["budget_usd"]) == (str(repository), 2)
+    bare = voice.call("POST", "/tasks", {"prompt": "x", "agent": "rehearsal"})
+    assert bare["directory"] == str(repository)
     done = kapelle.wait(made["id"])
     assert (done["status"], done["workspace"]["base"]) == ("completed", branch), done
     foreign = kapelle.submit("another", repository)
-    assert {one["id"] for one in voice.call("GET", "/tasks")["tasks"]} == {made["id"]}
-    assert kapelle.task(parent)["children"] == [made["id"]]
+    assert {one["id"] for one in voice.call("GET", "/tasks")["tasks"]} == {made["id"], bare["id"]}
+    assert sorted(kapelle.task(parent)["children"]) == sorted([made["id"], bare["id"]])
     assert "children" in kapelle.cli("status", parent, cwd=repository).stdout
     merge = f"/tasks/{made['id']}/merge"
     voice.refused("forbidden", "POST", merge, {"into": "main"})

@@ -42,6 +42,8 @@ class Elsewhere(BaseHTTPRequestHandler):
         found = {
             f"{actions}/runs?per_page=1&branch=main": {"workflow_runs": [run]},
             f"{actions}/runs?per_page=1&branch=new": {"workflow_runs": []},
+            "/repos/acme/app/pulls/12": {"head": {"ref": "main", "sha": "c0ffee"}},
+            f"{actions}/runs?per_page=1&head_sha=c0ffee": {"workflow_runs": [run]},
             f"{actions}/runs/7": run,
             f"{actions}/runs/7/jobs?per_page=100": {"jobs": jobs},
         }
@@ -155,7 +157,7 @@ def test_ci_shows_what_failed_and_keeps_its_key(
     configure("ci", url=elsewhere.url)
     assert "integrations.ci.name OWNER/REPOSITORY" in refused(kapelle, "ci")
     configure("ci", url=elsewhere.url, name="acme/app")
-    for body in ({"branch": "main"}, {"run": 7}):
+    for body in ({"branch": "main"}, {"run": 7}, {"pr": 12}):
         found = asked(kapelle, "ci", **body)["answer"]
         assert (found["run"]["conclusion"], found["failed"]) == ("failure", 1)
         (job,) = found["jobs"]
@@ -166,6 +168,7 @@ def test_ci_shows_what_failed_and_keeps_its_key(
     assert keys["/storage"] is None
     assert asked(kapelle, "ci", branch="new")["answer"]["run"] is None
     assert "answered 404" in refused(kapelle, "ci", run=8)
+    assert "exclude each other" in refused(kapelle, "ci", run=7, pr=12)
 
 
 def test_a_database_is_read_and_never_written(

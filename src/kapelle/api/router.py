@@ -25,6 +25,7 @@ from kapelle import __version__
 from kapelle.api.errors import ErrorView, error_response, response_to
 from kapelle.api.security import anybody, owner_only
 from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.text import did_you_mean
 from kapelle.service import Service
 from kapelle.service.output import Bytes
 
@@ -72,6 +73,8 @@ class Row:
     told: Mapping[str, Any] | None = None  # of what is no JSON: how the OpenAPI document tells it
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what the use case is always given
     tool: str = ""  # its name as a tool, if it is one
+    # Adds what the request of an attempt may leave out, before that is validated.
+    inherit: Callable[[Any, dict[str, Any], str], Awaitable[dict[str, Any]]] | None = None
 
     @cached_property
     def binding(self) -> "Binding":
@@ -88,7 +91,11 @@ class Row:
             "service": service,
             "request": request,
         }
-        given = self.binding.valid(await self.binding.read(request) if found is None else found)
+        if found is None:
+            found = await self.binding.read(request)
+        if self.inherit is not None and ours["parent"] is not None:
+            found = await self.inherit(ours["self"], found, ours["parent"])
+        given = self.binding.valid(found)
         given |= {name: ours[name] for name in self.binding.ours}
         answer = self.use_case(**given, **self.fixed)
         return await answer if inspect.isawaitable(answer) else answer
@@ -138,6 +145,12 @@ class Binding:
         self.takes = create_model(f"{row.method} {row.path}", __config__=config, **fields)
         models = [self.takes, *(one for one, _ in fields.values() if hasattr(one, "model_fields"))]
         every = [pair for model in models for pair in model.model_fields.items()]
+        self._of_whole = [
+            name
+            for one, _ in fields.values()
+            if hasattr(one, "model_fields")
+            for name in one.model_fields
+        ]
         self._lists = {name for name, one in every if _holds(one.annotation, list)}
 
     async def read(self, request: HTTPConnection) -> dict[str, Any]:
@@ -146,6 +159,7 @@ class Binding:
         # Without those that are empty: `?status=&tag=` asks for everything.
         for name, value in parse_qsl(request.scope["query_string"].decode("latin-1")):
             query[name] = [*query.get(name, ()), value] if name in self._lists else value
+        self._require_known(query)
         sources = {"path": request.path_params, "query": query, "header": request.headers}
         places = self.places.values()
         found = {named: sources[at][named] for at, named in places if named in sources[at]}
@@ -154,6 +168,16 @@ class Binding:
         elif self.whole and isinstance(request, Request):
             found |= await _body(request, self.whole)
         return found
+
+    def _require_known(self, query: dict[str, Any]) -> None:
+        """Raise InvalidInput for a name in the query that would be ignored."""
+        known = [named for place, named in self.places.values() if place == "query"]
+        if self.whole and not self.has_body:
+            known += self._of_whole
+        for name in query:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"Known are: {', '.join(known) or 'none'}."
+                raise InvalidInput(f"{name!r} is not known in this query.", hint=hint)
 
     def arranged(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The same of arguments that were given without saying where each stands."""

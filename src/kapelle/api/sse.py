@@ -56,15 +56,15 @@ class EventStream(Response):
             writing.result()
         await send(_body(b"", more=False))
 
-    async def read(self, most: int) -> bytes:
-        """All that comes until there is no more, or much of it."""
+    async def read(self, most: int) -> tuple[bytes, bool]:
+        """All that comes until there is no more, or much of it; and whether that was all."""
         found = bytearray()
         async with aclosing(cast(AsyncGenerator[Any, None], self._items(lambda _: False))) as items:
             async for item in items:
                 found += self._render(item)
                 if len(found) > most:
-                    break
-        return bytes(found)
+                    return bytes(found), False
+        return bytes(found), True
 
     async def _write(self, send: Send, push: Callable[[bytes], bool] | None) -> None:
         def told(item: Any) -> bool:

@@ -341,14 +341,14 @@ def fields(facts: Mapping[str, str | None]) -> Iterator[str]:
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     """Where a task or a run works, and on which branch."""
     workspace = item["workspace"]
-    away = item.get("archived_at") or item["merged_at"]
-    removed = away and not os.path.isdir(workspace["path"])
+    path = workspace["path"]
+    is_there = path is not None and os.path.isdir(path)
+    removed = (item.get("archived_at") or item["merged_at"]) and not is_there
     use = ""
-    if workspace["branch"] and os.path.isdir(workspace["path"]):
-        taken, inodes = disk_use(Path(workspace["path"]))
+    if workspace["branch"] and is_there:
+        taken, inodes = disk_use(Path(path))
         use = f" ({size(taken)} in {inodes:,} files)"
-    made = workspace["branch"] or workspace["kind"] != "worktree"
-    place = clean(workspace["path"]) + use if made else "a worktree, which is made when it starts"
+    place = "a worktree, which is made when it starts" if path is None else clean(path) + use
     yield field("workspace", "removed" if removed else place)
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""

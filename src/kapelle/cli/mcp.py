@@ -12,26 +12,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
+from kapelle.cli.values import choice
 from kapelle.client.environment import with_shell
 from kapelle.client.http import Cancellation, Cancelled, Connection, ConnectionLost, cancellation
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.home import write_private
 
 _VERSION = "mcp-protocol-version"
+_TOOLS = "x-kapelle-tools"
+_CHOICES = ("core", "all")
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 # Longer than any call takes: `wait` answers within a minute.
 _SILENCE_S, _CALL_S = 90.0, 120
 _INTERNAL_ERROR = -32603
+# The tool that calls others, and tools that look at a directory.
+_TOOL_CALL = "tool_call"
+_PLACED = frozenset({"pattern_list", "pattern_get", "agent_list", "doctor"})
 # The tools that change nothing.
-READS = re.compile(r"(^|_)(get|list|logs|tail|steps|diff|search|wait|watch|query)$")
+READS = re.compile(r"(^|_)(get|list|logs|tail|steps|diff|search|wait|watch|query|doctor)$")
 
 
 class Bridge:
     """Hands each message on to the daemon's /mcp, several at once, and its answers back."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: str = "core") -> None:
+        self._tools = tools
         self._connection = Connection()
         self._lock = threading.Lock()
         self._version: str | None = None
@@ -91,7 +100,7 @@ class Bridge:
         try:
             yield from self._connection.exchange("/mcp", *asked)
         except ConnectionLost:
-            name = str(_object(fields.get("params")).get("name"))
+            name, _ = _called(_object(fields.get("params")))
             if fields.get("method") == "tools/call" and not READS.search(name):
                 raise
             self._connection.wait_for_return()
@@ -99,7 +108,7 @@ class Bridge:
 
     def _headers(self, fields: dict[str, Any]) -> dict[str, str]:
         """What newer revisions of the protocol want to be said before the message."""
-        headers = {"Accept": "application/json, text/event-stream"}
+        headers = {"Accept": "application/json, text/event-stream", _TOOLS: self._tools}
         params = _object(fields.get("params"))
         version = _object(params.get("_meta")).get(_VERSION_KEY)
         if version:
@@ -122,17 +131,27 @@ def _located(connection: Connection, message: Any) -> Any:
     if not isinstance(message, dict) or message.get("method") != "tools/call":
         return message
     params = _object(message.get("params"))
-    name, given = str(params.get("name")), _object(params.get("arguments"))
+    name, given = _called(params)
     here, path = {"directory": os.getcwd()}, ""
     if name in {"run_start", "schedule_create"} and isinstance(given.get("spec"), dict):
         given, path = {**given, "spec": {**here, **given["spec"]}}, "/runs"
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
         given, path = {**here, **given}, "/tasks"  # a spec, of whatever it starts
-    elif name in {"pattern_list", "agent_list"} or name.startswith(("lock_", "learning_")):
+    elif name in _PLACED or name.startswith(("lock_", "learning_")):
         given = {**here, **given}
     if connection.address.url is None:
         given = with_shell(connection.address.home, path, given)
+    if params.get("name") == _TOOL_CALL:
+        given = {**_object(params.get("arguments")), "arguments": given}
     return {**message, "params": {**params, "arguments": given}}
+
+
+def _called(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The tool that a call is about, also through the tool that calls others, and its arguments."""
+    name, arguments = str(params.get("name")), _object(params.get("arguments"))
+    if name == _TOOL_CALL:
+        return str(arguments.get("name")), _object(arguments.get("arguments"))
+    return name, arguments
 
 
 def _object(found: Any) -> dict[str, Any]:
@@ -148,13 +167,35 @@ def _error(code: int, message: str) -> dict[str, Any]:
     return {"code": code, "message": message}
 
 
-mcp = command_group(
-    "Serve Kapelle's tools to an agent or editor over stdin and stdout.", lambda: Bridge().run()
+mcp = command_group("Serve Kapelle's tools to an agent or editor over stdin and stdout.")
+
+Tools = typer.Option(
+    "core", "--tools", metavar="core|all",
+    help="Tools that the client lists; the others are called through tool_call.",
+)  # fmt: skip
+
+
+@mcp.callback(invoke_without_command=True)
+def serve(ctx: typer.Context, tools: str = Tools) -> None:
+    if ctx.invoked_subcommand is None:
+        choice("--tools", tools, _CHOICES)
+        Bridge(tools).run()
+
+
+_EXTENSIONS = (
+    "~/Library/Application Support/Code/User/globalStorage"
+    if sys.platform == "darwin"
+    else "~/.config/Code/User/globalStorage"
 )
+_CLINE = "saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
+_FOR_CLINE = {"timeout": _CALL_S, "disabled": False}
 
 # Where each client keeps its servers, under which key, and what an entry of it looks like.
 _CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "claude": ("~/.claude.json", "mcpServers", {"type": "stdio", "timeout": _CALL_S * 1000}),
+    # The extension of VS Code, and the command line of its own.
+    "cline": (f"{_EXTENSIONS}/{_CLINE}", "mcpServers", _FOR_CLINE),
+    "cline-cli": ("~/.cline/data/settings/cline_mcp_settings.json", "mcpServers", _FOR_CLINE),
     "codex": (
         "~/.codex/config.toml",
         "mcp_servers",
@@ -170,6 +211,7 @@ _CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "qwen": ("~/.qwen/settings.json", "mcpServers", {"timeout": _CALL_S * 1000}),
     "vscode": (".vscode/mcp.json", "servers", {"type": "stdio"}),
+    "windsurf": ("~/.codeium/windsurf/mcp_config.json", "mcpServers", {}),
     "project": (".mcp.json", "mcpServers", {"type": "stdio", "timeout": _CALL_S * 1000}),
 }
 _SHARED = ("vscode", "project")
@@ -178,19 +220,22 @@ _SHARED = ("vscode", "project")
 @mcp.command()
 def install(
     client: str = argument("|".join(_CLIENTS), ""),
+    tools: str = Tools,
     show: bool = flag("Only print what would be written, and where.", "--print"),
 ) -> None:
     """Tell a client about Kapelle's tools, in its own configuration; project is .mcp.json here."""
     if client not in _CLIENTS:
         raise InvalidInput(f"{client!r} is none of {', '.join(_CLIENTS)}.")
+    choice("--tools", tools, _CHOICES)
     place, key, entry = _CLIENTS[client]
     path = Path(place).expanduser().absolute()
     # Editors do not have the PATH of a shell; what is in a project is shared with other machines.
     is_shared = client in _SHARED
     program = "kapelle" if is_shared else shutil.which("kapelle") or os.path.abspath(sys.argv[0])
-    command = {"command": program, "args": ["mcp"]}
+    arguments = ["mcp"] if tools == "core" else ["mcp", "--tools", tools]
+    command: dict[str, Any] = {"command": program, "args": arguments}
     if client == "opencode":
-        command = {"command": [program, "mcp"]}
+        command = {"command": [program, *arguments]}
     entry = {**entry, **command}
     if not is_shared and (home := os.environ.get("KAPELLE_HOME")):
         named = "environment" if client == "opencode" else "env"

@@ -43,9 +43,10 @@ from kapelle.cli.spec_options import (
     with_parameters,
 )
 from kapelle.cli.start import starter_of
-from kapelle.cli.values import refuse, typed_duration, zone
+from kapelle.cli.values import refuse, zone
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.times import typed_duration
 
 Schedule = dict[str, Any]
 

@@ -25,6 +25,7 @@ from kapelle.cli.ids import completing
 from kapelle.cli.values import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.options import KEY
+from kapelle.domain.times import typed_duration
 
 Schema = dict[str, Any]
 Params = Mapping[str, Any]
@@ -145,7 +146,7 @@ class Option:
         if self.default not in (None, [], {}, False, ""):
             default = "on" if self.kind == "boolean" else self.default
             if self.kind == "duration":
-                default = values.typed_duration(self.default)
+                default = typed_duration(self.default)
             elif isinstance(default, dict):
                 default = " ".join(f"{name}={value}" for name, value in default.items())
             words = f"{words} (default {default})".lstrip()

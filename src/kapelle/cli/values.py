@@ -16,13 +16,10 @@ from typing import Any, TypeVar
 
 from kapelle.cli.format import now
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.times import parse_duration, parse_moment, typed_duration
 
 Value = TypeVar("Value")
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d)")
-_DURATION = re.compile(f"(?:{_PART.pattern})+")
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 # What the agents set in the environment of the commands that they execute.
 _CALLERS = {
     "claude": {"CLAUDECODE", "CLAUDE_CODE", "CLAUDE_SESSION_ID"},
@@ -48,8 +45,8 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
     try:
         seconds = float(typed)
     except ValueError:
-        parts = _PART.findall(typed) if _DURATION.fullmatch(typed) else [("nan", "s")]
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        found = parse_duration(typed)
+        seconds = math.nan if found is None else found
     some = f"at least {typed_duration(least)}" if least else "more than 0"
     outside = f"{option} must be {some} and at most a year, not {text!r}."
     refuse(
@@ -60,21 +57,12 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
     return seconds
 
 
-def typed_duration(seconds: float) -> str:
-    """A duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
-    left, parts = seconds, ""
-    for unit in ("d", "h", "m"):
-        count, left = divmod(left, _UNITS[unit])
-        parts += f"{count:.0f}{unit}" if count else ""
-    return parts + (f"{left:g}s" if left or not parts else "")
-
-
 def since(text: str | None, option: str) -> str | None:
     """A moment for the API: so long ago (7d, 12h), a date, or a time."""
     if text is None:
         return None
     typed = text.strip()
-    if _DURATION.fullmatch(typed.lower()):
+    if parse_duration(typed) is not None:
         return (now() - timedelta(seconds=duration_s(typed, option))).isoformat()
     try:
         datetime.fromisoformat(typed)
@@ -92,12 +80,11 @@ def future_time(text: str, option: str, zone_name: str | None) -> str:
     What says no zone of its own is meant in the zone that is given, or in UTC.
     """
     typed = text.strip()
-    if _DURATION.fullmatch(typed.lower()):
+    if parse_duration(typed) is not None:
         return (now() + timedelta(seconds=duration_s(typed, option))).isoformat()
     place = UTC if zone_name is None else zone(zone_name)
     try:
-        found = _next(typed, place) if _CLOCK.fullmatch(typed) else datetime.fromisoformat(typed)
-        found = (found if found.tzinfo else found.replace(tzinfo=place)).astimezone(UTC)
+        found = parse_moment(typed, now(), place)
     except (ValueError, OverflowError):
         found = now()
     if found <= now():
@@ -106,14 +93,6 @@ def future_time(text: str, option: str, zone_name: str | None) -> str:
             hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
         )
     return found.isoformat()
-
-
-def _next(clock: str, place: tzinfo) -> datetime:
-    """The next moment at which clocks of a zone show this."""
-    here = now().astimezone(place)
-    hour, minute, *second = (int(part) for part in clock.split(":"))
-    wanted = here.replace(hour=hour, minute=minute, second=(second or [0])[0], microsecond=0)
-    return wanted if wanted > here else wanted + timedelta(days=1)
 
 
 def zone(name: str) -> tzinfo:

@@ -8,14 +8,22 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
-from zoneinfo import available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
+from kapelle.domain.times import parse_moment, seconds_of
 
 _FIVE = "minute, hour, day of month, month and day of week"
 _SHORT_FORMS = {
@@ -136,32 +144,64 @@ class ScheduleSpec(Spec):
         )
     )
 
-    kind: Name = "task"
-    spec: dict[str, Any]
+    kind: Name = Field(
+        "task", description="`task`, or the name of a pattern such as loop, team or pipeline"
+    )
+    spec: dict[str, Any] = Field(
+        description="what is started: the fields of a task, or of that pattern's specification"
+    )
     cron: Cron | None = field(
         None, "minute, hour, day of month, month, day of week", metavar="EXPRESSION"
     )
     at: Moment | None = field(
         None, "once: 2h, 18:30 or 2026-11-01T18:30", metavar="TIME", kind="moment"
     )
-    every_s: float | None = field(
-        None, "at once, then so long after each success", "--every", kind="duration", ge=1,
-        le=_YEAR_S, allow_inf_nan=False,
+    every_s: Annotated[float, BeforeValidator(seconds_of)] | None = field(
+        None, "at once, then so long after each success: seconds, or 10m or 2h", "--every",
+        help="at once, then so long after each success", kind="duration", ge=1, le=_YEAR_S,
+        allow_inf_nan=False,
     )  # fmt: skip
     after: Text | None = field(
-        None, "when that schedule's work has succeeded; with --cron or --at, not before",
+        None, "when that schedule's work has succeeded; with cron or at, not before that time",
+        help="when that schedule's work has succeeded; with --cron or --at, not before",
         metavar="ID", complete="schedules", min_length=1, max_length=100,
     )  # fmt: skip
-    timezone: Zone = field("UTC", "for --cron and --at, as Europe/Berlin", metavar="ZONE")
+    timezone: Zone = field(
+        "UTC", "for cron and at, as Europe/Berlin", metavar="ZONE",
+        help="for --cron and --at, as Europe/Berlin",
+    )  # fmt: skip
     missed: MissedPolicy = field(
         MissedPolicy.SKIP, "what becomes of slots that nobody saw; catchup starts one"
     )
     overlap: bool = field(False, "start even while the work before is going")
     max_runs: int | None = field(None, "at most so often", ge=1, le=1_000_000)
     expires_at: Moment | None = field(
-        None, "start nothing from then on", "--expires", metavar="TIME", kind="moment"
-    )
+        None, "start nothing from then on: 2h, 18:30 or 2026-11-01T18:30", "--expires",
+        help="start nothing from then on", metavar="TIME", kind="moment",
+    )  # fmt: skip
     title: Name | None = field(None, "a short name for lists", metavar="TEXT")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_moments(cls, values: Any) -> Any:
+        """Read the times as the command line does: a duration, a clock, a date with a time."""
+        if not isinstance(values, dict):
+            return values
+        try:
+            place = ZoneInfo(require_zone(str(values.get("timezone", "UTC"))))
+        except ValueError:
+            return values  # the field itself says what is wrong with the zone
+        read = {}
+        for name in ("at", "expires_at"):
+            if not isinstance(text := values.get(name), str):
+                continue
+            try:
+                read[name] = parse_moment(text, datetime.now(UTC), place)
+            except ValueError as error:
+                raise ValueError(f"`{name}`: {error}") from None
+            except OverflowError:
+                continue  # the field itself names the years that there are
+        return {**values, **read}
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, Unpack
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -16,6 +17,7 @@ from pydantic import (
 
 from kapelle.domain.options import Argument, Option, argument, command, group, option
 from kapelle.domain.text import first_line
+from kapelle.domain.times import seconds_of
 
 MAX_PROMPT_BYTES = 1_000_000
 
@@ -94,7 +96,10 @@ def _absolute(value: str) -> str:
 
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
-Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+# A number, or a duration with units such as 10m.
+Seconds = Annotated[
+    float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(seconds_of)
+]
 # How long a request may wait for something before it is answered as things are.
 WaitSeconds = Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)]
 

@@ -127,14 +127,20 @@ class RunningCheck(Record):
         return f"checking: {self.name}, {(now - self.started_at).total_seconds():.0f} s"
 
 
-class Workspace(Record):
+class WorkspaceView(Record):
+    """Where a task or run works, as it is shown; a worktree that is not made yet has no path."""
+
     kind: WorkspaceKind
-    path: str
+    path: str | None
     branch: str | None
     base: str | None
     base_commit: str | None
     commit: str | None
     owner: str | None = None  # the run whose worktree it is, where it is not its own
+
+
+class Workspace(WorkspaceView):
+    path: str
 
 
 class MergeRefusal(Record):
@@ -189,7 +195,7 @@ class Work(Record):
     project: str | None
     schedule_id: str | None
     parent_task_id: str | None = None  # the task whose attempt asked for it
-    workspace: Workspace
+    workspace: WorkspaceView
     checking: RunningCheck | None = None  # the command that is being run
     verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     created_at: datetime

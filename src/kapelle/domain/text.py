@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 _LONGEST_SHOWN = 60
@@ -45,6 +46,15 @@ def cut(value: Any, longest: int) -> Any:
 def counted(number: int, noun: str) -> str:
     """The noun with its number: 1 iteration, 2 iterations."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question after the name that is most like another; empty if none is."""
+    # A program is rarely asked this, and should not pay for it when it starts.
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1, 0.6)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def shown(value: Any) -> str:

@@ -333,6 +333,22 @@ class DaemonView(Record):
     held: str | None
 
 
+class Finding(Record):
+    """One thing that was examined; broken means that no work starts."""
+
+    name: str
+    state: Literal["ok", "warning", "broken"]
+    text: str
+    hint: str | None = None
+
+
+class DoctorView(Record):
+    """What was found in a directory; ok if nothing is broken."""
+
+    ok: bool
+    findings: list[Finding]
+
+
 class PatternView(Record):
     name: str
     summary: str

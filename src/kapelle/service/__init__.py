@@ -7,6 +7,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon, Stopping
+from kapelle.service.doctor import Doctor
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
@@ -42,6 +43,7 @@ class Service:
         self.daemon = Daemon(parts, queue, stopping)
         self.sessions = Sessions(file=parts.home.sessions)
         self.agents, self.trust = Agents(parts), Trust(parts)
+        self.doctor = Doctor(parts, self.agents, self.daemon)
         self.reports = Reports(parts, self.work)
         self.knowledge, self.templates = Knowledge(parts), Templates(parts)
         self.search, self.notify = Search(parts), Notify(parts)

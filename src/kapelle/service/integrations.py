@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.domain.specs import Spec, Text
@@ -50,10 +50,17 @@ class RowQuery(Spec):
 
 
 class CiQuery(Spec):
-    """A run by its number, or the last one, of a branch if given."""
+    """A run by its number, or the last one, of a branch or of a pull request if given."""
 
     run: Annotated[int, Field(ge=1)] | None = None
     branch: Annotated[Text, Field(max_length=300)] | None = None
+    pr: Annotated[int, Field(ge=1, description="number of a pull request")] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "CiQuery":
+        if sum(one is not None for one in (self.run, self.branch, self.pr)) > 1:
+            raise ValueError("`run`, `branch` and `pr` exclude each other: leave all but one out")
+        return self
 
 
 class Integrations:
@@ -105,7 +112,7 @@ class Integrations:
         """What failed in a run of GitHub Actions: its jobs, with the ends of their logs."""
         known = self._require("ci")
         _named(known, "ci", "name", "OWNER/REPOSITORY")
-        failed = await asyncio.to_thread(_failed, known, body.run, body.branch)
+        failed = await asyncio.to_thread(_failed, known, body)
         return IntegrationAnswer(answer=failed)
 
     def _require(self, name: str) -> Integration:
@@ -129,21 +136,28 @@ def _changes_something(query: str) -> bool:
     return _WRITES.search("".join(outside)) is not None
 
 
-def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str, Any]:
+def _failed(known: Integration, wanted: CiQuery) -> dict[str, Any]:
     headers = {"Accept": "application/vnd.github+json", **_authorization(known, "ci", "Bearer ")}
-    base = f"{known.url or _GITHUB}/repos/{known.name}/actions"
+    repository = f"{known.url or _GITHUB}/repos/{known.name}"
+    base = f"{repository}/actions"
 
     def get(path: str) -> Any:
         return json.loads(request(f"{base}/{path}", headers))
 
-    if run is None:
-        asked = {"per_page": 1} | ({"branch": branch} if branch else {})
+    if wanted.run is None:
+        asked: dict[str, Any] = {"per_page": 1}
+        if wanted.branch:
+            asked["branch"] = wanted.branch
+        if wanted.pr is not None:
+            # Not by its branch: a fork may have one of the same name.
+            pull = json.loads(request(f"{repository}/pulls/{wanted.pr}", headers))
+            asked["head_sha"] = pull["head"]["sha"]
         runs = get(f"runs?{urllib.parse.urlencode(asked)}")["workflow_runs"]
         if not runs:
             return {"run": None, "jobs": []}
         found = runs[0]
     else:
-        found = get(f"runs/{run}")
+        found = get(f"runs/{wanted.run}")
     jobs = [
         job
         for job in get(f"runs/{found['id']}/jobs?per_page=100")["jobs"]

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, sentence
 from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
+from kapelle.domain.text import did_you_mean
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
 from kapelle.engine.delivery import with_comments
@@ -31,6 +32,8 @@ from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
 _LONGEST_TITLE = 200
+
+PatternDirectory = Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")]
 
 
 class RunPage(BaseModel):
@@ -96,7 +99,7 @@ class Runs:
     async def patterns(
         self,
         parent: str | None,
-        directory: Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
+        directory: PatternDirectory = None,
     ) -> list[PatternView]:
         """Every pattern; with a directory also those of its repository, and what is wrong there."""
         if parent is not None:
@@ -105,6 +108,18 @@ class Runs:
         usable, problems = await list_patterns(self._parts, place)
         broken = {"name": "(broken)", "origin": "", "spec_schema": {}}
         return usable + [PatternView(**broken, summary=error.message) for error in problems]
+
+    async def get_pattern(
+        self, name: str, parent: str | None, directory: PatternDirectory = None
+    ) -> PatternView:
+        """One pattern, with the JSON schema of its specification."""
+        known = await self.patterns(parent, directory)
+        for pattern in known:
+            if pattern.name == name:
+                return pattern
+        names = [pattern.name for pattern in known]
+        hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
+        raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
     async def get(self, text: str) -> Run:
         """One run, by its id or any unique end or beginning of it."""

@@ -112,6 +112,14 @@ class Tasks:
         key, belonging = own_key(parent, idempotency_key), Belonging(parent_task_id=parent)
         return self._shown(await submit(parts, child, key, belonging, room_for(parts, parent)))
 
+    async def inherit_directory(self, asked: dict[str, Any], parent: str) -> dict[str, Any]:
+        """Add the directory of the task whose attempt asks for another one without naming any."""
+        spec = asked.get("spec")
+        if not isinstance(spec, dict) or "directory" in spec:
+            return asked
+        row = await self._db.read(tasks.row, parent)
+        return {**asked, "spec": {**spec, "directory": row["directory"]}}
+
     async def get(self, text: str) -> Task:
         """One task, by its id or any unique end or beginning of it."""
         return self._shown(await self._db.read(_with_refusal, text))

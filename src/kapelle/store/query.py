@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
-from kapelle.domain.task import Workspace
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
@@ -273,6 +274,16 @@ def workspace_of(row: Row | dict[str, Any]) -> Workspace:
     return Workspace.model_validate(
         {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
     )
+
+
+def shown_workspace_of(row: Row | dict[str, Any]) -> WorkspaceView:
+    """Where a task or a run works, without a path while its worktree is still to be made: until
+    then the row holds the directory of whoever asked for it."""
+    workspace = workspace_of(row)
+    is_made = workspace.branch is not None or workspace.path != row["directory"]
+    if is_made or workspace.kind is not WorkspaceKind.WORKTREE:
+        return workspace
+    return WorkspaceView(**{**vars(workspace), "path": None})
 
 
 TASKS, RUNS = Rows(tasks, "task"), Rows(runs, "run")

@@ -12,7 +12,7 @@ from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, requi
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
-from kapelle.store.query import RUNS, Statement, count, grouped, in_parts, workspace_of
+from kapelle.store.query import RUNS, Statement, count, grouped, in_parts, shown_workspace_of
 from kapelle.store.query import Row as Row
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
@@ -295,7 +295,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
         run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])
         values = {
             **row,
-            "workspace": workspace_of(row),
+            "workspace": shown_workspace_of(row),
             "verified": run_id in verified if run_id in ended else None,
             "questions": asked[run_id],
             "question": asked[run_id][0].text if asked[run_id] else None,

@@ -14,7 +14,7 @@ from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.database import about
-from kapelle.store.query import TASKS, Statement, grouped, has, workspace_of
+from kapelle.store.query import TASKS, Statement, grouped, has, shown_workspace_of
 from kapelle.store.query import Row as Row
 from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
@@ -259,7 +259,7 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
             **row,
             "priority": Priority(f"P{row['priority']}"),
             "depends_on": depends_on.get(row["id"], []),
-            "workspace": workspace_of(row),
+            "workspace": shown_workspace_of(row),
             "attempts": tried,
             "checks": made,
             "questions": [question for question in asked if question.task_id == row["id"]],

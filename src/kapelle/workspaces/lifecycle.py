@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, WorkspaceError
-from kapelle.domain.task import Workspace
+from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import archive_worktree, keep, require_commit, stage_all
 from kapelle.workspaces.copy import remove_copy
@@ -143,7 +143,7 @@ class Lifecycle(Guard):
                 self._markers.forget(owner)
             return gone
 
-    async def recall(self, owner: str, directory: Path, known: Workspace) -> None:
+    async def recall(self, owner: str, directory: Path, known: WorkspaceView) -> None:
         """Know a removed worktree again by what its task or run remembers of it."""
         if self._markers.read(owner) is not None or self._markers.intended(owner) is not None:
             return

@@ -20,10 +20,10 @@ from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
 from kapelle.cli.schedules import firing_rows as history
 from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.values import future_time as time_to_come
-from kapelle.cli.values import typed_duration
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.schedule import ScheduleSpec, ScheduleStatus
+from kapelle.domain.times import typed_duration
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 

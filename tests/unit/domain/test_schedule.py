@@ -1,7 +1,8 @@
 """What may be asked of a schedule, and what is said about the rest."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kapelle.domain.schedule import MissedPolicy, ScheduleSpec, require_cron, require_zone
+from kapelle.domain.specs import TaskSpec
 from kapelle.engine.schedules.slots import next_slot
 
 AT = "2026-11-01T03:00:00Z"
@@ -53,7 +55,7 @@ def test_each_way_to_be_triggered(trigger: dict[str, Any]) -> None:
         ({"at": AT, "every_s": 5}, "`at` and `every_s` exclude each other"),
         ({"every_s": 5, "after": "x"}, "not with `every_s`"),
         ({"every_s": 0.1}, "greater than or equal to 1"),
-        ({"at": "2026-11-01T03:00:00"}, "write 2026-11-01T03:00:00Z or 2026-11-01T03:00:00+01:00"),
+        ({"at": "soon"}, "`at`: 'soon' is not a time: write 2h, 18:30 or 2026-11-01T18:30"),
         ({"at": AT, "expires_at": AT}, "`expires_at` must be later than `at`"),
         ({"at": "9999-12-31T23:59:59-14:00"}, "the year must lie between"),
         ({"cron": "0 3 * *"}, "has 4 fields instead of five: minute, hour"),
@@ -84,6 +86,21 @@ def test_times_are_kept_in_utc_and_zones_as_they_are_spelled() -> None:
     assert found.at == datetime(2026, 11, 1, 2, tzinfo=UTC)
     assert found.at.tzinfo is UTC
     assert found.timezone == "Europe/Berlin"
+
+
+def test_times_are_read_as_on_the_command_line() -> None:
+    now = datetime.now(UTC)
+    soon: Any = spec(at="2h", expires_at="1d")
+    assert abs(soon.at - now - timedelta(hours=2)) < timedelta(minutes=1)
+    assert abs(soon.expires_at - now - timedelta(days=1)) < timedelta(minutes=1)
+    clock: Any = spec(at="18:30", timezone="Europe/Berlin").at
+    assert clock.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") == "18:30"
+    assert timedelta(0) < clock - now <= timedelta(days=1, hours=1)
+    day = spec(at="2031-11-01T18:30", timezone="Europe/Berlin")
+    assert day.at == datetime(2031, 11, 1, 17, 30, tzinfo=UTC)
+    assert spec(every_s="2h").every_s == 7200
+    task = {"prompt": "x", "directory": "/", "timeout_s": "1h30m"}
+    assert TaskSpec.model_validate(task).timeout_s == 5400
 
 
 def test_short_forms_stand_for_what_they_say() -> None:

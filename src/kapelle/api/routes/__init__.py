@@ -15,6 +15,7 @@ from kapelle.api.sse import STREAM
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
+from kapelle.service.doctor import Doctor
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
@@ -74,7 +75,10 @@ def _changes(kind: str) -> tuple[Row, ...]:
 # By their tags, which are the beginnings of the operations' ids.
 ROUTES: dict[str, tuple[Row, ...]] = {
     "tasks": (
-        Row("POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create"),
+        Row(
+            "POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create",
+            inherit=Tasks.inherit_directory,
+        ),
         Row("GET", "/tasks", attempt_too, Tasks.page, tool="task_list"),
         Row("GET", "/tasks/{task_id}", own_or_below, Tasks.get, tool="task_get"),
         Row("GET", "/tasks/{task_id}/wait", own_or_below, Tasks.wait),
@@ -108,7 +112,10 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/work/{work_id}/mark", owner_only, Work.mark),
         Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several", tool="wait"),
     ),
-    "patterns": (Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),),
+    "patterns": (
+        Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),
+        Row("GET", "/patterns/{name}", attempt_too, Runs.get_pattern, tool="pattern_get"),
+    ),
     "schedules": (
         Row("POST", "/schedules", owner_only, Schedules.create, status=201, tool="schedule_create"),
         Row("GET", "/schedules", owner_only, Schedules.page, tool="schedule_list"),
@@ -132,6 +139,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
         Row("POST", "/backup", owner_only, Daemon.back_up),
         Row("POST", "/prune", owner_only, Work.prune),
+        Row("GET", "/doctor", owner_only, Doctor.examine, "doctor", tool="doctor"),
         Row("GET", "/healthz", anybody, Daemon.healthz),
     ),
     "logins": (

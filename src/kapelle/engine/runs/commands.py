@@ -171,8 +171,8 @@ class CommandContext(GitContext):
     async def _workplace(self, task: str | None, env: dict[str, str]) -> tuple[Workspace, Place]:
         """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
-            row = await self._parts.db.read(tasks.get, task)
-            workspace, directory = row.workspace, Path(row.directory)
+            row = await self._parts.db.read(tasks.row, task)
+            workspace, directory = workspace_of(row), Path(row["directory"])
         else:
             await restore_deleted(self._parts, self._owner)
             run = await self._parts.db.read(runs.row, self._owner)

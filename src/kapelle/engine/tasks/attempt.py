@@ -19,7 +19,7 @@ from kapelle.domain.ids import attempt_token
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.task import Task, Workspace
+from kapelle.domain.task import Task, Workspace, WorkspaceView
 from kapelle.engine.container import end_left
 from kapelle.engine.environment import Origin, search_path_of
 from kapelle.engine.launch import Place
@@ -276,7 +276,7 @@ async def recall(parts: Parts, work: Task | Run) -> None:
         await parts.workspaces.recall(work.id, Path(work.directory), work.workspace)
 
 
-async def task_diff(parts: Parts, task_id: str, workspace: Workspace) -> Diff:
+async def task_diff(parts: Parts, task_id: str, workspace: WorkspaceView) -> Diff:
     """From where the task began to what it left."""
     if workspace.owner is None:
         return await parts.workspaces.diff(task_id)
