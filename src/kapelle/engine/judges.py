@@ -58,10 +58,11 @@ def executed(command: str) -> set[str]:
 
 
 def included(makefile: str) -> set[str]:
-    """Return the paths of the files that a makefile includes and of the shell scripts it runs."""
+    """Return the paths of the files that a makefile includes and of the tools that it runs."""
     paths = {path for line in _INCLUDE.findall(makefile) for path in line.split()}
     for line in makefile.splitlines():
-        paths.update(path for path in executed(line.strip("\t @-")) if _SHELL.search(path))
+        scripts = executed(line.strip("\t @-"))
+        paths.update(path for path in scripts if _SHELL.search(path) or _TOOL.search(path))
     return paths
 
 
@@ -123,9 +124,7 @@ class Judges:
             below = path.removeprefix(f"{root}/") if root else path
             if root and below == path:
                 continue
-            module, _, rest = below.partition("/")
-            if not rest and module.endswith(".py") and module.removesuffix(".py") in _SHADOWED:
-                return True
-            if rest == "__init__.py" and module in _SHADOWED:
+            module = below.partition("/")[0]
+            if below.endswith(".py") and module.removesuffix(".py") in _SHADOWED:
                 return True
         return False

@@ -106,13 +106,14 @@ class Subject:
         The name is that of its process; changed are the files that changed while that ran.
         """
         if not result.passed:
-            return result if policy == "never" else await self._again_as_left(name, check, result)
-        if changed:
-            proof = (
-                f"While it ran {counted_files(changed)} changed: it may not have seen the commit."
-            )
-            result = _doubted(result, proof, changed_meanwhile=changed)
-        elif policy != "never":
+            if policy == "never":
+                return result
+            result = await self._again_as_left(name, check, result)
+            if not result.passed:
+                return result
+        elif changed:
+            result = _changed_meanwhile(result, changed)
+        if policy != "never" and not result.is_doubted:
             result = await self._prove(name, check, result, policy)
         is_worthless = result.proved is not True or result.is_doubted
         if policy == "required" and is_worthless and result.proof is not None:
@@ -136,17 +137,12 @@ class Subject:
         left = await workspaces.list_aside(self.owner, self.commit)
         if not left or self.since is None:
             return result
-        setup = self.place.settings.workspace
-        if setup.setup:
-            process = await self.execute(
-                f"{name}/setup", setup.setup, setup.setup_timeout_s, self.place
-            )
-            if process[1].succeeded:
-                again = await self._run(f"{name}/set-up", check)
-                if again.passed:
-                    return again
+        if self.place.settings.workspace.setup:
+            again = await self._after_set_up(name, check)
+            if again is not None and again.passed:
+                return again
         await workspaces.bring_back(self.owner)
-        again = await self._run(f"{name}/as-left", check)
+        again, _ = await self._run(f"{name}/as-left", check)
         # A later check gets the fresh checkout again.
         await workspaces.put_aside(self.owner, self.commit, self.since)
         if not again.passed:
@@ -157,10 +153,22 @@ class Subject:
         )
         return _doubted(again, proof, passes_only_with=left)
 
-    async def _run(self, name: str, check: CheckSpec) -> CheckResult:
+    async def _after_set_up(self, name: str, check: CheckSpec) -> CheckResult | None:
+        """Run a check after another set-up of the workspace; return None if that failed."""
+        workspaces, setup = self.parts.workspaces, self.place.settings.workspace
+        again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, self.place
+        if not (await self.execute(*again))[1].succeeded:
+            return None
+        await workspaces.check_out(self.owner, self.commit)
+        before = await workspaces.file_states(self.owner, self.commit)
+        result, ended = await self._run(f"{name}/set-up", check)
+        changed = await self.changed_during(ended, before)
+        return _changed_meanwhile(result, changed) if changed and result.passed else result
+
+    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
         result = await self.place.judged(check, process, ended)
-        return result.model_copy(update={"commit": self.commit})
+        return result.model_copy(update={"commit": self.commit}), ended
 
     async def _prove(
         self, name: str, check: CheckSpec, result: CheckResult, policy: Prove
@@ -303,6 +311,11 @@ class Subject:
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+def _changed_meanwhile(result: CheckResult, changed: list[str]) -> CheckResult:
+    proof = f"While it ran {counted_files(changed)} changed: it may not have seen the commit."
+    return _doubted(result, proof, changed_meanwhile=changed)
 
 
 def _doubted(result: CheckResult, proof: str, **paths: list[str]) -> CheckResult:

@@ -66,9 +66,10 @@ class Trial:
             # The first tests of a repository take the place of none.
             return Suspects([], [])
         added = [path for path in judging if path not in before]
-        added = [path for path in added if not self.judges.asks_for(path, before)]
         leading = [path for path in added if self.judges.leads(path)]
-        return Suspects(existing + leading, [path for path in added if path not in leading])
+        tests = [path for path in added if path not in leading]
+        new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
+        return Suspects(existing + leading, new_tests)
 
     async def find_changed_judges(self, suspects: Suspects) -> Finding | None:
         """Run it with the tests and settings of the base; return None if it passes with them."""

@@ -119,7 +119,7 @@ def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
     aside = _aside_of(worktree)
     # A worktree that was made anew has nothing of the first one's set-up.
     limit_ns = since.ns if os.lstat(worktree).st_ino == since.inode else -1
-    known, emptied = set(tracked), set[Path]()
+    known, emptied = set(tracked), set[str]()
     for path in list(_files_below(worktree)):
         if os.fsencode(path) in known:
             continue
@@ -128,17 +128,13 @@ def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
             continue
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.replace(source, target)
-        emptied.add(source.parent)
-    for directory in sorted(emptied, reverse=True):
-        _remove_empty(directory, worktree)
-
-
-def _remove_empty(directory: Path, top: Path) -> None:
-    """Remove a directory and those above it while they are empty, as none in a checkout is."""
-    with suppress(OSError):
-        while directory != top:
-            directory.rmdir()
-            directory = directory.parent
+        emptied.add(str(source.parent))
+    for place, _, _ in os.walk(worktree, topdown=False):
+        # None in a checkout is empty; one of the set-up may be.
+        is_new = place in emptied or os.lstat(place).st_ctime_ns > limit_ns
+        if is_new and Path(place) != worktree:
+            with suppress(OSError):
+                os.rmdir(place)
 
 
 def bring_back(worktree: Path) -> None:
