@@ -86,7 +86,7 @@ CHEATS = {
     ),
     "deletes the test": (f"git rm -q tests/test_app.py; {BREAK}", UNITTEST),
     "has git leave the test out of the worktree": (
-        f"git sparse-checkout set --no-cone '/*' '!tests/test_app.py'; {BREAK}",
+        f"git update-index --skip-worktree tests/test_app.py; rm tests/test_app.py; {BREAK}",
         UNITTEST,
     ),
     "has git exclude a module of its own": (

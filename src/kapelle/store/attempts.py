@@ -159,7 +159,7 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
 def is_seen(made: Sequence[Any]) -> bool:
     """Whether one of these checks looked at the work, and none passed for a reason to be looked at:
     that something was changed, or that no error was printed, is true of nonsense as well."""
-    if any(one.passes_only_with or one.changed_meanwhile for one in made):
+    if any(one.is_doubted for one in made):
         return False
     sees = (one for one in made if one.proved is not False)
     return any(one.command or one.name == CheckKind.CI for one in sees)

@@ -254,7 +254,7 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     sees = {run_id for (run_id,) in in_parts(connection, scores, made.run_id, members)}
     of_tasks = sa.select(
         tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name,
-        checks.c.passes_only_with, checks.c.changed_meanwhile,
+        checks.c.doubted.label("is_doubted"),
     )  # fmt: skip
     of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()

@@ -20,12 +20,15 @@ from kapelle.store.tables import metadata
 
 # Each database as its first version made it; a migration leads on from there.
 _FIRST = Path(__file__).parents[2] / "data" / "homes"
-_SECOND = """
+# What this version knows, and one more.
+_NEWEST = migrate.revisions()[-1]
+_MOODS = "0999_moods"
+_SECOND = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002_moods"
-down_revision = "0001_first_schema"
+revision = "{_MOODS}"
+down_revision = "{_NEWEST}"
 
 
 def upgrade() -> None:
@@ -43,9 +46,9 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
 
 
 def _second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str = _SECOND) -> None:
-    """Have a second migration."""
+    """Have one more migration."""
     scripts = shutil.copytree(migrate.SCRIPTS, tmp_path / "migrations")
-    (scripts / "versions" / "0002_moods.py").write_text(text, encoding="utf-8")
+    (scripts / "versions" / f"{_MOODS}.py").write_text(text, encoding="utf-8")
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
 
 
@@ -87,8 +90,8 @@ def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
     _second(monkeypatch, tmp_path)
     copied: list[str | None] = []
     migrate.migrate(engine, lambda: copied.append(migrate.current(engine)))
-    assert copied == ["0001_first_schema"]
-    assert migrate.current(engine) == "0002_moods"
+    assert copied == [_NEWEST]
+    assert migrate.current(engine) == _MOODS
     with engine.connect() as connection:
         moods = sa.text("SELECT mood FROM tasks")
         assert connection.execute(moods).scalar() == "An old task"
@@ -101,9 +104,9 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     migrate.migrate(engine)
     _second(monkeypatch, tmp_path, f"{_SECOND}    op.execute('SELECT nothing')\n")
-    with pytest.raises(Unavailable, match=r"0001_first_schema to 0002_moods: .*nothing"):
+    with pytest.raises(Unavailable, match=rf"{_NEWEST} to {_MOODS}: .*nothing"):
         migrate.migrate(engine)
-    assert migrate.current(engine) == "0001_first_schema"
+    assert migrate.current(engine) == _NEWEST
     assert "moods" not in sa.inspect(engine).get_table_names()
 
 
@@ -116,7 +119,7 @@ def test_a_daemon_copies_an_older_home_before_it_is_migrated(
     _second(monkeypatch, tmp_path)
     _open_database(home, Settings()).close()
     [copy] = backup.existing(home.backups)
-    for path, schema in ((copy / "kapelle.db", "0001_first_schema"), (home.database, "0002_moods")):
+    for path, schema in ((copy / "kapelle.db", _NEWEST), (home.database, _MOODS)):
         with closing(sqlite3.connect(path)) as connection:
             found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             assert found == (schema,)
