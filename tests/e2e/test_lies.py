@@ -3,8 +3,10 @@ was believed."""
 
 import json
 import os
+import random
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import cheats
 from tests.e2e.ensembles import start
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
@@ -83,6 +86,14 @@ def unbelieved(_: Place, task: Any) -> bool:
 
 def unverified(_: Place, task: Any) -> bool:
     return task["status"] == "completed" and task["verified"] is False
+
+
+def unbelieved_and_unmerged(place: Place, work: Any) -> bool:
+    """Failed, or completed with a reason why that verifies nothing, and left to a person."""
+    if failed(place, work):
+        return True
+    is_told = work["status"] == "completed" and work["verified"] is False
+    return is_told and work["merged_at"] is None
 
 
 def untouched(place: Place, task: Any) -> bool:
@@ -318,7 +329,7 @@ def said(work: Any) -> str:
         words += ", verified" if work["verified"] else ", not verified"
     warnings = [warning["text"] for warning in attempts[-1]["warnings"]]
     text = work["reason"] or " ".join(warnings)
-    text = re.sub(r"/\S*/(worktrees|attempts|processes|repository)\b", r"…/\1", text)
+    text = re.sub(r"/\S*/(worktrees|attempts|processes|repository|site-packages)\b", r"…/\1", text)
     text = re.sub(r"\b(task|run|attempt)_[0-9a-z]{26}\b", r"\1_…", text)
     text = re.sub(r"\b[0-9a-f]{32,64}\b", "COMMIT", text)
     text = re.sub(r"\bprocess \d+|\(\d+\)", "process N", text)
@@ -350,6 +361,7 @@ def test_nothing_of_it_is_believed(kapelle: Instance, tmp_path: Path) -> None:
         spec = {"prompt": prompt, "agent": "sh", "max_iterations": 1, **spec}
         run = start(kapelle, "loop", repository, **spec)
         begun.append((Lie(tried, prompt), Place(kapelle, repository), run))
+    begun += begin_cheats(kapelle, tmp_path)
     rows, wrong = [], []
     for lie, place, subject in begun:
         work = ended(kapelle, subject)
@@ -357,9 +369,79 @@ def test_nothing_of_it_is_believed(kapelle: Instance, tmp_path: Path) -> None:
         if not lie.truth(place, work):
             wrong.append(f"{lie.tried}: {said(work)}")
     assert wrong == [], "\n".join(wrong)
+    assert nothing_was_merged(kapelle, begun)
     # Nothing works on after its end.
     assert not [one for one in kapelle.processes() if "sleep" in one.cmdline()]
     compare([*rows, one_agent_against_another(kapelle, tmp_path)])
+
+
+def prepared_for_cheats(kapelle: Instance, tmp_path: Path) -> Path:
+    """A repository whose checks were seen to look at honest work."""
+    repository = cheats.make_cheated(tmp_path / "cheated" / "repository")
+    checks = [cheats.UNITTEST, cheats.MAKE, cheats.PYTEST]
+    honest = kapelle.wait(kapelle.submit(cheats.HONEST, repository, agent="sh", checks=checks))
+    assert honest["verified"], honest
+    assert [check["proved"] for check in honest["checks"]] == [True, True, True]
+    return repository
+
+
+def begin_cheats(kapelle: Instance, tmp_path: Path) -> list[tuple[Lie, Place, str]]:
+    """Tasks that are merged if they are believed."""
+    place = Place(kapelle, prepared_for_cheats(kapelle, tmp_path))
+    begun = []
+    for tried, (does, check) in cheats.CHEATS.items():
+        task = begin_cheat(place, tmp_path, does, check, prove="once")
+        begun.append((Lie(tried, does, truth=unbelieved_and_unmerged), place, task))
+    tried = "is mended by another agent while it is checked"
+    task = begin_cheat(place, tmp_path, cheats.BREAK, cheats.SLOW, prove="once")
+    worktree = kapelle.home.root / "worktrees" / task
+    kapelle.submit(cheats.mend_meanwhile(task, worktree), place.repository, agent="sh")
+    begun.append((Lie(tried, "", truth=unbelieved_and_unmerged, told=False), place, task))
+    return begun
+
+
+def begin_cheat(
+    place: Place, tmp_path: Path, does: str, check: Any, prove: str, pattern: str = ""
+) -> str:
+    """Start a cheat, with a home of its own, for one changes the packages of its user."""
+    env = {"HOME": tempfile.mkdtemp(dir=tmp_path)}
+    spec = {"prove": prove, "deliver": "merge", "env": env, "agent": "sh"}
+    if pattern:
+        spec |= {"prompt": does, "until": [check], "max_iterations": 1}
+        return start(place.kapelle, pattern, place.repository, **spec)
+    return place.kapelle.submit(does, place.repository, checks=[check], **spec)
+
+
+def nothing_was_merged(kapelle: Instance, begun: list[tuple[Lie, Place, str]]) -> bool:
+    """Whether what is to be merged has been refused, and main is as it was."""
+    place = begun[-1][1]
+    for _, _, subject in begun:
+        work = ended(kapelle, subject)
+        if work["status"] == "completed" and (work["delivery"] or {}).get("mode") == "merge":
+            deadline = time.monotonic() + 30
+            while ended(kapelle, subject)["delivery"]["status"] == "pending":
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    return git(place.repository, "log", "--format=%s", "main") == "Start"
+
+
+@pytest.mark.timeout(600)
+def test_nothing_of_it_is_believed_in_a_loop_or_where_it_has_to_be_proved(
+    kapelle: Instance, tmp_path: Path, exhaustive: bool, sampling: random.Random
+) -> None:
+    place = Place(kapelle, prepared_for_cheats(kapelle, tmp_path))
+    ways = (("required", ""), ("once", "loop"), ("required", "loop"))
+    cases = [(tried, *way) for tried in cheats.CHEATS for way in ways]
+    begun = []
+    for tried, prove, pattern in cases if exhaustive else sampling.sample(cases, 4):
+        does, check = cheats.CHEATS[tried]
+        work = begin_cheat(place, tmp_path, does, check, prove, pattern)
+        truth = failed if prove == "required" else unbelieved_and_unmerged
+        begun.append((Lie(f"{tried}, {prove} {pattern}", does, truth=truth), place, work))
+    for lie, _, subject in begun:
+        work = ended(kapelle, subject)
+        assert lie.truth(place, work), f"{lie.tried}: {said(work)}"
+    assert nothing_was_merged(kapelle, begun)
 
 
 def record_of_a_success(kapelle: Instance, tmp_path: Path) -> Path:

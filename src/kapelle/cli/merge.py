@@ -127,6 +127,7 @@ def _preview(seen: dict[str, Any]) -> Iterator[str]:
         "in the way": seen["dirty"] and f"uncommitted: {one_line(', '.join(seen['dirty']))}",
         "checks": again if seen["check_again"] else None,
         "problem": one_line(seen["problem"] or ""),
+        "not verified": one_line(" ".join(seen.get("doubts") or ())),
         "merged": f"{seen['base']} contains it already" if seen["already"] else None,
     }
     return fields(facts)

@@ -125,8 +125,7 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
     if checks:
         passed = sum(check["passed"] for check in checks)
-        blind = ", but none looks at the work" if task.get("verified") is False else ""
-        yield field("verified", f"{passed} of {len(checks)} checks passed{blind}")
+        yield field("verified", f"{passed} of {len(checks)} checks passed{_doubt(task)}")
     elif task["status"] == "completed":
         yield field("verified", "not verified: the task has no checks")
     for check in checks:
@@ -139,6 +138,16 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
             yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
         if not check["passed"] and check["output"].strip():
             yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
+
+
+def _doubt(task: Task) -> str:
+    """Why checks that passed do not verify a task, in a few words."""
+    if task.get("verified") is not False:
+        return ""
+    doubted = any(
+        one.get("passes_only_with") or one.get("changed_meanwhile") for one in task["checks"]
+    )
+    return ", which does not verify it" if doubted else ", but none looks at the work"
 
 
 def _attempts(task: Task) -> Iterator[str]:

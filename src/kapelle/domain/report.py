@@ -211,8 +211,13 @@ def _proof(entry: Entry) -> str:
     """What was seen of done work; that nothing was seen is said too."""
     seen = [check for check in entry["evidence"] if check["passed"]]
     if entry["verified"] is not True:
+        why = [
+            f" `{_inline(check['name'])}`: {_inline(check['proof'])}"
+            for check in seen
+            if check.get("proved") is False and check.get("proof")
+        ]
         blind = " The checks that passed do not look at the work." if seen else ""
-        return f"Not verified.{blind}"
+        return f"Not verified.{''.join(why) or blind}"
     told = [
         f"`{_inline(check['name'])}`" + (f" on {check['commit'][:12]}" if check["commit"] else "")
         for check in seen

@@ -103,10 +103,21 @@ class CheckResult(Record):
     # Whether it looks at the work: False if it passes where that holds nonsense, None if not known.
     proved: bool | None = None
     proof: str | None = None
+    # Tests and settings that the work changed, or ignored files, without which it fails.
+    passes_only_with: list[str] = []
+    # Files that changed while it ran or, outside of the worktree, during the work.
+    changed_meanwhile: list[str] = []
+    # Changed files that may hold nonsense without its noticing.
+    overlooks: list[str] = []
 
     def as_row(self) -> Self:
         """As a list tells it: of one that failed, the end of what it printed."""
         return self.model_copy(update={"output": "" if self.passed else self.output[-_LONG:]})
+
+    @property
+    def is_doubted(self) -> bool:
+        """Tell whether it passed for a reason that a person has to look at."""
+        return bool(self.passes_only_with or self.changed_meanwhile)
 
     @property
     def verdict(self) -> str:

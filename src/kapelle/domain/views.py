@@ -160,6 +160,7 @@ class MergePreview(Record):
     dirty: list[str]
     check_again: bool
     problem: str | None
+    doubts: list[str] = Field(default=[])  # why a check that passed does not verify it
 
 
 Standing = Literal["not_needed", "trusted", "changed", "not_trusted"]

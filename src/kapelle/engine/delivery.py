@@ -108,6 +108,7 @@ class Deliveries:
         await db.write(_end, owner, {"commit": work.workspace.commit, **found})
 
     async def _merge(self, work: Task | Run) -> dict[str, Any]:
+        await self._require_verified(work)
         parent = work.parent_task_id
         # Whatever it was made from, an attempt's goes to the attempt's own branch.
         own = parent and (await self._parts.db.read(tasks.row, parent))["workspace_branch"]
@@ -119,6 +120,18 @@ class Deliveries:
                 raise
             return {"status": "delivered", "reason": None}  # before a crash
         return {"status": "delivered", "reason": None, "branch": merged.base}
+
+    async def _require_verified(self, work: Task | Run) -> None:
+        """Raise Conflict if checks were to verify it and did not: that needs a person."""
+        if work.verified is not False:
+            return
+        made = await self._parts.db.read(last_checks, work)
+        told = [f"{check.name}: {check.proof}" for check in made if check.proved is False]
+        if told:
+            raise Conflict(
+                f"{work.id} is not verified, so only a person merges it. {' '.join(told)}",
+                hint=f"kapelle diff {work.id}, then kapelle merge {work.id}",
+            )
 
     async def _open(self, work: Task | Run, row: Row) -> dict[str, Any]:
         """Push the branch and have a pull request of it."""
@@ -385,8 +398,11 @@ def _line(check: CheckResult) -> str:
     on = f" on {check.commit}" if check.commit else ""
     code = f", exit code {check.exit_code}" if check.exit_code is not None else ""
     proved = {None: "", True: ", proved to look at the work", False: ", but blind to the work"}
+    worth = f". **{check.proof}**" if check.is_doubted else proved[check.proved]
+    if check.overlooks and check.proved:
+        worth += f"; it does not look at {', '.join(check.overlooks)}"
     verdict = "passed" if check.passed else "**failed**"
-    return f"- `{name}` {verdict}{on}{code}, {check.duration_s:.1f} s{proved[check.proved]}"
+    return f"- `{name}` {verdict}{on}{code}, {check.duration_s:.1f} s{worth}"
 
 
 def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
@@ -395,6 +411,15 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
         return work.checks
     made = [step for step in steps.shown(connection, work.id) if step.kind == "check"]
     return [CheckResult.model_validate(one) for step in reversed(made) for one in step.result or ()]
+
+
+def last_checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
+    """The checks that decided about it: those of the last attempt, or of a run's last step."""
+    if isinstance(work, Task):
+        return work.checks
+    made = [step.result for step in steps.shown(connection, work.id) if step.kind == "check"]
+    results = [result for result in made if result]
+    return [CheckResult.model_validate(one) for one in (results[-1] if results else [])]
 
 
 def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:

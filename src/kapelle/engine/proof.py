@@ -1,173 +1,298 @@
-"""Whether a check looks at the work: made again without that, it fails.
+"""What a passed check is worth: whether it saw the commit, and whether it looks at the work.
 
-Each further time it is made in a throwaway copy of the worktree: where the changed files hold
-nonsense; if it passes there, where they are as they were before the work; and, if it failed on
-either, on the work as it is, or it may have failed because of the copy.
+A check runs in the worktree, which then holds what a fresh checkout of the commit and the set-up
+hold. It is run again in throwaway copies of the worktree: where tests and settings that the work
+changed are those of the base; where changed files hold nonsense; if it passes there, where they are
+as they were before the work; and, if it failed, on the work as it is, or it may have failed because
+of the copy.
 """
 
 import asyncio
+import glob
 import hashlib
 import os
 import re
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
-from kapelle.domain.specs import CheckKind, CheckSpec, Prove
+from kapelle.domain.errors import LimitReached, Tampered
+from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
+from kapelle.engine.judges import Judges, included, is_makefile
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
+from kapelle.engine.trial import Finding, Stopped, Suspects, Trial
 from kapelle.runner.process_dir import Ended, Process
-from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
+from kapelle.store.query import Row
+from kapelle.workspaces import Moment
 
-# What judges the work, and what is neither program nor data of it: to break these proves nothing
-# about the rest.
-_JUDGES = re.compile(
-    r"(^|/)(tests?|specs?|__tests__|testing)/|(^|/)(test_[^/]*|conftest\.py)$|[._](test|spec)s?\."
-)
-_BESIDE = re.compile(
-    r"\.(md|rst|txt|toml|cfg|ini|lock|ya?ml|json|xml|mod|sum|sh)$|(^|/)(\.[^/]*|Makefile|LICENSE)$"
-)
-# What decides, at the top of a tree or where a check is made, what `make test` and the like do.
-_LEADS = re.compile(
-    r"\.(toml|cfg|ini|mk|sh)$|([Mm]ake|[Jj]ust|Rake)file$|^(package\.json|(conftest|noxfile)\.py)$"
-)
-_EXECUTED = re.compile(
-    r"(?:^|[;&|(]|\b(?:ba|da|z)?sh|\bpython[\d.]*|\b(?:node|ruby|perl|pytest|bash))\s*"
-    r"(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
-)
 _LEAST_S = 60.0
+_MOST_MAKEFILE = 256_000
 _ADVICE = (
     "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
     "as it is with --prove never."
 )
+# Files by which Python runs other code before a program, in the packages of the user.
+_USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
+
+States = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a check was made on: a worktree of the owner, where and by whom it is executed."""
+    """What a check is made on: a commit in a worktree of the owner, where and how it is run."""
 
     place: Place
     owner: str
     workspace: Workspace
     repository: str
+    commit: str
+    # When the first agent began in this worktree; None if none did.
+    since: Moment | None
     # Runs a command, given the name of its process, itself, its limit in seconds and its place.
     execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]]
+
+    @classmethod
+    async def load(
+        cls,
+        place: Place,
+        owner: str,
+        workspace: Workspace,
+        repository: str,
+        commit: str,
+        execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]],
+    ) -> "Subject":
+        began = await place.parts.db.read(attempts.began_in, owner)
+        now = await place.parts.workspaces.moment(owner)
+        # A worktree that was made anew is another directory.
+        moments = [Moment(ns, inode) for ns, inode in began if inode == now.inode]
+        since = min(moments, key=lambda moment: moment.ns, default=None)
+        return cls(place, owner, workspace, repository, commit, since, execute)
 
     @property
     def parts(self) -> Parts:
         return self.place.parts
 
-    async def prove(
-        self, name: str, check: CheckSpec, result: CheckResult, default: Prove
-    ) -> CheckResult:
-        """What came of a check, with what is known of its worth; name is that of its process."""
-        policy = check.prove or default
-        if policy == "never" or not result.passed or check.kind is not CheckKind.COMMAND:
-            return result
-        key = await asyncio.to_thread(self._key, check.command or "")
-        known = await self.parts.db.read(attempts.known_proof, key)
-        if policy == "once" and known is not None and known["proved"] is not False:
-            return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
-        shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
-        with shown:
-            found = await self._find(name, check, result)
-        if found is None and known is not None and known["proved"] is False:
-            # Where nothing was changed it looks at no more than it did then.
-            found = False, known["proof"], False
-        if found is None:
-            return result
-        proved, proof, lasting = found
-        # One that was seen to look at other work is not forgotten for this.
-        if lasting or (proved is False and known is None):
-            seen = f"{proof} Remembered from {self.owner}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
-            await self.parts.db.write(attempts.remember_proof, key, proved, seen)
-        result = result.model_copy(update={"proved": proved, "proof": proof})
-        if policy == "required" and proved is not True:
-            output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()
-            result = result.model_copy(update={"passed": False, "output": output})
-        return result
-
-    def _key(self, command: str) -> str:
-        """By what a command is remembered: led by other files, it is another one."""
-        digest = hashlib.sha256(f"{self.repository}\0{command}".encode())
-        for place in filter(Path.is_dir, (self._worktree, self.place.cwd)):
-            for name in sorted({*executed(command), *filter(_LEADS.search, os.listdir(place))}):
-                path = os.path.realpath(place / name)
-                if os.access(path, os.R_OK) and (content := files.read(path)) is not None:
-                    size = str(files.size(path)).encode()
-                    digest.update(b"\0%s\0%s\0" % (os.fsencode(name), size) + content)
-        return digest.hexdigest()
-
-    async def _find(
-        self, name: str, check: CheckSpec, result: CheckResult
-    ) -> tuple[bool | None, str, bool] | None:
-        """Whether it looks at the work, why, and whether that will be so the next time."""
-        changed = await self._changed(result)
-        # That a test fails which was removed says nothing about the rest.
-        kept = [path for path in changed if self._is_there(path) or not _JUDGES.search(path)]
-        if not kept:
-            proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
-            return (None, proof, False) if changed else None
-        files = decisive(kept, check.command or "")
-        async with self.parts.workspaces.copying(self.owner):
-            try:
-                found = await self._judge(name, check, files, result.duration_s)
-            except (Tampered, LimitReached):
-                await self.parts.workspaces.remove_copy(self.owner)
-                raise
-            # Not after any other error: when the daemon is stopped, a process goes on there.
-            failpoint("proof_before_removal")
-            await self.parts.workspaces.remove_copy(self.owner)
-            return found
-
-    async def _judge(
-        self, name: str, check: CheckSpec, files: list[str], took_s: float
-    ) -> tuple[bool | None, str, bool] | None:
-        told, command = counted_files(files), check.command or ""
-        limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
-        there, base = [path for path in files if self._is_there(path)], self.workspace.base_commit
-        try:
-            state, ended = "holds nonsense", None
-            if there:
-                ended = await self._again(f"{name}/garbled", command, there, None, limit_s)
-            if ended is None or ended.succeeded:
-                state = "is as it was before"
-                ended = await self._again(f"{name}/reverted", command, files, base, limit_s)
-            if ended.ended_by == "stop":
-                return None
-            if ended.succeeded and not there:
-                return None, f"Not proved: it passes as well where {told} {state}.", False
-            if ended.succeeded:
-                proof = f"It passes even where {told} holds nonsense: it does not look at the work."
-                return False, proof, False
-            intact = await self._again(f"{name}/intact", command, [], None, check.timeout_s)
-        except (WorkspaceError, Conflict, OSError) as error:
-            return None, f"Not proved: {error}", False
-        if intact.ended_by == "stop":
-            return None
-        if not intact.succeeded:
-            how = intact.ending(check.timeout_s)
-            return None, f"Not proved: in a copy of the workspace it fails by itself ({how}).", True
-        # That it fails where what leads it holds nonsense says nothing of other work.
-        lasting = not all(map(_is_beside, files))
-        return True, f"It fails where {told} {state}.", lasting
-
     @property
     def _worktree(self) -> Path:
         return Path(self.workspace.path)
 
-    async def _changed(self, result: CheckResult) -> list[str]:
-        """The files that the work changed, without what the check itself left there."""
-        began = self.workspace.base_commit
-        if began is None or result.commit is None:
+    async def check_out(self, name: str, policy: Prove, *, is_first: bool) -> States | None:
+        """Have the worktree hold the commit and what the set-up made, before a check.
+
+        Returns what tells changes during the check, None if the check began before a crash. What
+        earlier checks of the same work built stays for the later ones.
+        """
+        if name in await self.parts.processes(self.place.owner):
+            return None
+        workspaces = self.parts.workspaces
+        if is_first and self.since and policy != "never":
+            await workspaces.put_aside(self.owner, self.commit, self.since)
+        attributes = [path for path in await self._changed() if path.endswith(".gitattributes")]
+        await workspaces.check_out(self.owner, self.commit, every_file=bool(attributes))
+        return await workspaces.file_states(self.owner, self.commit)
+
+    async def examine(
+        self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
+    ) -> CheckResult:
+        """Return the result of a check with what it is worth.
+
+        The name is that of its process; changed are the files that changed while that ran.
+        """
+        if not result.passed:
+            if policy == "never":
+                return result
+            result = await self._again_as_left(name, check, result)
+            if not result.passed:
+                return result
+        elif changed:
+            result = _changed_meanwhile(result, changed)
+        if policy != "never" and not result.is_doubted:
+            result = await self._prove(name, check, result, policy)
+        is_worthless = result.proved is not True or result.is_doubted
+        if policy == "required" and is_worthless and result.proof is not None:
+            output = f"{result.output}\n[{result.proof} {_ADVICE}]".lstrip()
+            result = result.model_copy(update={"passed": False, "output": output})
+        return result
+
+    async def changed_during(self, ended: Ended, before: States | None) -> list[str]:
+        """Return the tracked files that were changed while a check ran, also those changed back."""
+        after = await self.parts.workspaces.file_states(self.owner, self.commit)
+        if before is not None:
+            return [path for path, state in after.items() if state != before.get(path)]
+        if ended.started_at is None:
             return []
-        diff = await self.parts.workspaces.compare(self.owner, began, result.commit)
+        began_ns = int(ended.started_at.timestamp() * 1e9)
+        return [path for path, state in after.items() if state is None or state[0] > began_ns]
+
+    async def _again_as_left(self, name: str, check: CheckSpec, result: CheckResult) -> CheckResult:
+        """Run a failed check after another set-up, then with the ignored files of the agent."""
+        workspaces = self.parts.workspaces
+        left = await workspaces.list_aside(self.owner, self.commit)
+        if not left or self.since is None:
+            return result
+        if self.place.settings.workspace.setup:
+            again = await self._after_set_up(name, check)
+            if again is not None and again.passed:
+                return again
+        await workspaces.bring_back(self.owner)
+        again, _ = await self._run(f"{name}/as-left", check)
+        # A later check gets the fresh checkout again.
+        await workspaces.put_aside(self.owner, self.commit, self.since)
+        if not again.passed:
+            return result
+        proof = (
+            f"It passes only with files that git ignores and that were written during the work: "
+            f"{counted_files(left)}. If it needs them, let workspace.setup make them."
+        )
+        return _doubted(again, proof, passes_only_with=left)
+
+    async def _after_set_up(self, name: str, check: CheckSpec) -> CheckResult | None:
+        """Run a check after another set-up of the workspace; return None if that failed."""
+        workspaces, setup = self.parts.workspaces, self.place.settings.workspace
+        again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, self.place
+        if not (await self.execute(*again))[1].succeeded:
+            return None
+        await workspaces.check_out(self.owner, self.commit)
+        before = await workspaces.file_states(self.owner, self.commit)
+        result, ended = await self._run(f"{name}/set-up", check)
+        changed = await self.changed_during(ended, before)
+        return _changed_meanwhile(result, changed) if changed and result.passed else result
+
+    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
+        process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
+        result = await self.place.judged(check, process, ended)
+        return result.model_copy(update={"commit": self.commit}), ended
+
+    async def _prove(
+        self, name: str, check: CheckSpec, result: CheckResult, policy: Prove
+    ) -> CheckResult:
+        outside = await asyncio.to_thread(self._written_outside, check.command or "")
+        if outside:
+            names = ", ".join(outside)
+            proof = f"Part of the check was written during the work, outside of it: {names}."
+            return _doubted(result, proof, changed_meanwhile=outside)
+        shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
+        with shown:
+            finding = await self._find(name, check, result.duration_s, policy)
+        if finding is None:
+            return result
+        update = {
+            "proved": finding.proved,
+            "proof": finding.proof,
+            "passes_only_with": finding.passes_only_with,
+            "overlooks": finding.overlooks,
+        }
+        return result.model_copy(update=update)
+
+    def _written_outside(self, command: str) -> list[str]:
+        """Return files outside of the worktree that lead the programs of a check and were written
+        since the agent began."""
+        if self.since is None:
+            return []
+        variables = self.place.variables.values
+        base = variables.get("PYTHONUSERBASE") or os.path.join(variables.get("HOME", "/"), ".local")
+        names = (f"{glob.escape(base)}/lib/python*/site-packages/{name}" for name in _USER_SITE)
+        paths = [path for name in names for path in glob.glob(name)]
+        search = variables.get("PATH", os.defpath)
+        for word in dict.fromkeys(re.findall(r"[\w.+-]+", command)):
+            program = shutil.which(word, path=search)
+            if program is not None and not Path(program).is_relative_to(self._worktree):
+                paths += [program, os.path.realpath(program)]
+        return [path for path in dict.fromkeys(paths) if _is_newer(path, self.since.ns)]
+
+    async def _judges(self, command: str, files: Mapping[str, str]) -> Judges:
+        inside = os.path.relpath(self.place.cwd, self._worktree)
+        directory = "" if inside == "." else inside
+        includes = set[str]()
+        for path in files:
+            if is_makefile(path):
+                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_MAKEFILE)
+                for name in included(text):
+                    # Named from where make runs: the directory of the makefile, or of the check.
+                    places = {os.path.dirname(path), directory}
+                    includes.update(os.path.normpath(os.path.join(place, name)) for place in places)
+        return Judges(command, directory, frozenset(includes))
+
+    def _key(self, judges: Judges, files: Mapping[str, str]) -> str:
+        """By what a command is remembered: led or judged by other files, it is another one."""
+        digest = hashlib.sha256(f"{self.repository}\0{judges.command}".encode())
+        for path, content in sorted(judges.among(files).items()):
+            digest.update(f"\0{path}\0{content}".encode("utf-8", "backslashreplace"))
+        return digest.hexdigest()
+
+    async def _find(
+        self, name: str, check: CheckSpec, took_s: float, policy: Prove
+    ) -> Finding | None:
+        """Return what the check is worth, None if that is not known."""
+        parts, command = self.parts, check.command or ""
+        workspaces, base = parts.workspaces, self.workspace.base_commit
+        changed, files = await self._changed(), await workspaces.tree(self.owner, self.commit)
+        before = files if base is None else await workspaces.tree(self.owner, base)
+        judges = await self._judges(command, files)
+        key, earlier_key = self._key(judges, files), self._key(judges, before)
+        known = await parts.db.read(attempts.known_proof, key)
+
+        async def run(what: str, paths: Sequence[str], base: str | None, limit_s: float) -> Ended:
+            return await self._run_in_copy(f"{name}/{what}", command, paths, base, limit_s)
+
+        limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
+        trial = Trial(check, judges, base, limit_s, self._is_there, run)
+        suspects = trial.suspects(changed, before)
+        if not suspects.all and policy == "once" and known and known["proved"] is not False:
+            return Finding(known["proved"], known["proof"])
+        # With the tests of the base it passes then, and was seen to look at work with these.
+        earlier = await parts.db.read(attempts.known_proof, earlier_key)
+        is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
+        finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
+        if finding is None and known is not None and known["proved"] is False:
+            # Where nothing was changed it looks at no more than it did then.
+            return Finding(False, known["proof"])
+        if finding is None or finding.passes_only_with:
+            return finding
+        # One that was seen to look at other work is not forgotten for this.
+        if finding.is_lasting or (finding.proved is False and known is None):
+            at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            seen = f"{finding.proof} Remembered from {self.owner}, {at}."
+            await parts.db.write(attempts.remember_proof, key, finding.proved, seen)
+        return finding
+
+    async def _try(
+        self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
+    ) -> Finding | None:
+        """Run the check in copies; what was proved earlier stands where the tests were changed and
+        it passes without that."""
+        parts, finding = self.parts, None
+        async with parts.workspaces.copying(self.owner):
+            try:
+                if suspects.all:
+                    finding = await trial.find_changed_judges(suspects)
+                    if finding is None and earlier is not None:
+                        finding = Finding(True, earlier["proof"])
+                if finding is None:
+                    finding = await trial.find_blindness(changed)
+            except Stopped:
+                finding = None
+            except (Tampered, LimitReached):
+                await parts.workspaces.remove_copy(self.owner)
+                raise
+            # Not after any other error: when the daemon is stopped, a process goes on there.
+            failpoint("proof_before_removal")
+            await parts.workspaces.remove_copy(self.owner)
+        return finding
+
+    async def _changed(self) -> list[str]:
+        """Return the files that the work changed, without what the check itself left there."""
+        began = self.workspace.base_commit
+        if began is None or began == self.commit:
+            return []
+        diff = await self.parts.workspaces.compare(self.owner, began, self.commit)
         return [
             path
             for path in diff.files
@@ -177,10 +302,10 @@ class Subject:
     def _is_there(self, path: str) -> bool:
         return (self._worktree / path).is_file()
 
-    async def _again(
-        self, name: str, command: str, changed: list[str], base: str | None, timeout_s: float
+    async def _run_in_copy(
+        self, name: str, command: str, changed: Sequence[str], base: str | None, timeout_s: float
     ) -> Ended:
-        """Make it in a copy; one that was begun before a crash has its copy."""
+        """Run the check in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(self.owner, changed, base)
         failpoint("proof_before_execute")
@@ -188,19 +313,17 @@ class Subject:
         return (await self.execute(name, command, timeout_s, place))[1]
 
 
-def decisive(files: list[str], command: str) -> list[str]:
-    """Of the changed files those that a check must look at."""
-    others = [path for path in files if path not in executed(command)] or files
-    judges = [path for path in others if _JUDGES.search(path)]
-    works = [path for path in others if path not in judges and not _is_beside(path)]
-    return works or judges or others
+def _changed_meanwhile(result: CheckResult, changed: list[str]) -> CheckResult:
+    proof = f"While it ran {counted_files(changed)} changed: it may not have seen the commit."
+    return _doubted(result, proof, changed_meanwhile=changed)
 
 
-def _is_beside(path: str) -> bool:
-    """Whether a file is no work by itself: settings, documents, and what leads a check."""
-    return bool(_BESIDE.search(path) or _LEADS.search(os.path.basename(path)))
+def _doubted(result: CheckResult, proof: str, **paths: list[str]) -> CheckResult:
+    return result.model_copy(update={"proved": False, "proof": proof, **paths})
 
 
-def executed(command: str) -> set[str]:
-    """The paths that a command runs as programs or scripts, as they are written there."""
-    return {os.path.normpath(found) for found in _EXECUTED.findall(command)}
+def _is_newer(path: str, ns: int) -> bool:
+    try:
+        return os.lstat(path).st_ctime_ns > ns
+    except OSError:
+        return False

@@ -27,7 +27,7 @@ from kapelle.domain.views import (
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
-from kapelle.engine.delivery import reach, refresh
+from kapelle.engine.delivery import last_checks, reach, refresh
 from kapelle.engine.merge import Merges, changes, require_ended, secrets_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
@@ -259,6 +259,9 @@ class Work:
         require_ended(work, "merge", force=True)
         await recall(self._parts, work)
         seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
+        made = await self._db.read(last_checks, work)
+        doubts = [f"{check.name}: {check.proof}" for check in made if check.proved is False]
+        seen = seen.model_copy(update={"doubts": doubts})
         try:
             require_ended(work, "merge", force=False)
         except Conflict as error:

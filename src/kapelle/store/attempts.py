@@ -118,6 +118,15 @@ def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def began_in(connection: sa.Connection, owner: str) -> list[tuple[int, int]]:
+    """When attempts began to work in the worktree of a task or a run, and its inode then."""
+    shares = sa.or_(tasks.c.id == owner, tasks.c.workspace_owner == owner)
+    query = sa.select(attempts.c.began_ns, attempts.c.began_inode)
+    query = query.join(tasks, tasks.c.id == attempts.c.task_id)
+    query = query.where(shares, attempts.c.began_ns.is_not(None))
+    return [(ns, inode) for ns, inode in connection.execute(query)]
+
+
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
     rows = connection.execute(_OF_TASKS, {"ids": ids}).mappings() if ids else ()
     return grouped((row["task_id"], _attempt(row)) for row in rows)
@@ -129,6 +138,7 @@ def add_check(
     same = (checks.c.attempt_id == attempt_id, checks.c.position == position)
     connection.execute(checks.delete().where(*same))
     values = {"attempt_id": attempt_id, "position": position, **result.model_dump(mode="json")}
+    values["doubted"] = result.is_doubted
     connection.execute(checks.insert(), values)
 
 
@@ -147,8 +157,10 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
 
 
 def is_seen(made: Sequence[Any]) -> bool:
-    """Whether one of these checks looked at the work: that something was changed, or that no error
-    was printed, is true of nonsense as well."""
+    """Whether one of these checks looked at the work, and none passed for a reason to be looked at:
+    that something was changed, or that no error was printed, is true of nonsense as well."""
+    if any(one.is_doubted for one in made):
+        return False
     sees = (one for one in made if one.proved is not False)
     return any(one.command or one.name == CheckKind.CI for one in sees)
 

@@ -252,7 +252,10 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     made = step_rows.c
     scores = sa.select(made.run_id).where(made.kind == "score").distinct()
     sees = {run_id for (run_id,) in in_parts(connection, scores, made.run_id, members)}
-    of_tasks = sa.select(tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name)
+    of_tasks = sa.select(
+        tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name,
+        checks.c.doubted.label("is_doubted"),
+    )  # fmt: skip
     of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
     of_tasks = of_tasks.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
@@ -271,7 +274,23 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
         for run_id, result in in_parts(connection, results, made.run_id, sorted(rest))
         if is_seen([CheckResult.model_validate(one) for one in result or () if one["passed"]])
     }
-    return found | {top for top, family in families.items() if not sees.isdisjoint(family)}
+    found |= {top for top, family in families.items() if not sees.isdisjoint(family)}
+    return found - _doubted(connection, sorted(found))
+
+
+def _doubted(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
+    """Those of the runs of which the last check passed for a reason to be looked at."""
+    made = step_rows.c
+    newest = sa.select(made.run_id, sa.func.max(made.position).label("position"))
+    last = newest.where(made.kind == "check").group_by(made.run_id).subquery()
+    query = sa.select(made.run_id, made.result).join(
+        last, sa.and_(last.c.run_id == made.run_id, last.c.position == made.position)
+    )
+    return {
+        run_id
+        for run_id, result in in_parts(connection, query, made.run_id, ids)
+        if any(CheckResult.model_validate(one).is_doubted for one in result or ())
+    }
 
 
 def _denies(result: Any) -> bool:

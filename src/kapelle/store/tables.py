@@ -198,6 +198,8 @@ attempts = _table(
     *_columns(SafeText, "checked_commit"),
     # What the user's repository was like before its agent began.
     sa.Column("repository", SafeJson),
+    # When its worktree was ready, by the clock of the file system, and its inode then.
+    *_columns(sa.BigInteger, "began_ns", "began_inode"),
     # The learnings that its prompt told: id and title.
     sa.Column("memory", SafeJson),
     # What its agent handed in as the result, and whether it says that this is a success.
@@ -239,6 +241,12 @@ checks = _table(
     sa.Column("exit_code", sa.Integer),
     *_columns(sa.String(64), "out_sha256", "err_sha256"),
     sa.Column("proved", sa.Boolean),
+    # Lists of paths; doubted if one of the first two has any.
+    *(
+        sa.Column(name, SafeJson, nullable=False, server_default="[]")
+        for name in ("passes_only_with", "changed_meanwhile", "overlooks")
+    ),
+    sa.Column("doubted", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # What is known of the checks of a repository: whether they look at the work.

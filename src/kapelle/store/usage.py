@@ -29,6 +29,7 @@ _VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(
     checks.c.proved.is_not(False),
     sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI),
 )
+_VERIFIED &= ~sa.exists().where(checks.c.attempt_id == attempts.c.id, checks.c.doubted)
 # What is verified is told from what is only said to be done.
 _KEYS["outcome"] = sa.case((_VERIFIED, sa.literal_column("'verified'")), else_=attempts.c.status)
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")

@@ -4,6 +4,7 @@ from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.git import wanted
+from kapelle.workspaces.leftovers import Moment
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
@@ -13,6 +14,7 @@ __all__ = [
     "Commit",
     "Diff",
     "Merge",
+    "Moment",
     "Repository",
     "Workspaces",
     "checkouts_around",

@@ -170,9 +170,13 @@ def _take_away(copy: Path, paths: Sequence[str]) -> None:
 
 def remove_copy(worktree: Path) -> None:
     """Remove the copy of a worktree, if there is one."""
-    copy = _copy_of(worktree)
-    if os.path.lexists(copy):
-        shutil.rmtree(copy, onerror=_made_writable)
+    remove_tree(_copy_of(worktree))
+
+
+def remove_tree(place: Path) -> None:
+    """Remove a directory with all that is in it, if it is there, whatever rights it has."""
+    if os.path.lexists(place):
+        shutil.rmtree(place, onerror=_made_writable)
 
 
 def _made_writable(function: object, path: str, _: object) -> None:

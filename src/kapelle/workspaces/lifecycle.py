@@ -19,6 +19,7 @@ from kapelle.workspaces.copy import remove_copy
 from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.index import files_place, install_index
+from kapelle.workspaces.leftovers import remove_aside
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import (
     ARCHIVE,
@@ -198,6 +199,7 @@ class Lifecycle(Guard):
     ) -> None:
         path, begun_in = self._markers.worktree(owner), self._markers.intended(owner)
         await asyncio.to_thread(remove_copy, path)
+        await asyncio.to_thread(remove_aside, path)
         if marker is not None and not marker.removed:
             await _remove_worktree(marker)
             self._markers.write(replace(marker, removed=True))

@@ -17,6 +17,7 @@ from kapelle.workspaces.diff import Diffs
 from kapelle.workspaces.files import read_inside, write_inside
 from kapelle.workspaces.forge import Login, Remote, contains, find_remote
 from kapelle.workspaces.git import RefMoved
+from kapelle.workspaces.leftovers import Leftovers
 from kapelle.workspaces.lifecycle import Lifecycle
 from kapelle.workspaces.merge import Merges
 from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref
@@ -35,7 +36,7 @@ class Repository:
     head_commit: str | None
 
 
-class Workspaces(Lifecycle, Diffs, Merges, Copies):
+class Workspaces(Lifecycle, Diffs, Merges, Copies, Leftovers):
     """Worktrees under one home, and snapshots of directories worked on in place.
 
     An owner is the id of a task or a run. What is done to a worktree may be done again after a

@@ -55,12 +55,16 @@ class CommandContext(GitContext):
         async def perform(step: Step) -> list[Any]:
             """The results in order; all are made, so that all that is wrong is known."""
             found, told = [], step.data.get("told", 0)  # before a crash
+            kinds = [spec.kind for spec in specs]
             for number, spec in enumerate(specs):
                 name = f"{step.position}/{number}"
-                result = await self._make_check(name, spec, env or {}, task)
+                is_first = CheckKind.COMMAND not in kinds[:number]
+                result = await self._make_check(name, spec, env or {}, task, is_first=is_first)
                 if told <= number:
                     await self._parts.db.write(self._note, step, number, result)
                 found.append(result.model_dump(mode="json"))
+            if self._is_git:
+                await self._parts.workspaces.bring_back(task or self._owner)
             return found
 
         label = ", ".join(spec.label for spec in specs)
@@ -73,10 +77,10 @@ class CommandContext(GitContext):
         await self._parts.db.write(self._journal.store, step)
 
     async def _make_check(
-        self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
+        self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None, *, is_first: bool
     ) -> CheckResult:
         if spec.kind is CheckKind.COMMAND:
-            return await self._command(name, spec, env, task)
+            return await self._command(name, spec, env, task, is_first=is_first)
         if spec.kind is CheckKind.DIFF_NOT_EMPTY:
             return await self._diff_not_empty(spec, task)
         if spec.kind is CheckKind.CI:
@@ -90,10 +94,19 @@ class CommandContext(GitContext):
         events.append(connection, kind, self.run_id, **check_facts(result))
 
     async def _command(
-        self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
+        self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None, *, is_first: bool
     ) -> CheckResult:
         command = spec.command or ""
         workspace, place = await self._workplace(task, env)
+        policy = spec.prove or self.spec.prove or place.settings.tasks.prove
+        owner, subject, before = workspace.owner or task or self._owner, None, None
+        if workspace.branch is not None:
+            tip = await self._parts.workspaces.tip(owner)
+            where = (owner, workspace, self.spec.directory, tip)
+            subject = await Subject.load(place, *where, self._execute)
+            # A pattern may check what it wrote and did not commit.
+            if not await self._parts.workspaces.uncommitted(owner):
+                before = await subject.check_out(name, policy, is_first=is_first)
         with self._parts.making(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
@@ -101,15 +114,11 @@ class CommandContext(GitContext):
 
             process, ended = await self._execute(name, command, spec.timeout_s, place, announce)
         result = await place.judged(spec, process, ended)
-        owner = workspace.owner or task or self._owner
-        if workspace.branch is None:
+        if subject is None:
             return result
-        tip = await self._parts.workspaces.tip(owner)
-        result = result.model_copy(update={"commit": tip})
-        subject = Subject(place, owner, workspace, self.spec.directory, self._execute)
-        return await subject.prove(
-            name, spec, result, self.spec.prove or place.settings.tasks.prove
-        )
+        result = result.model_copy(update={"commit": subject.commit})
+        changed = await subject.changed_during(ended, before)
+        return await subject.examine(name, spec, result, changed, policy)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
         """What the CI says of what is committed."""

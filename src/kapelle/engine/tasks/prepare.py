@@ -33,6 +33,8 @@ async def prepare(attempt: Attempt) -> None:
             await serve(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
+    # A daemon that died amid checks left them aside.
+    await attempt.parts.workspaces.bring_back(attempt.owner)
     command = attempt.settings.workspace.setup
     again = attempt.mode == "fresh" and not attempt.is_shared
     if command and (again or not await _was_set_up(attempt)):
@@ -45,8 +47,16 @@ async def prepare(attempt: Attempt) -> None:
         await serve(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
+    await _note_beginning(attempt)
     directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
     await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
+
+
+async def _note_beginning(attempt: Attempt) -> None:
+    """Store when the worktree was ready for its agent: what git ignores and is older was set up."""
+    if attempt.row["began_ns"] is None:
+        began = await attempt.parts.workspaces.moment(attempt.owner)
+        await attempt.update(began_ns=began.ns, began_inode=began.inode)
 
 
 def _warnings(attempt: Attempt) -> dict[str, str]:

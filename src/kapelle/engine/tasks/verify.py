@@ -88,6 +88,8 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
         except (WorkspaceError, Conflict, Tampered) as error:
             success, reason = False, error.with_hint
             failure = Failure(_failure_class(error), error.message)
+        if attempt.is_worktree:
+            await attempt.parts.workspaces.bring_back(attempt.owner)
     own = attempt_usage(summary, before, model, attempt.settings)
     if own is None or evidence.exit.kind == "tampered":
         # The log may have been emptied; what was counted while it ran stands.
@@ -258,20 +260,54 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
         if await attempt.stop_requested() or (check.kind is CheckKind.CI and failed):
             break
         failpoint("verify_before_check")
-        result = await _make_check(attempt, position, check)
+        if check.kind is CheckKind.COMMAND:
+            result = await _run_command(attempt, position, check, commit)
+        else:
+            result = await _make_check(attempt, position, check)
         made_on = {"commit": commit, "directory": str(attempt.directory)}
-        result = result.model_copy(update=made_on)
-        if commit is not None and check.kind is CheckKind.COMMAND:
-            await _put_back(attempt, check)
-            name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
-            where = (attempt.owner, attempt.workspace, attempt.task["directory"])
-            subject = Subject(attempt.place, *where, attempt.execute_command)
-            result = await subject.prove(name, check, result, default)
-        known[position] = result
+        known[position] = result.model_copy(update=made_on)
         await attempt.write(_record_check, attempt, position, known[position])
-    if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
-        await attempt.warn("blind", " ".join(blind))
+    await _warn(attempt, list(known.values()))
     return [result.verdict for _, result in sorted(known.items()) if not result.passed]
+
+
+async def _warn(attempt: Attempt, made: list[CheckResult]) -> None:
+    """Say of passed checks why they are worth less than it seems."""
+    doubted = [one for one in made if one.is_doubted]
+    blind = [one for one in made if one.proved is False and one not in doubted]
+    for what, results in (("doubted", doubted), ("blind", blind)):
+        if results:
+            await attempt.warn(what, " ".join(f"{one.name}: {one.proof}" for one in results))
+    # A check that was proved for other work was not tried on these files.
+    overlooked = [set(one.overlooks) for one in made if one.command]
+    unseen = set.intersection(*overlooked) if overlooked else set()
+    if unseen and not blind:
+        await attempt.warn("overlooked", f"No check looks at {counted_files(sorted(unseen))}.")
+
+
+async def _run_command(
+    attempt: Attempt, position: int, check: CheckSpec, commit: str | None
+) -> CheckResult:
+    """Run a command as a check, and find out what its passing is worth where there is a commit."""
+    parts, name, command = attempt.parts, f"{CHECKS}{position}", check.command or ""
+    subject, before, policy = None, None, check.prove or attempt.settings.tasks.prove
+    if commit is not None:
+        where = (attempt.owner, attempt.workspace, attempt.task["directory"], commit)
+        subject = await Subject.load(attempt.place, *where, attempt.execute_command)
+        commands = [one.kind is CheckKind.COMMAND for one in attempt.checks]
+        is_first = position == commands.index(True)
+        before = await subject.check_out(name, policy, is_first=is_first)
+    with parts.making(attempt.id, check.label, command) as told:
+        work = (attempt.task_id, attempt.id)
+        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *work, **told))
+        process, ended = await attempt.execute_command(name, command, check.timeout_s)
+    result = await attempt.place.judged(check, process, ended)
+    if subject is None:
+        return result
+    result = result.model_copy(update={"commit": commit})
+    changed = await subject.changed_during(ended, before)
+    await _put_back(attempt, check)
+    return await subject.examine(name, check, result, changed, policy)
 
 
 async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
@@ -308,13 +344,6 @@ async def _ci(attempt: Attempt, name: str, check: CheckSpec) -> CheckResult:
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
     if check.kind is CheckKind.CI:
         return await _ci(attempt, f"{CHECKS}{position}", check)
-    if check.kind is CheckKind.COMMAND:
-        name, command = f"{CHECKS}{position}", check.command or ""
-        with attempt.parts.making(attempt.id, check.label, command) as told:
-            subject = (attempt.task_id, attempt.id)
-            await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
-            process, ended = await attempt.execute_command(name, command, check.timeout_s)
-        return await attempt.place.judged(check, process, ended)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
         passed, output = await _diff_not_empty(attempt)

@@ -114,6 +114,9 @@ function Checked({ task }: { task: Task }) {
     );
   }
   const blind = task.checks.filter((check) => check.proved === false).length;
+  const doubted = task.checks.find(
+    (check) => check.passes_only_with?.length || check.changed_meanwhile?.length,
+  );
   const commit = task.checks.at(-1)?.commit;
   return (
     <Rung
@@ -121,7 +124,7 @@ function Checked({ task }: { task: Task }) {
       name="Checked"
       value={`${count} of ${count} passed`}
       detail={
-        blind ? `${counted(blind, 'check')} blind to the change` : commit && `on ${shortCommit(commit)}`
+        doubted ? <Said>{doubted.proof ?? ''}</Said> : blind ? `${counted(blind, 'check')} blind to the change` : commit && `on ${shortCommit(commit)}`
       }
     />
   );

@@ -1,0 +1,168 @@
+"""The runs of one check in throwaway copies of a worktree, and what they tell about it.
+
+Some files of a copy are those of the base, or hold nonsense; what the check says there tells
+whether it passes only with what the work changed of it, and whether it looks at the work.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kapelle.domain.errors import Conflict, WorkspaceError
+from kapelle.domain.specs import CheckSpec
+from kapelle.domain.text import counted_files
+from kapelle.engine.judges import Judges, is_test
+from kapelle.runner.process_dir import Ended
+
+# So many changed files are garbled one by one, for so long in all; more are garbled together.
+_MOST_ALONE = 8
+_ALONE_S = 300.0
+# Runs the check in a copy where files hold nonsense, or are as a commit has them, within a limit.
+RunInCopy = Callable[[str, Sequence[str], str | None, float], Awaitable[Ended]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about a check; it is remembered if it holds for other work too."""
+
+    proved: bool | None
+    proof: str
+    is_lasting: bool = False
+    passes_only_with: list[str] = field(default_factory=list)
+    overlooks: list[str] = field(default_factory=list)
+
+
+class Stopped(Exception):
+    """Somebody stopped the work while a check was run again."""
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Changed tests and settings that may be why a check passes."""
+
+    # What was there before the work, and new files that lead the check.
+    altered: list[str]
+    new_tests: list[str]
+
+    @property
+    def all(self) -> list[str]:
+        return [*self.altered, *self.new_tests]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The runs of one check in copies of the worktree, each of which holds other files."""
+
+    check: CheckSpec
+    judges: Judges
+    base: str | None
+    limit_s: float
+    is_there: Callable[[str], bool]
+    run_in_copy: RunInCopy
+
+    def suspects(self, changed: list[str], before: Mapping[str, str]) -> Suspects:
+        judging = [path for path in changed if self.judges.judges(path)]
+        existing = [path for path in judging if path in before]
+        if not existing and not any(map(is_test, before)):
+            # The first tests of a repository take the place of none.
+            return Suspects([], [])
+        added = [path for path in judging if path not in before]
+        leading = [path for path in added if self.judges.leads(path)]
+        tests = [path for path in added if path not in leading]
+        new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
+        return Suspects(existing + leading, new_tests)
+
+    async def find_changed_judges(self, suspects: Suspects) -> Finding | None:
+        """Run it with the tests and settings of the base; return None if it passes with them."""
+        named = suspects.all
+        try:
+            if await self._reverted_passes("judged", suspects.all):
+                return None
+            # New tests are named only where the others do not explain it.
+            has_both = suspects.altered and suspects.new_tests
+            if has_both and not await self._reverted_passes("older", suspects.altered):
+                named = suspects.altered
+            unsure = await self._find_fault_of_copy()
+            fault = unsure.proof if unsure else None
+        except (WorkspaceError, Conflict, OSError) as error:
+            fault = f"Not proved: {error}"
+        kind = "tests" if all(map(is_test, named)) else "tests or settings"
+        proof = f"It passes only with {kind} changed by this work: {counted_files(named)}."
+        if fault is not None:
+            # The work itself may see to it that the check fails in a copy.
+            names = counted_files(named)
+            proof = f"This work changed {kind} that decide about it: {names}. {fault}"
+        return Finding(False, proof, passes_only_with=named)
+
+    async def find_blindness(self, changed: list[str]) -> Finding | None:
+        """Run it where changed files hold nonsense; return None if nothing was changed."""
+        # That a test fails which was removed says nothing about the rest.
+        kept = [path for path in changed if self.is_there(path) or not is_test(path)]
+        if not kept:
+            proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
+            return Finding(None, proof) if changed else None
+        files = self.judges.decisive(kept)
+        there = [path for path in files if self.is_there(path)]
+        try:
+            noticed = await self._find_noticed(there)
+            state = "holds nonsense"
+            overlooked = [path for path in files if path not in noticed]
+            # As it was before: a mode that was changed, or a file that has to be there.
+            if overlooked and not await self._reverted_passes("reverted", overlooked):
+                if not noticed:
+                    noticed, state = overlooked, "is as it was before"
+                overlooked = []
+            if not noticed:
+                return _blind(files, is_garbled=bool(there))
+            if (unsure := await self._find_fault_of_copy()) is not None:
+                return unsure
+        except (WorkspaceError, Conflict, OSError) as error:
+            return Finding(None, f"Not proved: {error}")
+        # That it fails where what leads it holds nonsense says nothing of other work.
+        is_lasting = not all(map(self.judges.is_beside, files))
+        proof = f"It fails where {counted_files(noticed)} {state}."
+        return Finding(True, proof, is_lasting, overlooks=overlooked)
+
+    async def _find_noticed(self, paths: list[str]) -> list[str]:
+        """Return the files whose nonsense the check notices: each alone while they are few."""
+        noticed, rest, spent_s = list[str](), list(paths), 0.0
+        if 1 < len(paths) <= _MOST_ALONE:
+            while rest and spent_s < _ALONE_S:
+                path = rest.pop(0)
+                ended = await self._run(f"garbled/{len(rest)}", [path])
+                spent_s += ended.duration_s
+                if not ended.succeeded:
+                    noticed.append(path)
+        if rest and not (await self._run("garbled", rest)).succeeded:
+            noticed += rest
+        return noticed
+
+    async def _find_fault_of_copy(self) -> Finding | None:
+        """Return why a failure in a copy says nothing: it fails in one of the work as it is."""
+        limit_s = self.check.timeout_s
+        ended = await self._run("intact", [], limit_s=limit_s)
+        if ended.succeeded:
+            return None
+        how = ended.ending(limit_s)
+        proof = f"Not proved: in a copy of the workspace it fails by itself ({how})."
+        return Finding(None, proof, is_lasting=True)
+
+    async def _reverted_passes(self, what: str, paths: list[str]) -> bool:
+        return (await self._run(what, paths, revert=True)).succeeded
+
+    async def _run(
+        self, what: str, paths: list[str], *, revert: bool = False, limit_s: float | None = None
+    ) -> Ended:
+        base = self.base if revert else None
+        limit_s = self.limit_s if limit_s is None else limit_s
+        ended = await self.run_in_copy(what, paths, base, limit_s)
+        if ended.ended_by == "stop":
+            raise Stopped
+        return ended
+
+
+def _blind(files: list[str], *, is_garbled: bool) -> Finding:
+    names = counted_files(files)
+    if not is_garbled:
+        return Finding(None, f"Not proved: it passes as well where {names} is as it was before.")
+    proof = f"It passes even where {names} holds nonsense: it does not look at the work."
+    return Finding(False, proof, overlooks=files)
