@@ -134,11 +134,20 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         on = f" on {check['commit'][:12]}" if check.get("commit") else ""
         proved = ", proved" if check.get("proved") else ""
         proved += " earlier" if proved and "Remembered from " in (check.get("proof") or "") else ""
-        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
+        where = _check_directory(task, check)
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{where}{took}{on}{proved}"
         if check.get("proof") and not check["proved"]:
             yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
         if not check["passed"] and check["output"].strip():
             yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
+
+
+def _check_directory(task: Task, check: Task) -> str:
+    """Return where a check ran, from the top of the workspace; empty for the top itself."""
+    top, made_in = task["workspace"]["path"], check.get("directory")
+    if not made_in or not check.get("command") or not made_in.startswith(f"{top}/"):
+        return ""
+    return f" in {one_line(made_in[len(top) + 1 :], 200)}"
 
 
 def _attempts(task: Task) -> Iterator[str]:

@@ -106,11 +106,25 @@ Deliver = Literal["branch", "merge", "pr"]
 Prove = Literal["never", "once", "always", "required"]
 
 
+def _relative(value: str) -> str:
+    if value.startswith("/"):
+        raise ValueError("the directory of a check must be relative")
+    return value
+
+
+RelativeDirectory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_relative)]
+
+
 class CheckSpec(Spec):
     """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
     kind: CheckKind = CheckKind.COMMAND
     command: Text | None = Field(default=None, max_length=100_000)
+    directory: RelativeDirectory | None = Field(
+        default=None,
+        description="where the command runs: relative to the directory of the work, or, in a "
+        "repository's configuration, to the directory that contains its .kapelle",
+    )
     name: Name | None = None
     timeout_s: Seconds = 600
     prove: Prove | None = None
@@ -131,6 +145,8 @@ class CheckSpec(Spec):
     def _command_where_needed(self) -> "CheckSpec":
         if (self.kind is CheckKind.COMMAND) != bool(self.command and self.command.strip()):
             raise ValueError("a command check needs a command, and a built-in check has none")
+        if self.directory is not None and self.kind is not CheckKind.COMMAND:
+            raise ValueError("only a command check has a directory")
         return self
 
     @property

@@ -308,13 +308,19 @@ class Verification:
         if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
-        wanted = parts.work_settings(directory).workspace
+        settings = parts.work_settings(directory)
+        wanted = settings.workspace
         if wanted.setup:
-            first = CheckSpec(command=wanted.setup, name="setup", timeout_s=wanted.setup_timeout_s)
+            first = CheckSpec(
+                command=wanted.setup,
+                name="setup",
+                timeout_s=wanted.setup_timeout_s,
+                directory=settings.directory_of("workspace.setup", directory),
+            )
             checks = [first, *checks]
         with parts.performing(owner):
             try:
-                brought = brought_along(wanted, directory)
+                brought = brought_along(settings, directory)
                 place = await parts.workspaces.create_aside(
                     owner, self.work.workspace.owner or self.work.id, commit, *brought
                 )
@@ -350,6 +356,7 @@ class Verification:
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
         env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
         place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
+        place = place.at(work.directory, check.directory)
         label = f"{check.label} of the merge of {work.id}"
         launch = await place.command(process, check.command or "", check.timeout_s, label)
         ended = await parts.execute(owner, check.label, launch, lambda _: None)

@@ -94,6 +94,7 @@ class CommandContext(GitContext):
     ) -> CheckResult:
         command = spec.command or ""
         workspace, place = await self._workplace(task, env)
+        place = place.at(self.spec.directory, spec.directory)
         with self._parts.making(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import brought_along, leading_back, left_out
+from kapelle.engine.environment import brought_along, leading_back, left_out, paths_from_top
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.browser import last_words, serve
@@ -51,9 +51,9 @@ async def prepare(attempt: Attempt) -> None:
 
 def _warnings(attempt: Attempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
-    wanted, found = attempt.settings.workspace, {}
-    for how, paths in (("link", wanted.link), ("copy", wanted.copy_)):
-        if back := leading_back(wanted, paths, Path(attempt.task["directory"])):
+    settings, directory, found = attempt.settings, Path(attempt.task["directory"]), {}
+    for how in ("link", "copy"):
+        if back := leading_back(settings, paths_from_top(settings, how, directory), directory):
             found[how] = (
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."
@@ -70,7 +70,7 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
 
 async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
-    task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
+    task, workspaces = attempt.task, attempt.parts.workspaces
     earlier = None if task["requested_base"] else await attempt.continued()
     if earlier and not (earlier.workspace.branch and earlier.directory == task["directory"]):
         earlier = None  # it has no branch that could be built upon
@@ -80,7 +80,7 @@ async def _make_worktree(attempt: Attempt) -> None:
         commit = earlier.merged_at and earlier.workspace.commit
         base = commit or earlier.workspace.branch
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
-    given = (Path(task["directory"]), base, *brought_along(wanted, task["directory"]))
+    given = (Path(task["directory"]), base, *brought_along(attempt.settings, task["directory"]))
     workspace = await workspaces.create(attempt.task_id, *given)
     merged = await _take_in_base(attempt) if attempt.mode == "merge" else None
     failpoint("prepare_after_workspace")
@@ -160,8 +160,10 @@ async def _was_set_up(attempt: Attempt) -> bool:
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
-    timeout_s = attempt.settings.workspace.setup_timeout_s
-    process, ended = await attempt.execute_command(_SETUP, command, timeout_s)
+    settings, directory = attempt.settings, attempt.task["directory"]
+    timeout_s = settings.workspace.setup_timeout_s
+    place = attempt.place.at(directory, settings.directory_of("workspace.setup", directory))
+    process, ended = await attempt.execute_command(_SETUP, command, timeout_s, place)
     if not ended.succeeded:
         words = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = ended.ending(timeout_s)

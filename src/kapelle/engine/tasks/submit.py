@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.specs import TaskSpec, WorkspaceKind, WorkSpec
+from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
@@ -20,7 +20,7 @@ from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
-from kapelle.workspaces import is_git_directory, repository_of
+from kapelle.workspaces import checkouts_around, is_git_directory, repository_of
 
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
@@ -166,8 +166,12 @@ def _submit(
 
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
     named = spec.fallback_agents or settings.fallback_agents
-    checks = spec.checks or ([] if belonging.run_id else settings.checks)
     directory = os.path.normpath(spec.directory)
+    checks = spec.checks
+    if not checks and belonging.run_id is None:
+        checks = configured_checks(settings, directory)
+    for check in checks:
+        require_inside(directory, check)
     return {
         **spec.model_dump(mode="json", include=_AS_GIVEN),
         **asdict(belonging),
@@ -191,6 +195,33 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
         "workspace_base": spec.base,
         "created_at": datetime.now(UTC),
     }
+
+
+def configured_checks(settings: Settings, directory: str) -> list[CheckSpec]:
+    """Return the configured checks, each with its directory relative to that of the work."""
+    found = []
+    for check in settings.checks:
+        where = check.directory
+        if check.kind is CheckKind.COMMAND:
+            where = settings.directory_of("checks", directory, check.directory)
+        found.append(check.model_copy(update={"directory": where}))
+    return found
+
+
+def require_inside(directory: str, check: CheckSpec) -> None:
+    """Raise InvalidInput if the directory of a check is not there or leaves the repository."""
+    if check.directory is None:
+        return
+    place = os.path.realpath(directory)
+    target = os.path.normpath(os.path.join(place, check.directory))
+    top = next(iter(checkouts_around(Path(directory))), None)
+    if top is not None and not Path(target).is_relative_to(top):
+        raise InvalidInput(
+            f"The directory {check.directory} of the check {check.label} is not in {top}.",
+            hint="Name one inside of the repository, relative to the directory of the work.",
+        )
+    if not os.path.isdir(target):
+        raise InvalidInput(f"There is no directory {target} for the check {check.label}.")
 
 
 async def workspace_kind(

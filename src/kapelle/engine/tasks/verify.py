@@ -241,13 +241,15 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
             break
         failpoint("verify_before_check")
         result = await _make_check(attempt, position, check)
-        made_on = {"commit": commit, "directory": str(attempt.directory)}
-        result = result.model_copy(update=made_on)
+        result = result.model_copy(
+            update={"commit": commit, "directory": result.directory or str(attempt.directory)}
+        )
         if commit is not None and check.kind is CheckKind.COMMAND:
             await _put_back(attempt, check)
             name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
             where = (attempt.owner, attempt.workspace, attempt.task["directory"])
-            subject = Subject(attempt.place, *where, attempt.execute_command)
+            place = attempt.place.at(attempt.task["directory"], check.directory)
+            subject = Subject(place, *where, attempt.execute_command)
             result = await subject.prove(name, check, result, default)
         known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
@@ -295,8 +297,9 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
         with attempt.parts.making(attempt.id, check.label, command) as told:
             subject = (attempt.task_id, attempt.id)
             await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
-            process, ended = await attempt.execute_command(name, command, check.timeout_s)
-        return await attempt.place.judged(check, process, ended)
+            place = attempt.place.at(attempt.task["directory"], check.directory)
+            process, ended = await attempt.execute_command(name, command, check.timeout_s, place)
+        return await place.judged(check, process, ended)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
         passed, output = await _diff_not_empty(attempt)
