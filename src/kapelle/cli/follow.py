@@ -60,6 +60,11 @@ Show = Callable[[Event], None]
 def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, **how: Any) -> None:
     """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
     takes it."""
+    if item["workspace"].get("in_place_by_default"):
+        say(
+            f"{item['directory']} is not in a git repository: the agent works right there, and "
+            "its changes cannot be taken back."
+        )
     if as_json:
         json_line(item) if to_end else document(item)
     else:

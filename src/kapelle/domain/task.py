@@ -135,6 +135,8 @@ class Workspace(Record):
     base_commit: str | None
     commit: str | None
     owner: str | None = None  # the run whose worktree it is, where it is not its own
+    # Whether there is no git repository and nobody asked for work in place.
+    in_place_by_default: bool = False
 
 
 class MergeRefusal(Record):

@@ -20,12 +20,13 @@ from kapelle.store.tables import metadata
 
 # Each database as its first version made it; a migration leads on from there.
 _FIRST = Path(__file__).parents[2] / "data" / "homes"
-_SECOND = """
+_NEWEST = migrate.revisions()[-1]
+_NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002_moods"
-down_revision = "0001_first_schema"
+revision = "0999_moods"
+down_revision = "{before}"
 
 
 def upgrade() -> None:
@@ -42,10 +43,12 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     made.dispose()
 
 
-def _second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str = _SECOND) -> None:
-    """Have a second migration."""
+def _next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str = _NEXT) -> None:
+    """Have one more migration."""
     scripts = shutil.copytree(migrate.SCRIPTS, tmp_path / "migrations")
-    (scripts / "versions" / "0002_moods.py").write_text(text, encoding="utf-8")
+    (scripts / "versions" / "0999_moods.py").write_text(
+        text.replace("{before}", _NEWEST), encoding="utf-8"
+    )
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
 
 
@@ -84,11 +87,11 @@ def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
     row = task_row(title="An old task")
     with engine.begin() as connection:
         tasks.insert(connection, row, [])
-    _second(monkeypatch, tmp_path)
+    _next(monkeypatch, tmp_path)
     copied: list[str | None] = []
     migrate.migrate(engine, lambda: copied.append(migrate.current(engine)))
-    assert copied == ["0001_first_schema"]
-    assert migrate.current(engine) == "0002_moods"
+    assert copied == [_NEWEST]
+    assert migrate.current(engine) == "0999_moods"
     with engine.connect() as connection:
         moods = sa.text("SELECT mood FROM tasks")
         assert connection.execute(moods).scalar() == "An old task"
@@ -100,10 +103,10 @@ def test_a_migration_that_fails_changes_nothing(
     engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrate.migrate(engine)
-    _second(monkeypatch, tmp_path, f"{_SECOND}    op.execute('SELECT nothing')\n")
-    with pytest.raises(Unavailable, match=r"0001_first_schema to 0002_moods: .*nothing"):
+    _next(monkeypatch, tmp_path, f"{_NEXT}    op.execute('SELECT nothing')\n")
+    with pytest.raises(Unavailable, match=f"{_NEWEST} to 0999_moods: .*nothing"):
         migrate.migrate(engine)
-    assert migrate.current(engine) == "0001_first_schema"
+    assert migrate.current(engine) == _NEWEST
     assert "moods" not in sa.inspect(engine).get_table_names()
 
 
@@ -113,10 +116,10 @@ def test_a_daemon_copies_an_older_home_before_it_is_migrated(
     home = Home(tmp_path / "home")
     home.create()
     _open_database(home, Settings()).close()
-    _second(monkeypatch, tmp_path)
+    _next(monkeypatch, tmp_path)
     _open_database(home, Settings()).close()
     [copy] = backup.existing(home.backups)
-    for path, schema in ((copy / "kapelle.db", "0001_first_schema"), (home.database, "0002_moods")):
+    for path, schema in ((copy / "kapelle.db", _NEWEST), (home.database, "0999_moods")):
         with closing(sqlite3.connect(path)) as connection:
             found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             assert found == (schema,)

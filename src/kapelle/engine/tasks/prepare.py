@@ -8,6 +8,7 @@ from kapelle.engine.environment import brought_along, leading_back, left_out, pa
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.browser import last_words, serve
+from kapelle.engine.tasks.in_place import NO_GIT
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps
 
@@ -25,12 +26,7 @@ does what it was to do, and mend it where it does not."""
 async def prepare(attempt: Attempt) -> None:
     """Make the workspace as the attempt should find it."""
     if not attempt.is_worktree:
-        if not attempt.directory.is_dir():
-            raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
-        if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
-            await _remember_content(attempt)
-        if attempt.task["browser"]:
-            await serve(attempt)
+        await _prepare_in_place(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
     command = attempt.settings.workspace.setup
@@ -47,6 +43,17 @@ async def prepare(attempt: Attempt) -> None:
         await attempt.warn(what, text)
     directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
     await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
+
+
+async def _prepare_in_place(attempt: Attempt) -> None:
+    if not attempt.directory.is_dir():
+        raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
+    if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
+        await _remember_content(attempt)
+    if attempt.task["browser"]:
+        await serve(attempt)
+    if attempt.task["workspace_in_place_by_default"]:
+        await attempt.warn("in_place", NO_GIT.format(directory=attempt.directory))
 
 
 def _warnings(attempt: Attempt) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Submitting a task: what is asked for is examined, then stored at once or not at all."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.in_place import is_by_default, require_harmless
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
@@ -58,6 +60,7 @@ async def submit(
     values["guidelines"] = guidelines
     values["id"] = await parts.db.glance(unused_id, "task")
     values["workspace_kind"] = kind
+    values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
     with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
@@ -243,7 +246,10 @@ async def workspace_kind(
     elif is_git_directory(directory):
         problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
     elif wanted == "auto" and spec.base is None:
-        return _in_place(spec)
+        kind = _in_place(spec)
+        if is_by_default(spec, settings, kind):
+            await asyncio.to_thread(require_harmless, spec.directory, parts.environ)
+        return kind
     else:
         problem, advice = "no git repository", "Go to one, or work"
     raise InvalidInput(
