@@ -403,3 +403,54 @@ def test_what_decides_about_a_run_is_checked_on_the_result(
     nothing_is_left(kapelle, repository)
     assert kapelle.cli("merge", run["id"], "--rebase", "--no-verify").returncode == 0
     assert git(repository, "rev-list", "--count", "--merges", "main") == "0"
+
+
+def test_a_persons_merge_is_signed_as_their_own_configuration_says(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Never by what the repository itself configures; what cannot be signed changes nothing."""
+    home = kapelle.user_home
+    key, program = home / "key", home / "never"
+    keygen = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me", "-f", str(key))
+    subprocess.run(keygen, check=True)
+    git(repository, "config", "commit.gpgsign", "true")
+    git(repository, "config", "gpg.program", str(program))
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    hook.chmod(0o755)
+
+    unsigned = kapelle.cli("merge", done(kapelle, repository, "a.txt"), "--json", check=True)
+    facts = json.loads(unsigned.stdout)
+    assert (facts["signed"], facts["signature_missing"]) == (False, True)
+    assert facts["hooks_not_run"] == ["pre-commit"]
+
+    config = home / ".gitconfig"
+    config.write_text(
+        "[user]\n\tname = Me\n\temail = me@localhost\n\tsigningkey = ~/key.pub\n"
+        "[commit]\n\tgpgsign = true\n[gpg]\n\tformat = ssh\n",
+        encoding="utf-8",
+    )
+    signed = json.loads(
+        kapelle.cli("merge", done(kapelle, repository, "b.txt"), "--json", check=True).stdout
+    )
+    assert signed["signed"]
+    signers = home / "signers"
+    signers.write_text(f"me@localhost {key.with_suffix('.pub').read_text()}", encoding="utf-8")
+    allowed = f"gpg.ssh.allowedSignersFile={signers}"
+    shown = git(repository, "-c", allowed, "log", "-1", "--format=%G? %an", signed["commit"])
+    assert shown == "G Me"
+    kapelle.env |= {"HOME": str(home)}
+    looked = kapelle.cli("doctor", "--json", cwd=repository)
+    names = {finding["name"] for finding in json.loads(looked.stdout)["findings"]}
+    assert {"signatures", "hooks"} <= names
+
+    key.unlink()
+    third, before = done(kapelle, repository, "c.txt"), git(repository, "rev-parse", "main")
+    refused = kapelle.cli("merge", third)
+    assert refused.returncode == 2
+    assert "could not be signed" in refused.stderr
+    assert "git.sign never" in refused.stderr
+    assert git(repository, "rev-parse", "main") == before
+    kapelle.cli("config", "set", "git.sign", "never", check=True)
+    kapelle.cli("merge", third, check=True)
+    assert git(repository, "log", "-1", "--format=%G?", "main") == "N"

@@ -111,7 +111,15 @@ def _show(merged: dict[str, Any]) -> None:
     updated, checks = merged["checkout_updated"], len(merged["checks"])
     where = f"; the checkout {updated} was updated" if updated else ""
     again = f"; {checks} checks passed on the result" if checks else ""
-    say(f"Merged {merged['id']} into {merged['base']}{again}{where}.")
+    signed = ", signed" if merged["signed"] else ""
+    say(f"Merged {merged['id']} into {merged['base']}{signed}{again}{where}.")
+    if hooks := merged["hooks_not_run"]:
+        say(f"Hooks were not run: {', '.join(hooks)}. Name what they do under checks.")
+    if merged["signature_missing"]:
+        say(
+            "Not signed: commit.gpgsign is set in this repository, and Kapelle follows your own "
+            "configuration alone: git config --global commit.gpgsign true"
+        )
     if merged["trust_dropped"]:
         say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")
 

@@ -4,6 +4,7 @@ By the tables of proposal.toml: the first tool of a family counts, and a framewo
 """
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -66,6 +67,9 @@ def propose(top: Path) -> Proposal:
                 _look(place, f"{place.name}/", proposal)
     if not proposal.checks and re.search(r"(?m)^test\s*:", _text(top / "Makefile")):
         proposal.checks.append("make test")
+    if os.path.isfile(top / ".pre-commit-config.yaml"):
+        proposal.found.append(".pre-commit-config.yaml")
+        proposal.checks.append("pre-commit run --all-files")
     _understand(top / ".orchestrator" / "config.json", proposal)
     return proposal
 

@@ -114,6 +114,11 @@ class MergeView(Record):
     phase: str | None = None
     # Whether it changed .kapelle of a repository that was trusted, and now is not.
     trust_dropped: bool = False
+    signed: bool = False
+    # The hooks of the repository that git would have run, and Kapelle did not.
+    hooks_not_run: list[str] = Field(default=[])
+    # Whether only the repository's own configuration asks for signatures, which is not followed.
+    signature_missing: bool = False
 
 
 class Comment(Record):

@@ -108,6 +108,7 @@ class Merges:
         merged = await parts.workspaces.merge(
             work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
             style=wanted.style, by_person=going.by_person, verify=verify,
+            sign=going.by_person and parts.settings().git.sign == "auto",
         )  # fmt: skip
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
@@ -116,6 +117,7 @@ class Merges:
         squashed = wanted.style != "merge"
         await put_away_merged(parts, Setbacks(), work.id, merged.base, squashed=squashed)
         updated = merged.checkout_updated
+        habits = await parts.workspaces.habits(Path(work.directory))
         return MergeView(
             id=work.id,
             status="merged",
@@ -125,6 +127,9 @@ class Merges:
             checkout_updated=str(updated) if updated else None,
             checks=checks.made,
             trust_dropped=dropped,
+            signed=merged.signed,
+            hooks_not_run=list(habits.hooks) if habits else [],
+            signature_missing=bool(habits and habits.repository_signs and not merged.already),
         )
 
     async def _drop_trust(self, work: Task | Run) -> bool:

@@ -288,6 +288,8 @@ class Git(Section):
     """Author of commits that Kapelle makes."""
     author_email: Name = "kapelle@localhost"
     """E-mail address of that author."""
+    sign: Literal["auto", "never"] = "auto"
+    """Whether merges are signed as your own configuration of git says (commit.gpgsign)."""
     filters: list[FilterName] = []
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 

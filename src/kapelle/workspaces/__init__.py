@@ -5,6 +5,7 @@ from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
+from kapelle.workspaces.signing import read_habits_of
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "checkouts_around",
     "git_in",
     "is_git_directory",
+    "read_habits_of",
     "repository_of",
     "working_directory",
 ]
