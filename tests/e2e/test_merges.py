@@ -454,3 +454,76 @@ def test_a_persons_merge_is_signed_as_their_own_configuration_says(
     kapelle.cli("config", "set", "git.sign", "never", check=True)
     kapelle.cli("merge", third, check=True)
     assert git(repository, "log", "-1", "--format=%G?", "main") == "N"
+
+
+def undo(kapelle: Instance, task_id: str) -> dict[str, Any]:
+    """The view of an undone merge, by the command."""
+    told = kapelle.cli("merge", "--undo", task_id, "--json")
+    assert told.returncode == 0, told.stderr
+    view: dict[str, Any] = json.loads(told.stdout)
+    return view
+
+
+@pytest.mark.parametrize("style", ["merge", "squash", "rebase"])
+def test_a_merge_is_undone_and_can_be_made_again(
+    kapelle: Instance, repository: Path, style: str
+) -> None:
+    start = git(repository, "rev-parse", "main")
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    assert (repository / "new.txt").exists()
+
+    # An uncommitted change that the undoing would lose keeps it from that.
+    (repository / "new.txt").write_text("mine\n", encoding="utf-8")
+    refused = kapelle.cli("merge", "--undo", task_id)
+    assert (refused.returncode, "new.txt" in refused.stderr) == (2, True)
+    assert (repository / "new.txt").read_text(encoding="utf-8") == "mine\n"
+    git(repository, "checkout", "--", "new.txt")
+    (repository / "README.md").write_text("edited\n", encoding="utf-8")
+
+    view = undo(kapelle, task_id)
+    assert (view["how"], view["commit"]) == ("moved_back", start)
+    assert git(repository, "rev-parse", "main") == start
+    assert git(repository, "status", "--porcelain") == "M README.md"
+    task = kapelle.task(task_id)
+    assert (task["merged_at"], task["merge_undone_at"] is not None) == (None, True)
+    assert "merge undone" in kapelle.cli("status", task_id).stdout
+    twice = kapelle.cli("merge", "--undo", task_id)
+    assert (twice.returncode, "undone already" in twice.stderr) == (2, True)
+
+    kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    move_base(repository)
+    git(repository, "checkout", "--", "README.md")
+    view = undo(kapelle, task_id)
+    assert view["how"] == "reverted"
+    assert not (repository / "new.txt").exists()
+    assert (repository / "meanwhile.txt").exists()
+    again = kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    assert again["already"] is False
+    assert (repository / "new.txt").exists()
+    assert (repository / "meanwhile.txt").exists()
+    assert kapelle.task(task_id)["merge_undone_at"] is None
+
+
+def test_an_undoing_that_conflicts_changes_nothing(kapelle: Instance, repository: Path) -> None:
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.cli("merge", task_id, check=True)
+    (repository / "new.txt").write_text("another\n", encoding="utf-8")
+    git(repository, "commit", "--quiet", "--all", "--message=Another")
+    before = git(repository, "rev-parse", "main")
+    refused = kapelle.cli("merge", "--undo", task_id)
+    assert (refused.returncode, "new.txt" in refused.stderr) == (1, True)
+    assert git(repository, "rev-parse", "main") == before
+    assert kapelle.task(task_id)["merged_at"] is not None
+    nothing_is_left(kapelle, repository)
+
+
+def test_a_pushed_merge_is_undone_by_a_commit(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.cli("merge", task_id, check=True)
+    git(repository, "update-ref", "refs/remotes/origin/main", "main")
+    assert undo(kapelle, task_id)["how"] == "reverted"
+    subject = git(repository, "log", "-1", "--format=%s", "main")
+    assert subject.startswith('Revert "Merge')

@@ -353,6 +353,8 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""
+        if item.get("merge_undone_at"):
+            merged = ", merge undone"
         yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
     if told := item.get("delivery"):
         words = delivery_words(told, item["status"])

@@ -377,6 +377,12 @@ class PullRequestSpec(Spec):
     force: bool = field(False, "even with a secret that Kapelle knows in it")
 
 
+class UndoSpec(Spec):
+    """How the merge of a task or a run is undone."""
+
+    message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
+
+
 class MergeSpec(Spec):
     """How the work of a task or a run is brought into a branch, by default its base."""
 

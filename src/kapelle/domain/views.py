@@ -121,6 +121,16 @@ class MergeView(Record):
     signature_missing: bool = False
 
 
+class UndoView(Record):
+    """An undone merge: the branch went back, or a commit on it reverts the merge."""
+
+    id: str
+    base: str
+    commit: str
+    how: Literal["moved_back", "reverted"]
+    checkout_updated: str | None = None
+
+
 class Comment(Record):
     """What somebody said to a pull request, of a file where there is a path."""
 

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from kapelle.domain.errors import Conflict, Forbidden, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
-from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, WaitSeconds
+from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import (
@@ -23,12 +23,13 @@ from kapelle.domain.views import (
     PruneView,
     PullRequestView,
     RestingView,
+    UndoView,
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import reach, refresh
-from kapelle.engine.merge import Merges, changes, require_ended, secrets_of
+from kapelle.engine.merge import Merges, changes, require_ended, secrets_of, undone_merge
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
@@ -214,6 +215,12 @@ class Work:
             wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
+    async def undo_merge(self, kind: Kind, text: str, body: UndoSpec | None = None) -> UndoView:
+        """Undo the last merge of its branch: the base goes back, or a commit on it reverts the
+        merge. It can be merged again."""
+        work = await self._get(kind, text)
+        return await self._merges.undo(work, (body or UndoSpec()).message)
+
     async def give_up_merge(self, kind: Kind, text: str) -> None:
         """End a merge that is under way."""
         work = await self._get(kind, text)
@@ -253,7 +260,9 @@ class Work:
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
         await recall(self._parts, work)
-        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
+        undone = await self._db.read(undone_merge, work.id)
+        target = into or work.workspace.base
+        seen = await self._parts.workspaces.preview_merge(work.id, target, undone)
         try:
             require_ended(work, "merge", force=False)
         except Conflict as error:

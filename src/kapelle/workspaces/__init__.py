@@ -5,7 +5,8 @@ from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
-from kapelle.workspaces.signing import read_habits_of
+from kapelle.workspaces.signature import read_habits_of
+from kapelle.workspaces.undo import PastMerge
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Commit",
     "Diff",
     "Merge",
+    "PastMerge",
     "Repository",
     "Workspaces",
     "checkouts_around",

@@ -24,8 +24,8 @@ from kapelle.workspaces.lifecycle import restore_worktree
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import find_checkout, read_person
-from kapelle.workspaces.shadow import Objects
-from kapelle.workspaces.signing import Habits, Signing, read_habits, read_signing
+from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
+from kapelle.workspaces.undo import PastMerge, apply_change, merged_tree
 from kapelle.workspaces.worktree import Marker
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
@@ -34,14 +34,6 @@ _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
 # How long a branch that others move all the time is tried again, at least.
 _PATIENCE_S, _TRIES = 60.0, 20
-
-
-async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
-    """The tree of two commits merged, and where they conflict: those files hold markers."""
-    options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-    output = await objects.run(*options, ours, theirs, ok=(0, 1))
-    tree, *conflicts = output.fields
-    return tree.decode(), conflicts if output.code == 1 else []
 
 
 def _spellings(path: str) -> set[str]:
@@ -176,6 +168,8 @@ class Merger:
     # Whether the person whose repository it is makes it.
     by_person: bool = False
     signing: Signing | None = None
+    # An earlier merge of the branch that was undone.
+    undone: PastMerge | None = None
 
     async def target(self, into: str) -> str:
         """The full reference of the branch to merge into."""
@@ -207,6 +201,8 @@ class Merger:
             missing = name if old is None else marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
         self._require_verified(tip)
+        if self.undone is not None and await objects.is_ancestor(self.undone.commit, old):
+            return await self._redo(self.undone, ref, old, tip)
         if await objects.is_ancestor(tip, old):
             return Candidate(ref, old, old)
         person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
@@ -220,6 +216,21 @@ class Merger:
         trees = [await objects.tree_of(one) for one in (new, tip)]
         is_other = new != old and not conflicts and trees[0] != trees[1]
         return Candidate(ref, old, new, is_other, tuple(conflicts))
+
+    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
+        """The commit that merges again what a branch holds already, but reverted."""
+        marker, objects = self.marker, self.marker.objects
+        target, conflicts = await objects.tree_of(undone.commit), list[bytes]()
+        if not await objects.is_ancestor(tip, undone.commit):
+            target, conflicts = await merged_tree(objects, undone.commit, tip)
+        if not conflicts:
+            target, conflicts = await apply_change(objects, undone.parent, old, target)
+        if conflicts or target == await objects.tree_of(old):
+            return Candidate(ref, old, old, conflicts=tuple(conflicts))
+        person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
+        parents = [old, tip] if self.style == "merge" else [old]
+        new = await objects.commit(target, parents, self.message, self.signing, **person)
+        return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
     async def require_candidate(self, ref: str) -> Candidate:
         """The commit that the merge would lead to; raises MergeConflict where there is none."""
@@ -352,6 +363,7 @@ class Merges(Guard):
         style: Style = "merge",
         by_person: bool = False,
         sign: bool = False,
+        undone: PastMerge | None = None,
         verify: Callable[[Candidate], Awaitable[None]] | None = None,
     ) -> Merge:
         """Merge the owner's branch into a branch, by default the one it was made from.
@@ -362,7 +374,7 @@ class Merges(Guard):
         """
         marker = self._markers.require(owner)
         signing = await read_signing(marker.git, marker.common_dir) if sign else None
-        merger = Merger(marker, message, expected, style, by_person, signing)
+        merger = Merger(marker, message, expected, style, by_person, signing, undone)
         ref = await merger.target(marker.base if into is None else into)
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
@@ -389,10 +401,12 @@ class Merges(Guard):
         checkout = find_checkout(directory)
         return None if checkout is None else await read_habits(self._git, checkout.common_dir)
 
-    async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
+    async def preview_merge(
+        self, owner: str, into: str | None, undone: PastMerge | None = None
+    ) -> MergePreview:
         """How a merge of the owner's branch would go."""
         marker = self._markers.require(owner)
-        merger = Merger(marker, "", None)
+        merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)
         mover, found, problem = self._mover(marker), await merger.candidate(ref), None
         dirty = await mover.dirty(marker, ref, found.old, found.new)

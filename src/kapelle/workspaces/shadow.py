@@ -12,7 +12,7 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.repository import WorkTree
-from kapelle.workspaces.signing import Signing
+from kapelle.workspaces.signature import Signing
 
 _LEFTOVER_AGE_S = 86_400
 _SNAPSHOT_AGE_DAYS = 30

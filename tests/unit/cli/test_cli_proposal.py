@@ -100,6 +100,7 @@ CASES = [
         "go test ./...",
     ),
     ({"Makefile": "all:\n\ntest: all\n"}, "", "", "make test"),
+    ({".pre-commit-config.yaml": ""}, ".pre-commit-config.yaml", "", "pre-commit run --all-files"),
     ({"README.md": ""}, "", "", ""),
     ({"package.json": "[broken"}, "npm", "npm install", ""),
 ]

@@ -16,7 +16,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks import submit
-from kapelle.engine.tasks.in_place import is_by_default, require_harmless
+from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.engine.tasks.submit import ALONE, Also, Belonging, require_directory
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import deliveries, events, runs

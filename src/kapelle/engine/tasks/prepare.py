@@ -8,7 +8,7 @@ from kapelle.engine.environment import brought_along, leading_back, left_out, pa
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.browser import last_words, serve
-from kapelle.engine.tasks.in_place import NO_GIT
+from kapelle.engine.tasks.protection import NO_GIT
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps
 

@@ -16,7 +16,7 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.engine.tasks.in_place import is_by_default, require_harmless
+from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
