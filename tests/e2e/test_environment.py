@@ -294,9 +294,10 @@ def test_what_is_configured_runs_where_that_lies_and_a_typed_check_where_it_was_
     # The base moves, so the set-up and the checks are made once more on the result of the merge.
     kapelle.cli("merge", inside["id"], check=True)
     merged = kapelle.post(f"/tasks/{configured['id']}/merge", {})
+    # The set-up is not counted as a check.
     assert [(check["name"], check["passed"]) for check in merged["checks"]] == [
-        ("setup", True), ("./check.sh", True),
-    ]  # fmt: skip
+        ("./check.sh", True)
+    ]
 
     loop = ("loop", "Play.\n```rehearsal\n" + part + "\n```", "--until", "test -f only-here")
     looped = kapelle.cli(*loop, "-a", "rehearsal", "-f", cwd=package)
@@ -316,3 +317,27 @@ def test_a_check_may_name_a_directory_inside_of_the_repository(
     assert [(check["passed"], "sub" in check["directory"]) for check in checks_of(gone)] == [
         (False, True)
     ], gone
+
+
+def test_a_failed_command_shows_its_lines_without_the_noise_of_npm(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    noise = "".join(f"npm error line {number}\n" for number in range(30))
+    script = f"echo Cannot find module m\nprintf '{noise}'\nexit 1\n".replace("\n'", "\\n'")
+    repository = make_repository(
+        tmp_path / "web",
+        {"package.json": "{}", "test.sh": script, ".gitignore": "node_modules\n"},
+    )
+    (repository / "node_modules").mkdir()
+    failed = run(kapelle, repository, _MEND, "--check", "sh test.sh")
+    shown = kapelle.cli("status", failed["id"]).stdout
+    assert "Cannot find module m" in shown
+    assert "npm error" not in shown
+    assert "node_modules is in your checkout" in checks_of(failed)[0]["output"]
+
+    (repository / ".kapelle").mkdir()
+    setup = 'workspace.setup = "printf \\"one\\\\ntwo\\\\n\\" >&2; exit 3"\n'
+    (repository / ".kapelle" / "config.toml").write_text(setup, encoding="utf-8")
+    unset = run(kapelle, repository, _MEND)
+    assert unset["reason"].splitlines()[1:3] == ["one", "two"]
+    assert "\n    one\n    two\n" in kapelle.cli("status", unset["id"]).stdout

@@ -527,3 +527,20 @@ def test_a_pushed_merge_is_undone_by_a_commit(
     assert undo(kapelle, task_id)["how"] == "reverted"
     subject = git(repository, "log", "-1", "--format=%s", "main")
     assert subject.startswith('Revert "Merge')
+
+
+def test_the_changes_of_merged_work_that_goes_on_are_what_is_new(
+    kapelle: Instance, repository: Path
+) -> None:
+    task_id = done(kapelle, repository, "first.txt")
+    merged = kapelle.cli("merge", task_id)
+    assert "Git knows no name for you" in merged.stderr
+    more = 'Play.\n```rehearsal\n[[do]]\nwrite = "second.txt"\ncontent = "x"\n```'
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": more})
+    assert kapelle.wait(task_id)["status"] == "completed"
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["second.txt"]
+    for number, name in ((1, "first.txt"), (2, "second.txt")):
+        shown = kapelle.cli("diff", task_id, "--attempt", f"{number}", "--json")
+        assert json.loads(shown.stdout)["files"] == [name]
+    unknown = kapelle.cli("diff", task_id, "--attempt", "3")
+    assert "no attempt 3" in unknown.stderr

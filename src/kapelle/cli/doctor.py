@@ -110,6 +110,10 @@ def _habits(home: Home) -> Iterator[Finding]:
     habits = asyncio.run(read_habits_of(current()))
     if habits is None or found is None:
         return
+    if not habits.has_identity:
+        text = "git knows no name for you, so your merges are by Kapelle"
+        hint = 'git config --global user.name "…"; git config --global user.email …'
+        yield Finding("identity", "warning", text, hint)
     if habits.signs and found.git.sign == "auto":
         yield Finding("signatures", "ok", "merges are signed as your configuration of git says")
     elif habits.signs:

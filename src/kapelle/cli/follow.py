@@ -24,6 +24,7 @@ from kapelle.cli.format import (
     finished,
     one_line,
     ran_s,
+    reason_lines,
     settled,
     short,
     status_words,
@@ -373,7 +374,9 @@ def verdict(item: Task | Run) -> str:
     else:
         seconds = ran_s(item)
     took = short(seconds) if seconds else ""
-    reason = f": {one_line(item['reason'])}" if item["reason"] else ""
+    reason = ""
+    if item["reason"]:
+        reason = ": " + "\n    ".join(reason_lines(item["reason"]))
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 
 

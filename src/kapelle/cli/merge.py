@@ -141,6 +141,11 @@ def _show(merged: dict[str, Any]) -> None:
     say(f"Merged {merged['id']} into {merged['base']}{signed}{again}{where}.")
     if hooks := merged["hooks_not_run"]:
         say(f"Hooks were not run: {', '.join(hooks)}. Name what they do under checks.")
+    if merged["identity_missing"]:
+        say(
+            "Git knows no name for you, so the merge is by Kapelle: "
+            'git config --global user.name "…"; git config --global user.email …'
+        )
     if merged["signature_missing"]:
         say(
             "Not signed: commit.gpgsign is set in this repository, and Kapelle follows your own "

@@ -80,8 +80,8 @@ class Work(Collection[Piece]):
         """Put away what has ended; worktrees are removed, the work is kept."""
 
     @request("get", "/{noun}/{id}/diff")
-    def diff(self, id: str) -> DiffView:
-        """What changed in its worktree since it began."""
+    def diff(self, id: str, attempt: int | None = None) -> DiffView:
+        """What changed in its worktree since it began, or what one attempt changed."""
 
     @request("get", "/{noun}/{id}/pr")
     def pull_request(self, id: str) -> PullRequestView:

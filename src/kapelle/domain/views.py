@@ -119,6 +119,8 @@ class MergeView(Record):
     hooks_not_run: list[str] = Field(default=[])
     # Whether only the repository's own configuration asks for signatures, which is not followed.
     signature_missing: bool = False
+    # Whether git knows no user.name and user.email, so that the commit is by Kapelle.
+    identity_missing: bool = False
 
 
 class UndoView(Record):

@@ -96,6 +96,11 @@ class Place:
         missing = [name for name in (shell.dropped if shell else ()) if name in words]
         found = [left_out(variables.omitted)] if variables.omitted else []
         found += [f"In the worktree, {entry}." for entry in variables.mapped]
+        if self._lacks_modules():
+            found.append(
+                "node_modules is in your checkout and not in the worktree: let workspace.setup "
+                "make it, for example by npm ci."
+            )
         if missing:
             found.append(
                 f"Set in your shell and not passed on: {', '.join(missing)}. Add --env "
@@ -104,6 +109,17 @@ class Place:
         if _BASH.search(output):
             found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
         return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
+
+    def _lacks_modules(self) -> bool:
+        """Return whether node_modules is missing here, and is there in the checkout."""
+        worktree = self.origin.worktree
+        if worktree is None or not self.cwd.is_relative_to(worktree):
+            return False
+        inside = self.cwd.relative_to(worktree)
+        is_missing = not os.path.lexists(self.cwd / "node_modules")
+        is_node = (self.cwd / "package.json").is_file()
+        known = any((top / inside / "node_modules").is_dir() for top in self.origin.checkouts)
+        return is_node and is_missing and known
 
     def agent(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError
+from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, NotFound
 from kapelle.domain.ids import is_id, kind_of, new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
@@ -30,7 +30,7 @@ from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
-from kapelle.store import deliveries, events, processes, runs, tasks
+from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
 from kapelle.store.query import update_work, work_rows
@@ -139,6 +139,7 @@ class Merges:
             trust_dropped=dropped,
             signed=merged.signed,
             hooks_not_run=list(habits.hooks) if habits else [],
+            identity_missing=bool(habits and going.by_person and not habits.has_identity),
             signature_missing=bool(habits and habits.repository_signs and not merged.already),
         )
 
@@ -206,7 +207,7 @@ def _record_merge(connection: Connection, work: Task | Run, merged: Merge) -> No
     values: dict[str, Any] = {"merge_undone_at": None}
     if merged.parent is not None:
         values |= {"merged_into": merged.base, "merge_commit": merged.commit}
-        values["merge_parent"] = merged.parent
+        values |= {"merge_parent": merged.parent, "merged_tip": work.workspace.commit}
     update_work(connection, work.id, **values)
     record_change(connection, work, "merged", base=merged.base, commit=merged.commit)
 
@@ -265,7 +266,8 @@ async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
 
 
 async def changes(parts: Parts, work: Task | Run) -> Diff:
-    """What a task or run changed since it began, uncommitted work included."""
+    """What a task or run changed since it began, uncommitted work included; of one that went on
+    after its merge, what is new since then."""
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told from others'.",
@@ -274,9 +276,31 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
     if work.workspace.branch is None:
         return Diff(b"", "", [])
     await recall(parts, work)
+    row = await parts.db.read(work_rows(work.id).row, work.id)
+    goes_on = work.merged_at is None and row["merge_undone_at"] is None
+    if goes_on and row["merged_tip"] is not None and work.workspace.owner is None:
+        return await parts.workspaces.diff(work.id, since=row["merged_tip"])
     if isinstance(work, Task):
         return await task_diff(parts, work.id, work.workspace)
     return await parts.workspaces.diff(work.workspace.owner or work.id)
+
+
+async def attempt_changes(parts: Parts, task: Task, number: int) -> Diff:
+    """What one attempt of a task changed: from what the attempts before it committed."""
+    if task.workspace.kind is not WorkspaceKind.WORKTREE:
+        return await changes(parts, task)
+    rows = await parts.db.read(attempts.commits_of, task.id)
+    if number not in rows:
+        raise NotFound(f"{task.id} has no attempt {number}.", hint=f"kapelle status {task.id}")
+    commit = rows[number]
+    if commit is None:
+        raise Conflict(f"Attempt {number} of {task.id} committed nothing.")
+    before = [rows[one] for one in sorted(rows) if one < number and rows[one] is not None]
+    start = before[-1] if before else task.workspace.base_commit
+    if start is None:
+        return Diff(b"", "", [])
+    await recall(parts, task)
+    return await parts.workspaces.compare(task.workspace.owner or task.id, start, commit)
 
 
 def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
@@ -371,6 +395,7 @@ class Verification:
     parts: Parts
     work: Task | Run
     tell: Callable[[str], object]
+    # The results of the checks; the set-up is among them only if it failed.
     made: list[CheckResult] = field(default_factory=list)
     _shell: Shell | None = None
 
@@ -406,15 +431,15 @@ class Verification:
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
         settings = parts.work_settings(directory)
-        wanted = settings.workspace
+        wanted, setup = settings.workspace, None
         if wanted.setup:
-            first = CheckSpec(
+            setup = CheckSpec(
                 command=wanted.setup,
                 name="setup",
                 timeout_s=wanted.setup_timeout_s,
                 directory=settings.directory_of("workspace.setup", directory),
             )
-            checks = [first, *checks]
+            checks = [setup, *checks]
         with parts.performing(owner):
             try:
                 brought = brought_along(settings, directory)
@@ -424,8 +449,11 @@ class Verification:
                 for number, check in enumerate(checks):
                     self.tell(f"{number + 1} of {len(checks)}: {check.label} {where}")
                     failpoint("merge_before_check")
-                    self.made.append(await self._make(owner, f"{number}", check, place))
-                    if not self.made[-1].passed and not all_of_them:
+                    result = await self._make(owner, f"{number}", check, place)
+                    is_setup = check is setup
+                    if not (is_setup and result.passed):
+                        self.made.append(result)
+                    if not result.passed and (is_setup or not all_of_them):
                         break
             finally:
                 try:

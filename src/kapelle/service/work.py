@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from kapelle.domain.errors import Conflict, Forbidden, NotFound
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
@@ -29,7 +29,14 @@ from kapelle.domain.views import (
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import reach, refresh
-from kapelle.engine.merge import Merges, changes, require_ended, secrets_of, undone_merge
+from kapelle.engine.merge import (
+    Merges,
+    attempt_changes,
+    changes,
+    require_ended,
+    secrets_of,
+    undone_merge,
+)
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
@@ -52,6 +59,7 @@ _LOOK_S = 5.0
 
 
 Against = Annotated[str | None, Field(max_length=100)]
+AttemptNumber = Annotated[int | None, Field(ge=1, le=1_000_000)]
 Into = Annotated[str | None, Field(min_length=1, max_length=200)]
 Ids = Annotated[list[str], Field(min_length=1, max_length=200, description="of tasks and runs")]
 Until = Annotated[
@@ -169,13 +177,23 @@ class Work:
         return WorkPage(work=shown, next_cursor=cursor, last_event=last)
 
     async def diff(
-        self, kind: Kind, text: str, parent: str | None, against: Against = None
+        self,
+        kind: Kind,
+        text: str,
+        parent: str | None,
+        against: Against = None,
+        attempt: AttemptNumber = None,
     ) -> DiffView:
-        """Everything that changed in its worktree since it began; or, against another task of the
-        same repository, how their work differs."""
+        """Everything that changed in its worktree since it began, or since its merge if it went on;
+        what one attempt of a task changed; or, against another task of the same repository, how
+        their work differs."""
         work = await self._get(kind, text)
         known = await secrets_of(self._parts, work)
-        if against is None:
+        if attempt is not None:
+            if against is not None or not isinstance(work, Task):
+                raise InvalidInput("attempt is for the changes of a task, without against.")
+            diff = await attempt_changes(self._parts, work, attempt)
+        elif against is None:
             diff = await changes(self._parts, work)
         else:
             await self.require_own(parent, against, itself=True)

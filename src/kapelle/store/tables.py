@@ -124,6 +124,8 @@ def _work_columns() -> _Columns:
         *_columns(Instant, "started_at", "ended_at", "archived_at", "merged_at"),
         # The branch that the last merge moved, its commit before and after, and the undoing.
         *_columns(SafeText, "merged_into", "merge_commit", "merge_parent"),
+        # The tip of its own branch then: what goes on afterwards is new since that.
+        *_columns(SafeText, "merged_tip"),
         *_columns(Instant, "merge_undone_at"),
         # What a person marked it with.
         *_columns(Instant, "seen_at", "flagged_at", "snoozed_until"),

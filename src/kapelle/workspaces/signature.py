@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.repository import find_checkout, own_configuration
+from kapelle.workspaces.repository import find_checkout, own_configuration, read_person
 
 _SIGNING_KEYS = r"^(gpg\..*|user\.signingkey)$"
 # What the programs that sign need to find their keys and agents.
@@ -38,6 +38,8 @@ class Habits:
     # Whether only the repository's own configuration asks for signatures.
     repository_signs: bool
     hooks: tuple[str, ...]
+    # Whether git knows a name and an address for this person.
+    has_identity: bool
 
 
 async def read_signing(git: Git, common_dir: Path) -> Signing | None:
@@ -64,7 +66,9 @@ async def read_habits(git: Git, common_dir: Path) -> Habits:
     text = output.stdout.decode("utf-8", "surrogateescape").rstrip("\0")
     hooks = Path(os.path.join(common_dir.parent, text)) if text else common_dir / "hooks"
     found = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
-    return Habits(signs, is_asked_for and not signs, found)
+    person = await read_person(git, common_dir)
+    has_identity = {"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"} <= person.keys()
+    return Habits(signs, is_asked_for and not signs, found, has_identity)
 
 
 async def read_habits_of(directory: Path) -> Habits | None:

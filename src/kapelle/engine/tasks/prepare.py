@@ -174,5 +174,5 @@ async def _set_up(attempt: Attempt, command: str) -> None:
     if not ended.succeeded:
         words = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = ended.ending(timeout_s)
-        raise WorkspaceError(f"The workspace's setup command failed ({how}): {words}")
+        raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{words}")
     await attempt.write(processes.note_success, attempt.id, _SETUP)

@@ -18,6 +18,6 @@ def upgrade() -> None:
             server_default=sa.false(),
         )
         op.add_column(table, by_default)
-        for name in ("merged_into", "merge_commit", "merge_parent"):
+        for name in ("merged_into", "merge_commit", "merge_parent", "merged_tip"):
             op.add_column(table, sa.Column(name, SafeText))
         op.add_column(table, sa.Column("merge_undone_at", Instant))
