@@ -73,14 +73,20 @@ def _mentions(pid: int, mark: bytes) -> bool:
     return False
 
 
+def user_home(directory: Path) -> Path:
+    """The home of the person whose daemon has its own in a directory of a test."""
+    made = directory.with_name(f"{directory.name}-user")
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
 class Instance:
     """A daemon in a home of its own. Settings are given as KAPELLE_SECTION__KEY variables."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = Home(home)
         # Beside the directories of the test: in a person's home no work is done in place.
-        self.user_home = home.parent.with_name(f"{home.parent.name}-user")
-        self.user_home.mkdir(parents=True, exist_ok=True)
+        self.user_home = user_home(home.parent)
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.user_home),

@@ -192,6 +192,9 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
 def _show_end(item: Task | Run) -> None:
     if finished(item):
         reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
+        told = item.get("delivery")
+        if told and told["status"] == "failed":
+            reason += f"  {delivery_words(told, item['status'])}"
         data(f"{item['id']}  {status_words(item)}{reason}")
         sys.stdout.flush()
 
