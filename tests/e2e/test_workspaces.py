@@ -388,3 +388,15 @@ def test_outside_of_a_repository_work_in_place_is_refused_where_much_can_be_lost
     task = kapelle.wait(warned.stdout.strip())
     assert task["workspace"]["in_place_by_default"]
     assert [one["what"] for one in task["attempts"][0]["warnings"]] == ["in_place"]
+
+
+def test_work_of_a_moved_repository_names_the_remedy(kapelle: Instance, repository: Path) -> None:
+    task_id = kapelle.play(_write("new.txt"), repository)
+    assert kapelle.wait(task_id)["status"] == "completed"
+    moved = repository.rename(repository.with_name("moved"))
+    lost = kapelle.cli("merge", task_id)
+    assert lost.returncode != 0
+    assert f"move it back to {repository}" in lost.stderr
+    moved.rename(repository)
+    kapelle.cli("merge", task_id, check=True)
+    assert (repository / "new.txt").exists()
