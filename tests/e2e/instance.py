@@ -73,14 +73,23 @@ def _mentions(pid: int, mark: bytes) -> bool:
     return False
 
 
+def user_home(directory: Path) -> Path:
+    """The home of the person whose daemon has its own in a directory of a test."""
+    made = directory.with_name(f"{directory.name}-user")
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
 class Instance:
     """A daemon in a home of its own. Settings are given as KAPELLE_SECTION__KEY variables."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = Home(home)
+        # Beside the directories of the test: in a person's home no work is done in place.
+        self.user_home = user_home(home.parent)
         self.env = {
             "PATH": os.environ["PATH"],
-            "HOME": str(home.parent),
+            "HOME": str(self.user_home),
             "LANG": "C.UTF-8",
             "KAPELLE_HOME": str(home),
             "KAPELLE_LIMITS__MAX_LOAD_PER_CORE": "0",
@@ -255,6 +264,9 @@ class Instance:
 
     def submit(self, prompt: str, directory: Path | str = "/tmp", **spec: Any) -> str:
         values = {"prompt": prompt, "directory": str(directory), "agent": "rehearsal", **spec}
+        around = (Path(directory), *Path(directory).parents)
+        if "base" not in spec and not any((place / ".git").exists() for place in around):
+            values.setdefault("workspace", "in_place")
         return str(self.post("/tasks", values)["id"])
 
     def play(self, steps: str, directory: Path | str = "/tmp", **spec: Any) -> str:

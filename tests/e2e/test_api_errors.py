@@ -11,7 +11,9 @@ from tests.e2e.door import Door, open_door
 
 TASKS = "/api/v1/tasks"
 JSON = ("Content-Type", "application/json")
-GOOD: dict[str, Any] = {"prompt": "x", "directory": "/tmp", "agent": "rehearsal"}
+GOOD: dict[str, Any] = {
+    "prompt": "x", "directory": "/tmp", "agent": "rehearsal", "workspace": "in_place",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_a_session_writes_only_from_its_own_page(door: Door) -> None:
 
 def test_a_form_of_another_kind_than_json_writes_nothing(door: Door) -> None:
     cookie, origin = door.log_in(), ("Origin", door.origin)
-    body = b'{"prompt": "x", "directory": "/tmp", "agent": "rehearsal"}'
+    body = b'{"prompt": "x", "directory": "/tmp", "agent": "rehearsal", "workspace": "in_place"}'
     for kind in (
         "text/plain",
         "application/x-www-form-urlencoded",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 
 _BREAK = '[[do]]\nwrite = "src/sample/__init__.py"\ncontent = "raise RuntimeError(1)\\n"'
@@ -268,3 +268,99 @@ def test_a_task_that_changes_a_filtered_file_fails_and_says_what_to_type(
     assert git(repository, "rev-parse", f"kapelle/{task['id']}") == git(
         repository, "rev-parse", "main"
     )
+
+
+def test_what_is_configured_runs_where_that_lies_and_a_typed_check_where_it_was_typed(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """In a sub-directory, in a monorepo with a .kapelle in a package, in runs and in merges."""
+    top = 'checks = ["./check.sh"]\n[workspace]\nsetup = "./setup.sh"\ncopy = [".env"]\n'
+    inner = 'checks = [{command = "test -f ../b/.env && test -f here", directory = "deep"}]\n'
+    repository = make_repository(
+        tmp_path / "monorepo",
+        {
+            "setup.sh": "#!/bin/sh\ntouch made-by-setup\n",
+            "check.sh": "#!/bin/sh\ntest -f made-by-setup && test -f .env\n",
+            "packages/a/only-here": "",
+            "packages/b/deep/here": "",
+            ".gitignore": "made-by-setup\n.env\n",
+            ".kapelle/config.toml": top,
+            "packages/b/.kapelle/config.toml": inner.replace("../b", "..")
+            + '[workspace]\nsetup = "test -f deep/here"\ncopy = [".env"]\n',
+        },
+    )
+    for script in ("setup.sh", "check.sh"):
+        (repository / script).chmod(0o755)
+    git(repository, "commit", "--quiet", "--all", "--message=Executable")
+    for place in (repository, repository / "packages/b"):
+        (place / ".env").write_text("A=1\n")
+    package, nested = repository / "packages/a", repository / "packages/b/deep"
+
+    part = '[[do]]\nwrite = "new.txt"'
+    configured = run(kapelle, package, part)
+    assert configured["status"] == "completed", configured["reason"]
+    worktree = configured["workspace"]["path"]
+    assert [check["directory"] for check in checks_of(configured)] == [worktree]
+
+    typed = run(kapelle, package, part, "--check", "test -f only-here")
+    assert typed["status"] == "completed", typed["reason"]
+    worktree = typed["workspace"]["path"]
+    assert [check["directory"] for check in checks_of(typed)] == [f"{worktree}/packages/a"]
+    shown = kapelle.cli("status", typed["id"]).stdout
+    assert "test -f only-here in packages/a" in shown
+
+    inside = run(kapelle, nested, part)
+    assert inside["status"] == "completed", inside["reason"]
+    worktree = inside["workspace"]["path"]
+    assert [check["directory"] for check in checks_of(inside)] == [f"{worktree}/packages/b/deep"]
+
+    # The base moves, so the set-up and the checks are made once more on the result of the merge.
+    kapelle.cli("merge", inside["id"], check=True)
+    merged = kapelle.post(f"/tasks/{configured['id']}/merge", {})
+    # The set-up is not counted as a check.
+    assert [(check["name"], check["passed"]) for check in merged["checks"]] == [
+        ("./check.sh", True)
+    ]
+
+    loop = ("loop", "Play.\n```rehearsal\n" + part + "\n```", "--until", "test -f only-here")
+    looped = kapelle.cli(*loop, "-a", "rehearsal", "-f", cwd=package)
+    assert looped.returncode == 0, looped.stdout + looped.stderr
+
+
+def test_a_check_may_name_a_directory_inside_of_the_repository(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository", {"sub/here": "", "README.md": "# x\n"})
+    part = 'Play.\n```rehearsal\n[[do]]\nrun = "rm -r sub"\n```'
+    check = {"command": "test -f here", "directory": "sub"}
+    for wrong in ("..", "/sub", "missing"):
+        with pytest.raises(ApiError):
+            kapelle.submit("x", repository, checks=[{**check, "directory": wrong}])
+    gone = kapelle.wait(kapelle.submit(part, repository, checks=[check]))
+    assert [(check["passed"], "sub" in check["directory"]) for check in checks_of(gone)] == [
+        (False, True)
+    ], gone
+
+
+def test_a_failed_command_shows_its_lines_without_the_noise_of_npm(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    noise = "".join(f"npm error line {number}\n" for number in range(30))
+    script = f"echo Cannot find module m\nprintf '{noise}'\nexit 1\n".replace("\n'", "\\n'")
+    repository = make_repository(
+        tmp_path / "web",
+        {"package.json": "{}", "test.sh": script, ".gitignore": "node_modules\n"},
+    )
+    (repository / "node_modules").mkdir()
+    failed = run(kapelle, repository, _MEND, "--check", "sh test.sh")
+    shown = kapelle.cli("status", failed["id"]).stdout
+    assert "Cannot find module m" in shown
+    assert "npm error" not in shown
+    assert "node_modules is in your checkout" in checks_of(failed)[0]["output"]
+
+    (repository / ".kapelle").mkdir()
+    setup = 'workspace.setup = "printf \\"one\\\\ntwo\\\\n\\" >&2; exit 3"\n'
+    (repository / ".kapelle" / "config.toml").write_text(setup, encoding="utf-8")
+    unset = run(kapelle, repository, _MEND)
+    assert unset["reason"].splitlines()[1:3] == ["one", "two"]
+    assert "\n    one\n    two\n" in kapelle.cli("status", unset["id"]).stdout

@@ -13,7 +13,7 @@ from kapelle.workspaces.forge import Verdict
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from tests.e2e.ensembles import perform, rule, with_playbook
 from tests.e2e.forge_server import TOKEN, ForgeServer
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.instance import ApiError, Instance, user_home
 from tests.e2e.repositories import git
 from tests.e2e.staging import kinds
 from tests.e2e.test_mcp import connected
@@ -80,7 +80,7 @@ def test_what_has_no_branch_cannot_be_delivered(kapelle: Instance, repository: P
 def forge(tmp_path: Path, repository: Path) -> Iterator[ForgeServer]:
     """A forge that holds main of the repository, and the login of a person for it."""
     server = ForgeServer(tmp_path / "forge")
-    server.log_in(tmp_path)
+    server.log_in(user_home(tmp_path))
     git(repository, "remote", "add", "origin", "work:o/r.git")
     git(repository, "push", "--quiet", str(server.bare), "main")
     try:
@@ -318,7 +318,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     forge.git_status, forge.token = None, "another"
     assert "git ls-remote" in refused(kapelle, id_)
     forge.token = TOKEN
-    forge.log_in(tmp_path)  # for git forgets what was not accepted
+    forge.log_in(kapelle.user_home)  # for git forgets what was not accepted
     # Somebody else's commits on the branch are not overwritten.
     other = git(repository, "commit-tree", "main^{tree}", "-m", "other")
     git(repository, "push", "--quiet", "--force", str(forge.bare), f"{other}:refs/heads/{branch}")
@@ -388,3 +388,12 @@ def test_a_death_between_push_and_pull_request_makes_nothing_twice(
         assert len(kinds(kapelle, id_, "delivery.ended")) == 1
     finally:
         kapelle.destroy()
+
+
+def test_who_waits_is_told_why_it_was_not_delivered(kapelle: Instance, repository: Path) -> None:
+    id_ = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="pr")
+    waited = kapelle.cli("wait", id_)
+    delivery = kapelle.task(id_)["delivery"]
+    assert (waited.returncode, delivery["status"]) == (1, "failed")
+    assert "not delivered" in waited.stdout
+    assert delivery["reason"].split(".")[0] in waited.stdout

@@ -74,7 +74,7 @@ class Reporter:
         return self.call("POST", "/learnings", {"title": title, "content": content, **fields})
 
     def release(self) -> None:
-        (self.kapelle.home.root.parent / "go").touch()
+        (self.kapelle.user_home / "go").touch()
         self.kapelle.wait(self.task)
 
 
@@ -137,7 +137,7 @@ def test_an_agent_judges_what_is_reported_where_one_is_configured(
     kapelle: Instance, repository: Path
 ) -> None:
     kapelle.home.config.write_text(AGENTS, encoding="utf-8")
-    home = kapelle.home.root.parent
+    home = kapelle.user_home
     known = {"title": "Redis", "content": "start it first", "directory": str(repository)}
     first = kapelle.post("/learnings", known)["id"]
     one = Reporter(kapelle, repository)

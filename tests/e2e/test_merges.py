@@ -403,3 +403,144 @@ def test_what_decides_about_a_run_is_checked_on_the_result(
     nothing_is_left(kapelle, repository)
     assert kapelle.cli("merge", run["id"], "--rebase", "--no-verify").returncode == 0
     assert git(repository, "rev-list", "--count", "--merges", "main") == "0"
+
+
+def test_a_persons_merge_is_signed_as_their_own_configuration_says(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Never by what the repository itself configures; what cannot be signed changes nothing."""
+    home = kapelle.user_home
+    key, program = home / "key", home / "never"
+    keygen = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me", "-f", str(key))
+    subprocess.run(keygen, check=True)
+    git(repository, "config", "commit.gpgsign", "true")
+    git(repository, "config", "gpg.program", str(program))
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    hook.chmod(0o755)
+
+    unsigned = kapelle.cli("merge", done(kapelle, repository, "a.txt"), "--json", check=True)
+    facts = json.loads(unsigned.stdout)
+    assert (facts["signed"], facts["signature_missing"]) == (False, True)
+    assert facts["hooks_not_run"] == ["pre-commit"]
+
+    config = home / ".gitconfig"
+    config.write_text(
+        "[user]\n\tname = Me\n\temail = me@localhost\n\tsigningkey = ~/key.pub\n"
+        "[commit]\n\tgpgsign = true\n[gpg]\n\tformat = ssh\n",
+        encoding="utf-8",
+    )
+    signed = json.loads(
+        kapelle.cli("merge", done(kapelle, repository, "b.txt"), "--json", check=True).stdout
+    )
+    assert signed["signed"]
+    signers = home / "signers"
+    signers.write_text(f"me@localhost {key.with_suffix('.pub').read_text()}", encoding="utf-8")
+    allowed = f"gpg.ssh.allowedSignersFile={signers}"
+    shown = git(repository, "-c", allowed, "log", "-1", "--format=%G? %an", signed["commit"])
+    assert shown == "G Me"
+    kapelle.env |= {"HOME": str(home)}
+    looked = kapelle.cli("doctor", "--json", cwd=repository)
+    names = {finding["name"] for finding in json.loads(looked.stdout)["findings"]}
+    assert {"signatures", "hooks"} <= names
+
+    key.unlink()
+    third, before = done(kapelle, repository, "c.txt"), git(repository, "rev-parse", "main")
+    refused = kapelle.cli("merge", third)
+    assert refused.returncode == 2
+    assert "could not be signed" in refused.stderr
+    assert "git.sign never" in refused.stderr
+    assert git(repository, "rev-parse", "main") == before
+    kapelle.cli("config", "set", "git.sign", "never", check=True)
+    kapelle.cli("merge", third, check=True)
+    assert git(repository, "log", "-1", "--format=%G?", "main") == "N"
+
+
+def undo(kapelle: Instance, task_id: str) -> dict[str, Any]:
+    """The view of an undone merge, by the command."""
+    told = kapelle.cli("merge", "--undo", task_id, "--json")
+    assert told.returncode == 0, told.stderr
+    view: dict[str, Any] = json.loads(told.stdout)
+    return view
+
+
+@pytest.mark.parametrize("style", ["merge", "squash", "rebase"])
+def test_a_merge_is_undone_and_can_be_made_again(
+    kapelle: Instance, repository: Path, style: str
+) -> None:
+    start = git(repository, "rev-parse", "main")
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    assert (repository / "new.txt").exists()
+
+    # An uncommitted change that the undoing would lose keeps it from that.
+    (repository / "new.txt").write_text("mine\n", encoding="utf-8")
+    refused = kapelle.cli("merge", "--undo", task_id)
+    assert (refused.returncode, "new.txt" in refused.stderr) == (2, True)
+    assert (repository / "new.txt").read_text(encoding="utf-8") == "mine\n"
+    git(repository, "checkout", "--", "new.txt")
+    (repository / "README.md").write_text("edited\n", encoding="utf-8")
+
+    view = undo(kapelle, task_id)
+    assert (view["how"], view["commit"]) == ("moved_back", start)
+    assert git(repository, "rev-parse", "main") == start
+    assert git(repository, "status", "--porcelain") == "M README.md"
+    task = kapelle.task(task_id)
+    assert (task["merged_at"], task["merge_undone_at"] is not None) == (None, True)
+    assert "merge undone" in kapelle.cli("status", task_id).stdout
+    twice = kapelle.cli("merge", "--undo", task_id)
+    assert (twice.returncode, "undone already" in twice.stderr) == (2, True)
+
+    kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    move_base(repository)
+    git(repository, "checkout", "--", "README.md")
+    view = undo(kapelle, task_id)
+    assert view["how"] == "reverted"
+    assert not (repository / "new.txt").exists()
+    assert (repository / "meanwhile.txt").exists()
+    again = kapelle.post(f"/tasks/{task_id}/merge", {"style": style})
+    assert again["already"] is False
+    assert (repository / "new.txt").exists()
+    assert (repository / "meanwhile.txt").exists()
+    assert kapelle.task(task_id)["merge_undone_at"] is None
+
+
+def test_an_undoing_that_conflicts_changes_nothing(kapelle: Instance, repository: Path) -> None:
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.cli("merge", task_id, check=True)
+    (repository / "new.txt").write_text("another\n", encoding="utf-8")
+    git(repository, "commit", "--quiet", "--all", "--message=Another")
+    before = git(repository, "rev-parse", "main")
+    refused = kapelle.cli("merge", "--undo", task_id)
+    assert (refused.returncode, "new.txt" in refused.stderr) == (1, True)
+    assert git(repository, "rev-parse", "main") == before
+    assert kapelle.task(task_id)["merged_at"] is not None
+    nothing_is_left(kapelle, repository)
+
+
+def test_a_pushed_merge_is_undone_by_a_commit(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    task_id = done(kapelle, repository, "new.txt")
+    kapelle.cli("merge", task_id, check=True)
+    git(repository, "update-ref", "refs/remotes/origin/main", "main")
+    assert undo(kapelle, task_id)["how"] == "reverted"
+    subject = git(repository, "log", "-1", "--format=%s", "main")
+    assert subject.startswith('Revert "Merge')
+
+
+def test_the_changes_of_merged_work_that_goes_on_are_what_is_new(
+    kapelle: Instance, repository: Path
+) -> None:
+    task_id = done(kapelle, repository, "first.txt")
+    merged = kapelle.cli("merge", task_id)
+    assert "Git knows no name for you" in merged.stderr
+    more = 'Play.\n```rehearsal\n[[do]]\nwrite = "second.txt"\ncontent = "x"\n```'
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": more})
+    assert kapelle.wait(task_id)["status"] == "completed"
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["second.txt"]
+    for number, name in ((1, "first.txt"), (2, "second.txt")):
+        shown = kapelle.cli("diff", task_id, "--attempt", f"{number}", "--json")
+        assert json.loads(shown.stdout)["files"] == [name]
+    unknown = kapelle.cli("diff", task_id, "--attempt", "3")
+    assert "no attempt 3" in unknown.stderr

@@ -356,3 +356,47 @@ def test_in_place_nobody_can_be_trusted_to_only_report(kapelle: Instance, tmp_pa
     with pytest.raises(ApiError) as caught:
         kapelle.submit("look", tmp_path, tools=["Read"])
     assert "cannot be given a list of tools" in caught.value.body["error"]["message"]
+
+
+def test_outside_of_a_repository_work_in_place_is_refused_where_much_can_be_lost(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """In the home, above it, and where repositories lie; elsewhere a warning is given."""
+    home, plain = kapelle.user_home, tmp_path / "plain"
+    plain.mkdir()
+    make_repository(tmp_path / "sources" / "group" / "one")
+    prompt = 'Play.\n```rehearsal\n[[do]]\nwrite = "new.txt"\n```'
+    for place in (home, home.parent, Path("/"), tmp_path / "sources"):
+        refused = kapelle.cli("run", prompt, "-a", "rehearsal", cwd=place)
+        assert (refused.returncode, refused.stdout) == (2, ""), place
+        assert "--in-place" in refused.stderr
+        spec = {"prompt": prompt, "directory": str(place), "agent": "rehearsal"}
+        schedule = {"kind": "task", "spec": spec, "every_s": 60}
+        run = {"pattern": "loop", "spec": {**spec, "checks": ["true"]}}
+        for path, body in (("/tasks", spec), ("/runs", run), ("/schedules", schedule)):
+            with pytest.raises(ApiError) as error:
+                kapelle.post(path, body)
+            assert error.value.status == 422, path
+    assert not list(home.glob("new.txt"))
+
+    asked = kapelle.cli("run", prompt, "-a", "rehearsal", "--in-place", "-f", cwd=home)
+    assert (home / "new.txt").exists(), asked.stderr
+    assert kapelle.task(asked.stdout.split()[0])["attempts"][0]["warnings"] == []
+
+    warned = kapelle.cli("run", prompt, "-a", "rehearsal", cwd=plain)
+    assert "not in a git repository" in warned.stderr
+    task = kapelle.wait(warned.stdout.strip())
+    assert task["workspace"]["in_place_by_default"]
+    assert [one["what"] for one in task["attempts"][0]["warnings"]] == ["in_place"]
+
+
+def test_work_of_a_moved_repository_names_the_remedy(kapelle: Instance, repository: Path) -> None:
+    task_id = kapelle.play(_write("new.txt"), repository)
+    assert kapelle.wait(task_id)["status"] == "completed"
+    moved = repository.rename(repository.with_name("moved"))
+    lost = kapelle.cli("merge", task_id)
+    assert lost.returncode != 0
+    assert f"move it back to {repository}" in lost.stderr
+    moved.rename(repository)
+    kapelle.cli("merge", task_id, check=True)
+    assert (repository / "new.txt").exists()

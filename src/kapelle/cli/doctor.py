@@ -96,6 +96,35 @@ def git(home: Home) -> Iterator[Finding]:
         yield Finding("git", "ok", f"{version[0]} ({program})")
     else:
         yield Finding("git", "broken", problem, "Install git 2.38 or newer.")
+        return
+    yield from _habits(home)
+
+
+def _habits(home: Home) -> Iterator[Finding]:
+    """Signatures and hooks of this repository, which merges by Kapelle make or leave out."""
+    import asyncio
+
+    from kapelle.workspaces import read_habits_of
+
+    found = _settings()
+    habits = asyncio.run(read_habits_of(current()))
+    if habits is None or found is None:
+        return
+    if not habits.has_identity:
+        text = "git knows no name for you, so your merges are by Kapelle"
+        hint = 'git config --global user.name "…"; git config --global user.email …'
+        yield Finding("identity", "warning", text, hint)
+    if habits.signs and found.git.sign == "auto":
+        yield Finding("signatures", "ok", "merges are signed as your configuration of git says")
+    elif habits.signs:
+        text = "your configuration of git signs commits, and git.sign is never"
+        yield Finding("signatures", "warning", text, "kapelle config set git.sign auto")
+    elif habits.repository_signs:
+        text = "commit.gpgsign is set in this repository alone, so merges are not signed"
+        yield Finding("signatures", "warning", text, "git config --global commit.gpgsign true")
+    if habits.hooks:
+        text = f"Kapelle's commits and merges do not run {', '.join(habits.hooks)}"
+        yield Finding("hooks", "warning", text, "Name what they do under checks.")
 
 
 def state_directory(home: Home) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from kapelle.cli.format import (
     finished,
     one_line,
     ran_s,
+    reason_lines,
     settled,
     short,
     status_words,
@@ -60,6 +61,11 @@ Show = Callable[[Event], None]
 def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, **how: Any) -> None:
     """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
     takes it."""
+    if item["workspace"].get("in_place_by_default"):
+        say(
+            f"{item['directory']} is not in a git repository: the agent works right there, and "
+            "its changes cannot be taken back."
+        )
     if as_json:
         json_line(item) if to_end else document(item)
     else:
@@ -368,7 +374,9 @@ def verdict(item: Task | Run) -> str:
     else:
         seconds = ran_s(item)
     took = short(seconds) if seconds else ""
-    reason = f": {one_line(item['reason'])}" if item["reason"] else ""
+    reason = ""
+    if item["reason"]:
+        reason = ": " + "\n    ".join(reason_lines(item["reason"]))
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 
 

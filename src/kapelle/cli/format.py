@@ -62,6 +62,24 @@ def last_lines(text: str, lines: int) -> list[str]:
     return clean(text).rstrip("\n").split("\n")[-lines:]
 
 
+REASON_TAIL = 20
+# What npm prints below the output of every failed script.
+_NOISE = ("npm error", "npm ERR!")
+
+
+def telling_lines(text: str, lines: int) -> list[str]:
+    """Return the last lines of an output, without what npm adds to every failure."""
+    found = clean(text).rstrip("\n").split("\n")
+    kept = [line for line in found if not line.startswith(_NOISE)]
+    return (kept or found)[-lines:]
+
+
+def reason_lines(reason: str) -> list[str]:
+    """Return a reason as one line, and below it the output that it tells, in lines."""
+    first, *output = clean(reason).strip().split("\n")
+    return [one_line(first), *output[-REASON_TAIL:]]
+
+
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 # So much of the last column is to be seen of a table whose rows stand on one line each.
 _LEAST_LAST = 16
@@ -301,7 +319,9 @@ def heading(
     yield field("id", id_words(item))
     status = paint(status_words(item), styles.get(item["status"]))
     status = ", ".join([status, *(["archived"] if item.get("archived_at") else []), *marks(item)])
-    yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+    first, *output = reason_lines(reason) if reason else [""]
+    yield field("status", f"{status}: {first}" if first else status)
+    yield from (f"    {line}" for line in output)
 
 
 def marks(item: dict[str, Any]) -> list[str]:
@@ -353,6 +373,8 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""
+        if item.get("merge_undone_at"):
+            merged = ", merge undone"
         yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
     if told := item.get("delivery"):
         words = delivery_words(told, item["status"])

@@ -112,15 +112,21 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     home, here, path = Home.default(), current(), config_file(current())
     if root(here) is None or path.exists():
         return str(path) if root(here) else None, False
+    if proposal.dropped:
+        say(f"Not taken over: {', '.join(proposal.dropped)}.")
+        say("Prompts of your own: kapelle prompts tracks/implement --copy; a browser: [browser].")
     if proposed := proposal.as_toml():
         found = f"Found: {', '.join(proposal.found)}. " if proposal.found else ""
         say(f"{found}Proposed for tasks in worktrees:")
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
+        if proposal.tables:
+            say(_tables(proposal.tables, "  ").strip("\n"))
         accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
     is_empty = not executable(home, here).items
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
-        file.write(_config(proposed, mark="" if accepted else "# "))
+        mark = "" if accepted else "# "
+        file.write(_config(proposed, mark) + _tables(proposal.tables, mark))
     if proposed and not accepted:
         say("They are in the file as comments, not used: take away the # to use them.")
     if proposal.tracks and not os.path.lexists(path.parent / "tracks.toml"):
@@ -147,6 +153,15 @@ def _config(proposed: dict[str, str], mark: str) -> str:
     table = mark if own.keys() & {"copy", "link", "setup"} else "# "
     template = files("kapelle.cli").joinpath("repository.toml").read_text(encoding="utf-8")
     return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
+
+
+def _tables(tables: dict[str, dict[str, Any]], mark: str) -> str:
+    """Further tables of the configuration as TOML, behind the mark."""
+    lines: list[str] = []
+    for table, values in tables.items():
+        rows = [f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in values.items()]
+        lines += ["", *(f"{mark}{line}" for line in [f"[{table}]", *rows])]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _explain(done: dict[str, Any]) -> None:

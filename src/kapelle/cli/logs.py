@@ -10,14 +10,14 @@ from typing import Any, TextIO
 import typer
 
 from kapelle.cli.command import Follow, JsonLines, flag, option
-from kapelle.cli.format import clean, exit_code, last_lines, one_line, paint, short
+from kapelle.cli.format import clean, exit_code, one_line, paint, short, telling_lines
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.output import json_line, say
 from kapelle.cli.values import choice, refuse
 from kapelle.client.http import Connection, ServerEvent
 
 LINE_WIDTH = 160
-CHECK_LINES = 8
+CHECK_LINES = 12
 # What stands apart from the rest of the talk, with a word before it.
 _NAMED = {
     "result": ("Result: ", "bold"),
@@ -76,7 +76,7 @@ def check_passage(check: dict[str, Any]) -> Passage:
         blind = one_line(check["proof"], LINE_WIDTH)
         return Passage(f"✓ check passed: {name}\n    {blind}", "yellow")
     said = clean(str(check.get("output") or "")).strip()
-    below = [f"    {line}" for line in last_lines(said, CHECK_LINES)] if said else []
+    below = [f"    {line}" for line in telling_lines(said, CHECK_LINES)] if said else []
     return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")
 
 

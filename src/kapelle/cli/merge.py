@@ -22,13 +22,15 @@ def merge(
     message: str | None = option("TEXT", "The message of the commit.", "--message", "-m"),
     no_verify: bool = flag("Do not check the result if the base has moved."),
     preview: bool = flag("Only say how it would go."),
+    undo: bool = flag("Undo the last merge instead."),
     force: bool = flag("Even if it is not completed."),
     as_json: Json = False,
 ) -> None:
     """Merge the branches of tasks and runs into their bases, in this order.
 
     If the base has moved since the checks of a task were made, they are made again on the result,
-    aside; what fails is left out, and the others go on.
+    aside; what fails is left out, and the others go on. --undo takes the last merge back: the
+    branch moves back if nothing was built on the merge, else a commit reverts it.
     """
     if squash and rebase:
         raise InvalidInput("--squash and --rebase are two ways: use one of them.")
@@ -36,7 +38,13 @@ def merge(
     body = {"into": into, "force": force, "verify": not no_verify, "style": style}
     client = Connection()
     ids = listed(task_ids, "An id") if task_ids else [work_id(client, None)]
-    if preview:
+    if undo:
+        foreign = {"--into": into, "--preview": preview, "--force": force, "--squash": squash}
+        foreign |= {"--rebase": rebase, "--no-verify": no_verify}
+        for name in (name for name, value in foreign.items() if value):
+            raise InvalidInput(f"--undo and {name} exclude each other: leave {name} out.")
+        _undo_all(ids, message, as_json)
+    elif preview:
         paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
         seen = [client.get(path, {"into": into}) for path in paths]
         lines = (line for one in seen for line in _preview(one))
@@ -93,6 +101,24 @@ def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
     raise typer.Exit(max(codes))
 
 
+def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
+    """Undo the merges, the last one first, and say how."""
+    client, done = Connection(), []
+    for some_id in reversed(ids):
+        path = path_of(work_id(client, some_id), "merge/undo")
+        done.append(client.post(path, {"message": message}))
+    if as_json:
+        document(done if len(ids) > 1 else done[0])
+        return
+    for one in done:
+        data(one["commit"])
+        how = "moved back" if one["how"] == "moved_back" else "a commit reverts the merge"
+        updated = one["checkout_updated"]
+        where = f"; the checkout {updated} was updated" if updated else ""
+        say(f"Undid the merge of {one['id']} into {one['base']}: {how}{where}.")
+        say(f"Its work stays on its branch: kapelle merge {one['id']} merges it again.")
+
+
 def _merge(some_id: str, body: dict[str, Any]) -> Any:
     client = Connection()
     path = path_of(work_id(client, some_id), "merge")
@@ -112,7 +138,20 @@ def _show(merged: dict[str, Any]) -> None:
     updated, checks = merged["checkout_updated"], len(merged["checks"])
     where = f"; the checkout {updated} was updated" if updated else ""
     again = f"; {checks} checks passed on the result" if checks else ""
-    say(f"Merged {merged['id']} into {merged['base']}{again}{where}.")
+    signed = ", signed" if merged["signed"] else ""
+    say(f"Merged {merged['id']} into {merged['base']}{signed}{again}{where}.")
+    if hooks := merged["hooks_not_run"]:
+        say(f"Hooks were not run: {', '.join(hooks)}. Name what they do under checks.")
+    if merged["identity_missing"]:
+        say(
+            "Git knows no name for you, so the merge is by Kapelle: "
+            'git config --global user.name "…"; git config --global user.email …'
+        )
+    if merged["signature_missing"]:
+        say(
+            "Not signed: commit.gpgsign is set in this repository, and Kapelle follows your own "
+            "configuration alone: git config --global commit.gpgsign true"
+        )
     if merged["trust_dropped"]:
         say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")
 

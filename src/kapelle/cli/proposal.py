@@ -4,6 +4,7 @@ By the tables of proposal.toml: the first tool of a family counts, and a framewo
 """
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -45,6 +46,9 @@ class Proposal:
     link: list[str] = field(default_factory=list)
     filters: list[str] = field(default_factory=list)
     tracks: dict[str, Any] = field(default_factory=dict)
+    # Further tables of the configuration, and what of another program's is not taken over.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "setup": " && ".join(self.setup) or None}
@@ -54,6 +58,36 @@ class Proposal:
         given = [(name, self.as_json()[name]) for name in ("checks", "copy", "link", "setup")]
         # JSON writes texts and lists of them as TOML does.
         return {name: json.dumps(one, ensure_ascii=False) for name, one in given if one}
+
+
+# The keys of .orchestrator/config.json that have a counterpart, and Kapelle's names for some.
+_DOCKER = {"dockerService": "service", "dockerWorkDir": "workdir"}
+_BROWSER = {
+    "enabled": "enabled", "mcpPackage": "package", "mcpArgs": "args", "mcpServerName": "server",
+}  # fmt: skip
+_TAKEN_OVER: dict[str, set[str] | None] = {
+    **dict.fromkeys(
+        ("tracks", "featuresFile", "instructionsFile", "progressFile", "baseBranch",
+         "criticalPatterns")
+    ),
+    "worktree": {"symlinkDirs", "copyFiles", *_DOCKER},
+    "agent": {
+        "preferred", "fallbackAgents", "maxTurnsImplementation", "maxTurnsVerification",
+        "allowedToolsVerification",
+    },
+    "verification": {"maxAttempts", "disabled"},
+    "browser": set(_BROWSER),
+}  # fmt: skip
+
+
+def _left_over(given: dict[str, Any]) -> Iterator[str]:
+    """The keys that have no counterpart."""
+    for name, value in given.items():
+        inner = _TAKEN_OVER.get(name)
+        if name not in _TAKEN_OVER:
+            yield name
+        elif inner is not None and isinstance(value, dict):
+            yield from (f"{name}.{key}" for key in value if key not in inner)
 
 
 def propose(top: Path) -> Proposal:
@@ -66,6 +100,9 @@ def propose(top: Path) -> Proposal:
                 _look(place, f"{place.name}/", proposal)
     if not proposal.checks and re.search(r"(?m)^test\s*:", _text(top / "Makefile")):
         proposal.checks.append("make test")
+    if os.path.isfile(top / ".pre-commit-config.yaml"):
+        proposal.found.append(".pre-commit-config.yaml")
+        proposal.checks.append("pre-commit run --all-files")
     _understand(top / ".orchestrator" / "config.json", proposal)
     return proposal
 
@@ -82,6 +119,11 @@ def _understand(path: Path, proposal: Proposal) -> None:
     if not given:
         return
     proposal.found.append(".orchestrator/config.json")
+    _take_over_tables(given, proposal)
+    dropped = _left_over(given)
+    proposal.dropped += [f"{name} of .orchestrator/config.json" for name in dropped]
+    prompts = sorted(path.parent.glob("*.md"))
+    proposal.dropped += [f".orchestrator/{prompt.name}" for prompt in prompts]
     proposal.copy += [
         name for name in told["worktree"].get("copyFiles", []) if name not in proposal.copy
     ]
@@ -104,6 +146,23 @@ def _understand(path: Path, proposal: Proposal) -> None:
         "tracks": tracks,
     }
     proposal.tracks = {name: value for name, value in spec.items() if value not in (None, [])}
+
+
+def _take_over_tables(given: dict[str, Any], proposal: Proposal) -> None:
+    """Add the failures of the environment, the container and the browser that it names."""
+    patterns = given.get("criticalPatterns")
+    if isinstance(patterns, list) and all(isinstance(one, str) for one in patterns):
+        proposal.tables["failures"] = {"environment": patterns}
+    docker = _renamed(given.get("worktree") or {}, _DOCKER)
+    if "service" in docker:
+        proposal.tables["workspace.docker"] = docker
+    if browser := _renamed(given.get("browser") or {}, _BROWSER):
+        proposal.tables["browser"] = browser
+
+
+def _renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The values that are set, by the names of Kapelle's settings."""
+    return {new: given[old] for old, new in names.items() if given.get(old) not in (None, "", [])}
 
 
 def _look(place: Path, prefix: str, proposal: Proposal) -> bool:

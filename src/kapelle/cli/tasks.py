@@ -192,6 +192,9 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
 def _show_end(item: Task | Run) -> None:
     if finished(item):
         reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
+        told = item.get("delivery")
+        if told and told["status"] == "failed":
+            reason += f"  {delivery_words(told, item['status'])}"
         data(f"{item['id']}  {status_words(item)}{reason}")
         sys.stdout.flush()
 
@@ -441,13 +444,18 @@ def diff(
     stat: bool = flag("Only how much changed in which file."),
     raw: bool = flag("The patch byte for byte, so that `git apply` takes it."),
     against: str | None = option("ID", "Instead, how it differs from that task's work."),
+    attempt: int | None = option("N", "Only what this attempt of a task changed."),
 ) -> Report:
-    """Show what a task or a run changed."""
+    """Show what a task or a run changed; of one that went on after its merge, what is new."""
     client = Connection()
     whole = work_id(client, task_id)
     two = "--against compares the work of two tasks."
     refuse((against is not None and is_run(whole), two, "`kapelle runs status` lists them."))
-    yield (changes := client.get(path_of(whole, "diff"), {"against": against}))
+    of_task = "--attempt is for tasks, without --against and --raw."
+    is_apart = attempt is not None and bool(is_run(whole) or against or raw)
+    refuse((is_apart, of_task, "`kapelle status ID` lists the attempts."))
+    query = {"against": against, "attempt": attempt}
+    yield (changes := client.get(path_of(whole, "diff"), query))
     if raw and not stat:
         sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return

@@ -28,11 +28,13 @@ from kapelle.cli.format import (
     mark,
     one_line,
     paint,
+    reason_lines,
     short,
     short_title,
     shown,
     size,
     table,
+    telling_lines,
     terminal_width,
     usage_line,
     usd_limit,
@@ -49,7 +51,7 @@ Step = dict[str, Any]
 Item = dict[str, Any]
 
 DIAGNOSIS_TAIL = 15
-CHECK_TAIL = 12
+CHECK_TAIL = 20
 RESULT_TAIL = 20
 MOST = 12
 _AT_REST = frozenset({"queued", "blocked", "waiting"})
@@ -133,11 +135,20 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         on = f" on {check['commit'][:12]}" if check.get("commit") else ""
         proved = ", proved" if check.get("proved") else ""
         proved += " earlier" if proved and "Remembered from " in (check.get("proof") or "") else ""
-        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
+        where = _check_directory(task, check)
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{where}{took}{on}{proved}"
         if check.get("proof") and not check["proved"]:
             yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
         if not check["passed"] and check["output"].strip():
-            yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
+            yield from (f"        {line}" for line in telling_lines(check["output"], CHECK_TAIL))
+
+
+def _check_directory(task: Task, check: Task) -> str:
+    """Return where a check ran, from the top of the workspace; empty for the top itself."""
+    top, made_in = task["workspace"]["path"], check.get("directory")
+    if not made_in or not check.get("command") or not made_in.startswith(f"{top}/"):
+        return ""
+    return f" in {one_line(made_in[len(top) + 1 :], 200)}"
 
 
 def _doubt(task: Task) -> str:
@@ -182,7 +193,7 @@ def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
     reason = f" ({attempt['model_reason']})" if attempt["model_reason"] else ""
     yield one_line(f"by {agent_words(attempt['agent'], attempt['model'])}{reason}")
     if attempt["reason"] and attempt["reason"] != known_reason:
-        yield one_line(attempt["reason"])
+        yield from reason_lines(attempt["reason"])
     if attempt["failure"]:
         evidence = f": {one_line(attempt['evidence'], 300)}" if attempt["evidence"] else ""
         yield f"{paint('failure', 'dim')} {attempt['failure']}{evidence}"

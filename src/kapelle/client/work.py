@@ -24,7 +24,14 @@ from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStat
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, SayView
+from kapelle.domain.views import (
+    DiffView,
+    MergePreview,
+    MergeView,
+    PullRequestView,
+    SayView,
+    UndoView,
+)
 from kapelle.patterns.spec import PatternSpec
 
 OUTPUT_PAGE_BYTES = 8_000_000
@@ -73,8 +80,8 @@ class Work(Collection[Piece]):
         """Put away what has ended; worktrees are removed, the work is kept."""
 
     @request("get", "/{noun}/{id}/diff")
-    def diff(self, id: str) -> DiffView:
-        """What changed in its worktree since it began."""
+    def diff(self, id: str, attempt: int | None = None) -> DiffView:
+        """What changed in its worktree since it began, or what one attempt changed."""
 
     @request("get", "/{noun}/{id}/pr")
     def pull_request(self, id: str) -> PullRequestView:
@@ -104,6 +111,10 @@ class Work(Collection[Piece]):
     ) -> MergeView:
         """Merge the branch of what is completed into its base or another branch, and wait for it;
         verify makes the checks on the result where the base has moved."""
+
+    @request("post", "/{noun}/{id}/merge/undo")
+    def undo_merge(self, id: str, *, message: str | None = None) -> UndoView:
+        """Undo the last merge of its branch: the base goes back, or a commit reverts the merge."""
 
     @request("get", "/{noun}/{id}/merge")
     def preview_merge(self, id: str, into: str | None = None) -> MergePreview:

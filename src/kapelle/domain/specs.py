@@ -111,11 +111,25 @@ Deliver = Literal["branch", "merge", "pr"]
 Prove = Literal["never", "once", "always", "required"]
 
 
+def _relative(value: str) -> str:
+    if value.startswith("/"):
+        raise ValueError("the directory of a check must be relative")
+    return value
+
+
+RelativeDirectory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_relative)]
+
+
 class CheckSpec(Spec):
     """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
     kind: CheckKind = CheckKind.COMMAND
     command: Text | None = Field(default=None, max_length=100_000)
+    directory: RelativeDirectory | None = Field(
+        default=None,
+        description="where the command runs: relative to the directory of the work, or, in a "
+        "repository's configuration, to the directory that contains its .kapelle",
+    )
     name: Name | None = None
     timeout_s: Seconds = 600
     prove: Prove | None = None
@@ -136,6 +150,8 @@ class CheckSpec(Spec):
     def _command_where_needed(self) -> "CheckSpec":
         if (self.kind is CheckKind.COMMAND) != bool(self.command and self.command.strip()):
             raise ValueError("a command check needs a command, and a built-in check has none")
+        if self.directory is not None and self.kind is not CheckKind.COMMAND:
+            raise ValueError("only a command check has a directory")
         return self
 
     @property
@@ -368,6 +384,12 @@ class PullRequestSpec(Spec):
         "request stays as it is, and a new one is ready",
     )
     force: bool = field(False, "even with a secret that Kapelle knows in it")
+
+
+class UndoSpec(Spec):
+    """How the merge of a task or a run is undone."""
+
+    message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
 
 
 class MergeSpec(Spec):

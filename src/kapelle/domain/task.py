@@ -148,6 +148,8 @@ class WorkspaceView(Record):
     base_commit: str | None
     commit: str | None
     owner: str | None = None  # the run whose worktree it is, where it is not its own
+    # Whether there is no git repository and nobody asked for work in place.
+    in_place_by_default: bool = False
 
 
 class Workspace(WorkspaceView):
@@ -170,7 +172,7 @@ class Delivery(Record):
     with what its forge said of it last."""
 
     mode: Literal["merge", "pr"]
-    status: Literal["pending", "delivered", "failed", "nothing"]
+    status: Literal["pending", "delivered", "failed", "nothing", "undone"]
     reason: str | None = None  # why it is not delivered, or waits
     commit: str | None = None
     forge: str | None = None
@@ -214,6 +216,9 @@ class Work(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    merge_undone_at: datetime | None = None
+    # The commit of the last merge of its branch, which can be undone.
+    merge_commit: str | None = None
     seen_at: datetime | None = None  # by a person, who flagged it or put it off
     flagged_at: datetime | None = None
     snoozed_until: datetime | None = None

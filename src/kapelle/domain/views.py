@@ -116,6 +116,23 @@ class MergeView(Record):
     phase: str | None = None
     # Whether it changed .kapelle of a repository that was trusted, and now is not.
     trust_dropped: bool = False
+    signed: bool = False
+    # The hooks of the repository that git would have run, and Kapelle did not.
+    hooks_not_run: list[str] = Field(default=[])
+    # Whether only the repository's own configuration asks for signatures, which is not followed.
+    signature_missing: bool = False
+    # Whether git knows no user.name and user.email, so that the commit is by Kapelle.
+    identity_missing: bool = False
+
+
+class UndoView(Record):
+    """An undone merge: the branch went back, or a commit on it reverts the merge."""
+
+    id: str
+    base: str
+    commit: str
+    how: Literal["moved_back", "reverted"]
+    checkout_updated: str | None = None
 
 
 class Comment(Record):

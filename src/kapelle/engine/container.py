@@ -21,6 +21,7 @@ from kapelle.engine.parts import Parts
 from kapelle.home import Home, read_own
 from kapelle.runner.command import Command, Finished, Running
 from kapelle.settings.models import Docker, Settings
+from kapelle.workspaces import checkouts_around
 
 SCRIPT = "in-container"
 TOLD = (
@@ -32,7 +33,7 @@ _BEGIN_S, _END_S, _REMOVE_S, _MOST_OUTPUT = 1200.0, 30.0, 120.0, 100_000
 _NAMES = ("KAPELLE_TASK_ID", "KAPELLE_RUN_ID")
 _HEAD = """\
 #!/bin/sh
-{set}top={top} name={name} engine={engine} marks={marks}
+{set}top={top} base={base} name={name} engine={engine} marks={marks}
 """
 _EXEC = """\
 # Runs a command in the container of this workspace, and ends it there when this is ended.
@@ -70,7 +71,7 @@ enter() {{
   "$engine" exec -e KAPELLE_INSIDE="$mark" {names}-w {workdir}"$inside" "$name" "$@"
 }}"""
 _IN_SERVICE = """\
-cd "$top" || exit 125
+cd "$base" || exit 125
 enter() {{
   "$engine" compose -p "$name" {files}exec -T -e KAPELLE_INSIDE="$mark" \
     {names}{where}{service} "$@"
@@ -81,7 +82,7 @@ _BEGIN_IMAGE = """\
 exec "$engine" run -d --name "$name" -v "$top":{workdir} {user}{options} \
   --entrypoint /bin/sh {image} -c 'while :; do sleep 3600; done'
 """
-_BEGIN_SERVICE = 'cd "$top" && exec "$engine" compose -p "$name" {files}up -d {service}\n'
+_BEGIN_SERVICE = 'cd "$base" && exec "$engine" compose -p "$name" {files}up -d {service}\n'
 # An engine that is not there has removed nothing.
 _REMOVE = """\
 left=$("$engine" ps -aq --filter {by}"$name") || exit
@@ -153,7 +154,8 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
     place = home.containers / name
     (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
-        "top": shlex.quote(top), "name": name, "engine": shlex.quote(docker.engine),
+        "top": shlex.quote(top), "base": shlex.quote(_base(settings, top)), "name": name,
+        "engine": shlex.quote(docker.engine),
         "marks": shlex.quote(str(place / "marks")),
         # A compose file may use them.
         "set": "".join(
@@ -177,6 +179,15 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
             fresh.chmod(0o700)
             fresh.replace(path)
     return place / SCRIPT
+
+
+def _base(settings: Settings, top: str) -> str:
+    """Return where compose files are looked for: where the configuration with the service lies."""
+    place = settings.place_of("workspace.docker.service")
+    checkouts = checkouts_around(place) if place else ()
+    if place is None or not checkouts:
+        return top
+    return os.path.normpath(os.path.join(top, os.path.relpath(place, checkouts[0])))
 
 
 def _image(docker: Docker) -> dict[str, str]:

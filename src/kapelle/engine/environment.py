@@ -143,16 +143,33 @@ def _leads_back(path: Path, origin: Origin) -> bool:
     return place is not None and leads_into(place, origin.checkouts, origin.worktree)
 
 
-def brought_along(wanted: WorkspaceSettings, directory: str) -> tuple[list[str], list[str]]:
+def brought_along(settings: Settings, directory: str) -> tuple[list[str], list[str]]:
     """What is copied and what is linked into a worktree: nothing that leads into the checkout."""
-    back = set(leading_back(wanted, [*wanted.copy_, *wanted.link], Path(directory)))
-    copied, linked = ([p for p in paths if p not in back] for paths in (wanted.copy_, wanted.link))
-    return copied, linked
+    copied = paths_from_top(settings, "copy", Path(directory))
+    linked = paths_from_top(settings, "link", Path(directory))
+    back = set(leading_back(settings, [*copied, *linked], Path(directory)))
+    return [path for path in copied if path not in back], [
+        path for path in linked if path not in back
+    ]
 
 
-def leading_back(wanted: WorkspaceSettings, paths: Iterable[str], directory: Path) -> list[str]:
+def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:
+    """Return the paths to copy or to link, from the top of the repository.
+
+    Those of a configuration are relative to the directory that contains its .kapelle.
+    """
+    paths = settings.workspace.copy_ if how == "copy" else settings.workspace.link
+    place, tops = settings.place_of(f"workspace.{how}"), checkouts_around(directory)
+    if place is None or not tops or place == tops[0]:
+        return paths
+    inside = os.path.relpath(place, tops[0])
+    return [os.path.join(inside, path) for path in paths]
+
+
+def leading_back(settings: Settings, paths: Iterable[str], directory: Path) -> list[str]:
     """Those of the paths to be copied or linked by which code would come from the checkout."""
-    tops = checkouts_around(directory) if wanted.checkout_paths == "replace" else ()
+    replaces = settings.workspace.checkout_paths == "replace"
+    tops = checkouts_around(directory) if replaces else ()
     return [path for path in paths if tops and leads_into(tops[0] / path, tops)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.base import Agent, AgentRequest
+from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.container import begin_container, script_of
@@ -27,6 +28,7 @@ from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
+from kapelle.workspaces import checkouts_around
 
 # What a shell that is not bash says of bash's own words.
 _BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found")
@@ -50,6 +52,22 @@ class Place:
         checkouts = (*self.origin.checkouts, worktree)
         origin = replace(self.origin, checkouts=checkouts, worktree=copy)
         return replace(self, cwd=copy / self.cwd.relative_to(worktree), origin=origin)
+
+    def at(self, work: str, directory: str | None) -> "Place":
+        """Return the same place in another directory, relative to that of the work.
+
+        Raises WorkspaceError if that directory is not in the repository.
+        """
+        if directory is None:
+            return self
+        target = Path(os.path.normpath(os.path.join(os.path.realpath(work), directory)))
+        worktree = self.origin.worktree
+        if worktree is not None:
+            top = next(iter(checkouts_around(Path(work))), target)
+            if not target.is_relative_to(top):
+                raise WorkspaceError(f"The directory {directory} of a check leaves the repository.")
+            target = worktree / target.relative_to(top)
+        return replace(self, cwd=target)
 
     @property
     def variables(self) -> Variables:
@@ -78,6 +96,11 @@ class Place:
         missing = [name for name in (shell.dropped if shell else ()) if name in words]
         found = [left_out(variables.omitted)] if variables.omitted else []
         found += [f"In the worktree, {entry}." for entry in variables.mapped]
+        if self._lacks_modules():
+            found.append(
+                "node_modules is in your checkout and not in the worktree: let workspace.setup "
+                "make it, for example by npm ci."
+            )
         if missing:
             found.append(
                 f"Set in your shell and not passed on: {', '.join(missing)}. Add --env "
@@ -86,6 +109,17 @@ class Place:
         if _BASH.search(output):
             found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
         return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
+
+    def _lacks_modules(self) -> bool:
+        """Return whether node_modules is missing here, and is there in the checkout."""
+        worktree = self.origin.worktree
+        if worktree is None or not self.cwd.is_relative_to(worktree):
+            return False
+        inside = self.cwd.relative_to(worktree)
+        is_missing = not os.path.lexists(self.cwd / "node_modules")
+        is_node = (self.cwd / "package.json").is_file()
+        known = any((top / inside / "node_modules").is_dir() for top in self.origin.checkouts)
+        return is_node and is_missing and known
 
     def agent(
         self,

@@ -6,18 +6,20 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError
+from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, NotFound
 from kapelle.domain.ids import is_id, kind_of, new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import CheckResult, Task, Workspace
 from kapelle.domain.text import cut
-from kapelle.domain.views import MergeView
+from kapelle.domain.views import MergeView, UndoView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
 from kapelle.engine.launch import Place
@@ -28,11 +30,19 @@ from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
-from kapelle.store import events, processes, runs, tasks
+from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
-from kapelle.store.query import work_rows
-from kapelle.workspaces import Candidate, Diff, checkouts_around, git_in, working_directory
+from kapelle.store.query import update_work, work_rows
+from kapelle.workspaces import (
+    Candidate,
+    Diff,
+    Merge,
+    PastMerge,
+    checkouts_around,
+    git_in,
+    working_directory,
+)
 
 _log = logging.getLogger("kapelle.merge")
 _SHOWN, _SHOWN_LINES = 4_000, 15
@@ -102,20 +112,22 @@ class Merges:
     ) -> MergeView:
         parts, noun = self._parts, type(work).__name__
         commit = await deliverable(parts, work, "merge", force=wanted.force, secrets=wanted.force)
+        undone = await parts.db.read(undone_merge, work.id)
         title = work.title if wanted.style == "squash" else f"Merge {work.title}"
         checks = Verification(parts, work, partial(setattr, going, "phase"))
         verify = checks.verify if wanted.verify and not wanted.force else None
         merged = await parts.workspaces.merge(
             work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
             style=wanted.style, by_person=going.by_person, verify=verify,
+            sign=going.by_person and parts.settings().git.sign == "auto", undone=undone,
         )  # fmt: skip
         if not merged.already or work.merged_at is None:
-            facts = {"base": merged.base, "commit": merged.commit}
-            await parts.db.write(record_change, work, "merged", **facts)
+            await parts.db.write(_record_merge, work, merged)
         dropped = going.by_person and await self._drop_trust(work)
         squashed = wanted.style != "merge"
         await put_away_merged(parts, Setbacks(), work.id, merged.base, squashed=squashed)
         updated = merged.checkout_updated
+        habits = await parts.workspaces.habits(Path(work.directory))
         return MergeView(
             id=work.id,
             status="merged",
@@ -125,6 +137,41 @@ class Merges:
             checkout_updated=str(updated) if updated else None,
             checks=checks.made,
             trust_dropped=dropped,
+            signed=merged.signed,
+            hooks_not_run=list(habits.hooks) if habits else [],
+            identity_missing=bool(habits and going.by_person and not habits.has_identity),
+            signature_missing=bool(habits and habits.repository_signs and not merged.already),
+        )
+
+    async def undo(self, work: Task | Run, message: str | None) -> UndoView:
+        """Undo the last merge of a task or run; it can be merged again afterwards."""
+        repository = await self._parts.workspaces.locate(Path(work.directory))
+        past = await self._parts.db.read(last_merge, work.id)
+        place = (str(repository and repository.common_dir), past.into)
+        async with self._turns.setdefault(place, asyncio.Lock()):
+            past = await self._parts.db.read(last_merge, work.id)
+            return await self._undo_now(work, past, message)
+
+    async def _undo_now(self, work: Task | Run, past: PastMerge, message: str | None) -> UndoView:
+        parts, noun = self._parts, type(work).__name__
+        await recall(parts, work)
+        text = message or f'Revert "Merge {work.title}"\n\nThis reverts commit {past.commit}.'
+        undone = await parts.workspaces.undo_merge(
+            work.id,
+            past,
+            work.workspace.commit,
+            f"{text}\n\n{noun}: {work.id}",
+            sign=parts.settings().git.sign == "auto",
+        )
+        failpoint("undo_before_end")
+        await parts.db.write(_record_undo, work, past, undone.how, undone.commit)
+        updated = undone.checkout_updated
+        return UndoView(
+            id=work.id,
+            base=past.into,
+            commit=undone.commit,
+            how=undone.how,
+            checkout_updated=str(updated) if updated else None,
         )
 
     async def _drop_trust(self, work: Task | Run) -> bool:
@@ -155,6 +202,57 @@ class Merges:
         }
 
 
+def _record_merge(connection: Connection, work: Task | Run, merged: Merge) -> None:
+    """Store what a merge moved, by which it can be undone."""
+    values: dict[str, Any] = {"merge_undone_at": None}
+    if merged.parent is not None:
+        values |= {"merged_into": merged.base, "merge_commit": merged.commit}
+        values |= {"merge_parent": merged.parent, "merged_tip": work.workspace.commit}
+    update_work(connection, work.id, **values)
+    record_change(connection, work, "merged", base=merged.base, commit=merged.commit)
+
+
+def _record_undo(
+    connection: Connection, work: Task | Run, past: PastMerge, how: str, commit: str
+) -> None:
+    """Store that a merge was undone, in the row, the delivery and the history."""
+    update_work(connection, work.id, merged_at=None)
+    row = deliveries.find(connection, work.id)
+    if row is not None and row["mode"] == "merge":
+        deliveries.update(connection, work.id, status="undone", updated_at=datetime.now(UTC))
+    record_change(connection, work, "merge_undone", base=past.into, commit=commit, how=how)
+
+
+def _past_merge(connection: Connection, work_id: str) -> tuple[PastMerge | None, bool]:
+    """The last merge of a task or run, if it is known, and whether it was undone."""
+    row = work_rows(work_id).row(connection, work_id)
+    if row["merge_commit"] is None:
+        return None, False
+    past = PastMerge(row["merged_into"], row["merge_parent"], row["merge_commit"])
+    return past, row["merge_undone_at"] is not None
+
+
+def undone_merge(connection: Connection, work_id: str) -> PastMerge | None:
+    """Return the last merge of a task or run if it was undone."""
+    past, is_undone = _past_merge(connection, work_id)
+    return past if is_undone else None
+
+
+def last_merge(connection: Connection, work_id: str) -> PastMerge:
+    """Return the last merge of a task or run; raises Conflict where none can be undone."""
+    past, is_undone = _past_merge(connection, work_id)
+    if is_undone:
+        raise Conflict(
+            f"The merge of {work_id} was undone already.", hint=f"kapelle merge {work_id}"
+        )
+    if past is None:
+        raise Conflict(
+            f"No merge of {work_id} is known that could be undone.",
+            hint="What a run or an earlier version merged is undone by `git revert -m 1 COMMIT`.",
+        )
+    return past
+
+
 def get_work(connection: Connection, id_: str) -> Task | Run:
     """A task or a run, by what its id says that it is."""
     return (tasks.get if is_id("task", id_) else runs.get)(connection, id_)
@@ -168,7 +266,8 @@ async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
 
 
 async def changes(parts: Parts, work: Task | Run) -> Diff:
-    """What a task or run changed since it began, uncommitted work included."""
+    """What a task or run changed since it began, uncommitted work included; of one that went on
+    after its merge, what is new since then."""
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told from others'.",
@@ -177,9 +276,31 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
     if work.workspace.branch is None:
         return Diff(b"", "", [])
     await recall(parts, work)
+    row = await parts.db.read(work_rows(work.id).row, work.id)
+    goes_on = work.merged_at is None and row["merge_undone_at"] is None
+    if goes_on and row["merged_tip"] is not None and work.workspace.owner is None:
+        return await parts.workspaces.diff(work.id, since=row["merged_tip"])
     if isinstance(work, Task):
         return await task_diff(parts, work.id, work.workspace)
     return await parts.workspaces.diff(work.workspace.owner or work.id)
+
+
+async def attempt_changes(parts: Parts, task: Task, number: int) -> Diff:
+    """What one attempt of a task changed: from what the attempts before it committed."""
+    if task.workspace.kind is not WorkspaceKind.WORKTREE:
+        return await changes(parts, task)
+    rows = await parts.db.read(attempts.commits_of, task.id)
+    if number not in rows:
+        raise NotFound(f"{task.id} has no attempt {number}.", hint=f"kapelle status {task.id}")
+    commit = rows[number]
+    if commit is None:
+        raise Conflict(f"Attempt {number} of {task.id} committed nothing.")
+    before = [rows[one] for one in sorted(rows) if one < number and rows[one] is not None]
+    start = before[-1] if before else task.workspace.base_commit
+    if start is None:
+        return Diff(b"", "", [])
+    await recall(parts, task)
+    return await parts.workspaces.compare(task.workspace.owner or task.id, start, commit)
 
 
 def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
@@ -274,6 +395,7 @@ class Verification:
     parts: Parts
     work: Task | Run
     tell: Callable[[str], object]
+    # The results of the checks; the set-up is among them only if it failed.
     made: list[CheckResult] = field(default_factory=list)
     _shell: Shell | None = None
 
@@ -308,21 +430,30 @@ class Verification:
         if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
-        wanted = parts.work_settings(directory).workspace
+        settings = parts.work_settings(directory)
+        wanted, setup = settings.workspace, None
         if wanted.setup:
-            first = CheckSpec(command=wanted.setup, name="setup", timeout_s=wanted.setup_timeout_s)
-            checks = [first, *checks]
+            setup = CheckSpec(
+                command=wanted.setup,
+                name="setup",
+                timeout_s=wanted.setup_timeout_s,
+                directory=settings.directory_of("workspace.setup", directory),
+            )
+            checks = [setup, *checks]
         with parts.performing(owner):
             try:
-                brought = brought_along(wanted, directory)
+                brought = brought_along(settings, directory)
                 place = await parts.workspaces.create_aside(
                     owner, self.work.workspace.owner or self.work.id, commit, *brought
                 )
                 for number, check in enumerate(checks):
                     self.tell(f"{number + 1} of {len(checks)}: {check.label} {where}")
                     failpoint("merge_before_check")
-                    self.made.append(await self._make(owner, f"{number}", check, place))
-                    if not self.made[-1].passed and not all_of_them:
+                    result = await self._make(owner, f"{number}", check, place)
+                    is_setup = check is setup
+                    if not (is_setup and result.passed):
+                        self.made.append(result)
+                    if not result.passed and (is_setup or not all_of_them):
                         break
             finally:
                 try:
@@ -350,6 +481,7 @@ class Verification:
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
         env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
         place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
+        place = place.at(work.directory, check.directory)
         label = f"{check.label} of the merge of {work.id}"
         launch = await place.command(process, check.command or "", check.timeout_s, label)
         ended = await parts.execute(owner, check.label, launch, lambda _: None)

@@ -24,8 +24,8 @@ from kapelle.settings import Settings
 
 SHOWN_OUTPUT = 20_000
 # So much of the output of a failed check is told in the history.
-_TOLD_LINES = 12
-_TOLD = 2000
+_TOLD_LINES = 30
+_TOLD = 4000
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
 # A search for a side log ends after so many names.

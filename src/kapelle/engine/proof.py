@@ -155,8 +155,10 @@ class Subject:
 
     async def _after_set_up(self, name: str, check: CheckSpec) -> CheckResult | None:
         """Run a check after another set-up of the workspace; return None if that failed."""
-        workspaces, setup = self.parts.workspaces, self.place.settings.workspace
-        again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, self.place
+        workspaces, settings = self.parts.workspaces, self.place.settings
+        setup, directory = settings.workspace, self.repository
+        place = self.place.at(directory, settings.directory_of("workspace.setup", directory))
+        again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, place
         if not (await self.execute(*again))[1].succeeded:
             return None
         await workspaces.check_out(self.owner, self.commit)

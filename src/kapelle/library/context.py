@@ -256,7 +256,8 @@ class LocalContext(GitContext):
     ) -> CheckResult:
         """Make one check in the place of a task, on what it has committed."""
         if check.kind is CheckKind.COMMAND:
-            ended, output = await self._command(check.command or "", task, env, check.timeout_s)
+            inside = replace(task, cwd=task.cwd / (check.directory or ""))
+            ended, output = await self._command(check.command or "", inside, env, check.timeout_s)
             result = check_result(check, ended, output)
         elif check.kind is CheckKind.DIFF_NOT_EMPTY and self._is_git:
             stat = ""

@@ -2,7 +2,8 @@
 
 import json
 import re
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -11,6 +12,7 @@ from kapelle.patterns.results import Failed
 
 Status = Literal["open", "verifying", "passed", "failed"]
 
+_DECODER = json.JSONDecoder()
 _COMMITTED = "the file is read as it is committed"
 
 
@@ -93,15 +95,70 @@ def read_features(name: str, text: str | None) -> list[Feature]:
 
 
 def with_status(text: str, feature: Feature, status: Status) -> str:
-    """The file with another status of one feature; everything else stays as it is, and so does the
-    indentation."""
-    found = json.loads(text)
-    for item in _items(found):
-        if item["id"] == feature.id:
-            item["status"] = status
-    indent = re.search(r"^[\[{]\s*\n([ \t]+)", text)
-    told = json.dumps(found, indent=indent and indent[1], ensure_ascii=text.isascii())
-    return told + "\n" * text.endswith("\n")
+    """Return the file with another status of one feature; every other byte stays as it is."""
+    new = json.dumps(status)
+    for start, end in _elements(text, _list_start(text)):
+        if json.loads(text[start:end])["id"] != feature.id:
+            continue
+        members = _members(text, start)
+        for member in reversed(members):
+            if member.key == "status":
+                return text[: member.start] + new + text[member.end :]
+        last = members[-1]
+        # As the members before it are separated: by a line, or by a space.
+        between = text[members[-2].end : last.key_start] if len(members) > 1 else ", "
+        return f'{text[: last.end]}{between}"status": {new}{text[last.end :]}'
+    return text
+
+
+class _Member(NamedTuple):
+    """A member of an object in a text: its key, and where the key and the value stand."""
+
+    key: str
+    key_start: int
+    start: int
+    end: int
+
+
+def _list_start(text: str) -> int:
+    """Where the list of features begins."""
+    start = _skip_space(text, 0)
+    if text[start] == "[":
+        return start
+    return next(one.start for one in reversed(_members(text, start)) if one.key == "features")
+
+
+def _members(text: str, start: int) -> list[_Member]:
+    """The members of the object that begins there, as JSON that was read before."""
+    found: list[_Member] = []
+    position = _skip_space(text, start + 1)
+    while text[position] != "}":
+        key, end = _DECODER.raw_decode(text, position)
+        value = _skip_space(text, _skip_space(text, end) + 1)
+        value_end = _DECODER.raw_decode(text, value)[1]
+        found.append(_Member(key, position, value, value_end))
+        position = _after_comma(text, value_end)
+    return found
+
+
+def _elements(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Where each element of the list that begins there stands."""
+    position = _skip_space(text, start + 1)
+    while text[position] != "]":
+        end = _DECODER.raw_decode(text, position)[1]
+        yield position, end
+        position = _after_comma(text, end)
+
+
+def _after_comma(text: str, position: int) -> int:
+    position = _skip_space(text, position)
+    return _skip_space(text, position + 1) if text[position] == "," else position
+
+
+def _skip_space(text: str, position: int) -> int:
+    while text[position] in " \t\r\n":
+        position += 1
+    return position
 
 
 def _items(found: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from kapelle.domain.errors import Conflict, Forbidden, NotFound
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
-from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, WaitSeconds
+from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import (
@@ -23,12 +23,20 @@ from kapelle.domain.views import (
     PruneView,
     PullRequestView,
     RestingView,
+    UndoView,
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import last_checks, reach, refresh
-from kapelle.engine.merge import Merges, changes, require_ended, secrets_of
+from kapelle.engine.merge import (
+    Merges,
+    attempt_changes,
+    changes,
+    require_ended,
+    secrets_of,
+    undone_merge,
+)
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
@@ -51,6 +59,7 @@ _LOOK_S = 5.0
 
 
 Against = Annotated[str | None, Field(max_length=100)]
+AttemptNumber = Annotated[int | None, Field(ge=1, le=1_000_000)]
 Into = Annotated[str | None, Field(min_length=1, max_length=200)]
 Ids = Annotated[list[str], Field(min_length=1, max_length=200, description="of tasks and runs")]
 Until = Annotated[
@@ -172,13 +181,23 @@ class Work:
         return WorkPage(work=shown, next_cursor=cursor, last_event=last)
 
     async def diff(
-        self, kind: Kind, text: str, parent: str | None, against: Against = None
+        self,
+        kind: Kind,
+        text: str,
+        parent: str | None,
+        against: Against = None,
+        attempt: AttemptNumber = None,
     ) -> DiffView:
-        """Everything that changed in its worktree since it began; or, against another task of the
-        same repository, how their work differs."""
+        """Everything that changed in its worktree since it began, or since its merge if it went on;
+        what one attempt of a task changed; or, against another task of the same repository, how
+        their work differs."""
         work = await self._get(kind, text)
         known = await secrets_of(self._parts, work)
-        if against is None:
+        if attempt is not None:
+            if against is not None or not isinstance(work, Task):
+                raise InvalidInput("attempt is for the changes of a task, without against.")
+            diff = await attempt_changes(self._parts, work, attempt)
+        elif against is None:
             diff = await changes(self._parts, work)
         else:
             await self.require_own(parent, against, itself=True)
@@ -219,6 +238,12 @@ class Work:
             wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
+    async def undo_merge(self, kind: Kind, text: str, body: UndoSpec | None = None) -> UndoView:
+        """Undo the last merge of its branch: the base goes back, or a commit on it reverts the
+        merge. It can be merged again."""
+        work = await self._get(kind, text)
+        return await self._merges.undo(work, (body or UndoSpec()).message)
+
     async def give_up_merge(self, kind: Kind, text: str) -> None:
         """End a merge that is under way."""
         work = await self._get(kind, text)
@@ -258,7 +283,9 @@ class Work:
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
         await recall(self._parts, work)
-        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
+        undone = await self._db.read(undone_merge, work.id)
+        target = into or work.workspace.base
+        seen = await self._parts.workspaces.preview_merge(work.id, target, undone)
         made = await self._db.read(last_checks, work)
         doubts = [f"{check.name}: {check.proof}" for check in made if check.proved is False]
         seen = seen.model_copy(update={"doubts": doubts})

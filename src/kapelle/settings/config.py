@@ -191,6 +191,11 @@ def combined(
             hint='Write `image = "…"` or `service = "…"` under [workspace.docker], or drop it.',
         )
     origin = {key: source for source, values in layers.items() for key, _ in leaves(values)}
+    if found and found.config:
+        lying_there = f"repository config {found.config}"
+        place = found.config.parent.parent
+        keys = [key for key, source in origin.items() if source == lying_there]
+        settings = settings.with_places(dict.fromkeys(keys, place))
     known = leaves(settings.model_dump(mode="json", by_alias=True))
     return Loaded(settings, {key: origin.get(key, "default") for key, _ in known}, held_back)
 

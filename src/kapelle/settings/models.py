@@ -1,5 +1,7 @@
 """Every setting, its type and its default; the docstrings make docs/configuration.md."""
 
+import os
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
@@ -26,7 +28,7 @@ Address = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", ma
 REPOSITORY_KEYS = frozenset(
     {
         "default_agent", "fallback_agents", "project", "agents", "checks", "workspace", "tasks",
-        "environment", "mcp", "health", "difficulty", "failures", "roles",
+        "browser", "environment", "mcp", "health", "difficulty", "failures", "roles",
     }
 )  # fmt: skip
 
@@ -286,6 +288,8 @@ class Git(Section):
     """Author of commits that Kapelle makes."""
     author_email: Name = "kapelle@localhost"
     """E-mail address of that author."""
+    sign: Literal["auto", "never"] = "auto"
+    """Whether merges are signed as your own configuration of git says (commit.gpgsign)."""
     filters: list[FilterName] = []
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 
@@ -414,6 +418,32 @@ class Settings(Section):
     """How you are told what happens while you are elsewhere."""
     integrations: Integrations = Integrations()
     """What agents may look up elsewhere."""
+
+    # The directory that contains the .kapelle of a setting, by the setting's dotted key.
+    _places: dict[str, Path] = PrivateAttr(default_factory=dict)
+
+    def with_places(self, places: dict[str, Path]) -> Self:
+        """Return these settings, knowing which of them lie in a repository's configuration."""
+        made = self.model_copy()
+        made._places = places
+        return made
+
+    def place_of(self, key: str) -> Path | None:
+        """Return the directory that contains the .kapelle with this setting, None if none does."""
+        return self._places.get(key)
+
+    def directory_of(self, key: str, directory: str, inside: str | None = None) -> str | None:
+        """Return where the command of a setting runs, relative to the directory of the work.
+
+        A command of a repository runs where its .kapelle lies, or in a directory inside of that.
+        None stands for the directory of the work, where a person's own commands run.
+        """
+        place = self._places.get(key)
+        if place is None:
+            return inside
+        target = os.path.join(place, inside or "")
+        relative = os.path.relpath(target, os.path.realpath(directory))
+        return None if relative == os.curdir else relative
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:

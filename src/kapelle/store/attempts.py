@@ -151,6 +151,13 @@ def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, Che
     }
 
 
+def commits_of(connection: sa.Connection, task_id: str) -> dict[int, str | None]:
+    """Return what each attempt of a task had committed before its checks, by its number."""
+    columns = (attempts.c.number, attempts.c.checked_commit)
+    query = sa.select(*columns).where(attempts.c.task_id == task_id)
+    return {row.number: row.checked_commit for row in connection.execute(query)}
+
+
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
     rows = connection.execute(_CHECKS_OF, {"ids": ids}).mappings() if ids else ()
     return grouped((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)

@@ -102,6 +102,8 @@ def _work_columns() -> _Columns:
         # The task whose attempt asked for it.
         *_columns(_ID, "schedule_id", "parent_task_id"),
         *_required(sa.String(20), "status", "workspace_kind"),
+        # Whether it works in place because there is no repository, and nobody asked for that.
+        *_flags("workspace_in_place_by_default"),
         # A person's request: of a running task "cancel" or "requeue"; of a run "pause", "cancel" or
         # "abandon" (cancel, but let its tasks go on).
         *_columns(sa.String(20), "waiting_for", "stop"),
@@ -120,6 +122,11 @@ def _work_columns() -> _Columns:
         *_columns(_ID, "workspace_owner"),
         *_required(Instant, "created_at"),
         *_columns(Instant, "started_at", "ended_at", "archived_at", "merged_at"),
+        # The branch that the last merge moved, its commit before and after, and the undoing.
+        *_columns(SafeText, "merged_into", "merge_commit", "merge_parent"),
+        # The tip of its own branch then: what goes on afterwards is new since that.
+        *_columns(SafeText, "merged_tip"),
+        *_columns(Instant, "merge_undone_at"),
         # What a person marked it with.
         *_columns(Instant, "seen_at", "flagged_at", "snoozed_until"),
         sa.Column("idempotency_key", sa.String(200), unique=True),

@@ -7,6 +7,8 @@ from kapelle.workspaces.git import wanted
 from kapelle.workspaces.leftovers import Moment
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
+from kapelle.workspaces.signature import read_habits_of
+from kapelle.workspaces.undo import PastMerge
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -15,11 +17,13 @@ __all__ = [
     "Diff",
     "Merge",
     "Moment",
+    "PastMerge",
     "Repository",
     "Workspaces",
     "checkouts_around",
     "git_in",
     "is_git_directory",
+    "read_habits_of",
     "repository_of",
     "wanted",
     "working_directory",

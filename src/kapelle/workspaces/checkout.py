@@ -50,7 +50,7 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
         if checkout is None or checkout.common_dir != common_dir:
             continue
         if any(read_pointer(checkout.gitdir / name) == BRANCHES + branch for name in _REWRITING):
-            hint = f"{git_in(candidate)} rebase --continue (or --abort), then merge again"
+            hint = f"{git_in(candidate)} rebase --continue (or --abort), then try again"
             raise Conflict(f"{branch} is being rebased in {candidate}.", hint=hint)
         if await Refs.at(git, checkout).head_branch() == branch:
             found.append(checkout)
@@ -109,7 +109,7 @@ class BaseCheckout:
         """Take a private copy of the index."""
         if not copy_index(self.tree.index, self.index):
             top = self.tree.toplevel
-            raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then merge again")
+            raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then try again")
 
     def is_locked(self) -> bool:
         """Whether the lock is held, and by us."""
@@ -126,19 +126,19 @@ class BaseCheckout:
         """Raise Conflict unless the checkout can go from old to new without losing anything."""
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
-            hint = f"Finish or abort it there ({git_in(top)} status), then merge again"
+            hint = f"Finish or abort it there ({git_in(top)} status), then try again"
             raise Conflict(f"A merge, rebase or cherry-pick is under way in {top}.", hint=hint)
         await self._require_whole()
         changed = await self._changed(old, new)
         await require_filters(self._files, self.tree, changed, old, new)
         if dirty := await self.dirty(old, new):
             text = f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too."
-            raise Conflict(text, hint=f"{git_in(top)} stash, then merge again")
+            raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
         try:
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
             text = f"{top} holds files that the merge would overwrite ({error.message})"
-            hint = f"Move or commit them ({git_in(top)} status), then merge again"
+            hint = f"Move or commit them ({git_in(top)} status), then try again"
             raise Conflict(text, hint=hint) from error
 
     async def dirty(self, old: str, new: str) -> list[bytes]:
@@ -153,7 +153,7 @@ class BaseCheckout:
         output = await self._files.run("ls-files", "-z", "-t")
         if any(record.startswith(b"S ") for record in output.fields):
             text = f"{self.tree.toplevel} is a sparse checkout, which Kapelle does not update."
-            raise Conflict(text, hint="Check out another branch there, then merge again")
+            raise Conflict(text, hint="Check out another branch there, then try again")
 
     async def _names(self, command: str, *arguments: str) -> list[bytes]:
         options = ("--name-only", "-z", "--ignore-submodules=all", "--no-ext-diff")
@@ -259,7 +259,9 @@ class Mover:
             return None
         self._clear_ref_locks(move)
         now = await self._refs.read(move.ref)
-        done = now is not None and await self._objects.is_ancestor(move.new, now)
+        # A branch that goes back held the new commit before, too.
+        has_moved = now is not None and now != move.old
+        done = has_moved and await self._objects.is_ancestor(move.new, str(now))
         updated = None
         for toplevel in map(Path, move.toplevels):
             found = repository.checkout_at(toplevel)
@@ -340,7 +342,7 @@ class Mover:
                     if isinstance(error, Unavailable):
                         raise
                 top = checkout.tree.toplevel
-                hint = f"Look at {git_in(top)} status, then merge again."
+                hint = f"Look at {git_in(top)} status, then try again."
                 text = f"{top} changed during the merge: {error.message}"
                 raise Conflict(text, hint=hint) from error
         for checkout in checkouts:

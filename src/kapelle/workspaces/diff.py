@@ -1,6 +1,6 @@
 """What changed: from a commit or a snapshot to the files as they are now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
@@ -34,10 +34,12 @@ class Diff:
 class Diffs(Guard):
     """What differs, for the owner of a worktree and for directories worked on in place."""
 
-    async def diff(self, owner: str, *, as_text: bool = False) -> Diff:
+    async def diff(self, owner: str, *, as_text: bool = False, since: str | None = None) -> Diff:
         """From the base commit to the worktree's files, or to the branch when the worktree is gone;
-        as_text is to be searched, not applied."""
+        as_text is to be searched, not applied. since is a later commit of the branch."""
         marker = self._markers.require(owner)
+        if since is not None and await marker.objects.is_ancestor(since, await tip_of(marker)):
+            marker = replace(marker, base_commit=since)
         with self._shadows.scratch() as scratch:
             place, new = await _content(marker, scratch)
             if new == await marker.objects.tree_of(marker.base_commit):

@@ -299,7 +299,12 @@ def _not_started(cwd: Path, error: OSError) -> KapelleError:
     if error.errno in _PASSING:
         return Unavailable(message, hint=_COME_BACK)
     if not cwd.is_dir():
-        return WorkspaceError(f"The directory {cwd} is not there.")
+        top = cwd.parent if cwd.name == ".git" else cwd
+        return WorkspaceError(
+            f"The directory {cwd} is not there.",
+            hint=f"If the repository was moved, move it back to {top}, merge what is to be kept "
+            "(`kapelle list`), and move it again.",
+        )
     return WorkspaceError(message, hint="Install git 2.38 or newer.")
 
 

@@ -23,8 +23,9 @@ from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
-from kapelle.workspaces.repository import read_person
-from kapelle.workspaces.shadow import Objects
+from kapelle.workspaces.repository import find_checkout, read_person
+from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
+from kapelle.workspaces.undo import PastMerge, apply_change, merged_tree
 from kapelle.workspaces.worktree import Marker
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
@@ -33,14 +34,6 @@ _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
 # How long a branch that others move all the time is tried again, at least.
 _PATIENCE_S, _TRIES = 60.0, 20
-
-
-async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
-    """The tree of two commits merged, and where they conflict: those files hold markers."""
-    options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-    output = await objects.run(*options, ours, theirs, ok=(0, 1))
-    tree, *conflicts = output.fields
-    return tree.decode(), conflicts if output.code == 1 else []
 
 
 def _spellings(path: str) -> set[str]:
@@ -143,6 +136,9 @@ class Merge:
     commit: str
     already: bool
     checkout_updated: Path | None
+    signed: bool = False
+    # What the branch held before.
+    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +167,9 @@ class Merger:
     style: Style = "merge"
     # Whether the person whose repository it is makes it.
     by_person: bool = False
+    signing: Signing | None = None
+    # An earlier merge of the branch that was undone.
+    undone: PastMerge | None = None
 
     async def target(self, into: str) -> str:
         """The full reference of the branch to merge into."""
@@ -202,6 +201,8 @@ class Merger:
             missing = name if old is None else marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
         self._require_verified(tip)
+        if self.undone is not None and await objects.is_ancestor(self.undone.commit, old):
+            return await self._redo(self.undone, ref, old, tip)
         if await objects.is_ancestor(tip, old):
             return Candidate(ref, old, old)
         person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
@@ -211,10 +212,25 @@ class Merger:
             new, (tree, conflicts) = old, await merged_tree(objects, old, tip)
             if self.style == "merge" or tree != await objects.tree_of(old):
                 parents = [old, tip] if self.style == "merge" else [old]
-                new = await objects.commit(tree, parents, self.message, **person)
+                new = await objects.commit(tree, parents, self.message, self.signing, **person)
         trees = [await objects.tree_of(one) for one in (new, tip)]
         is_other = new != old and not conflicts and trees[0] != trees[1]
         return Candidate(ref, old, new, is_other, tuple(conflicts))
+
+    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
+        """The commit that merges again what a branch holds already, but reverted."""
+        marker, objects = self.marker, self.marker.objects
+        target, conflicts = await objects.tree_of(undone.commit), list[bytes]()
+        if not await objects.is_ancestor(tip, undone.commit):
+            target, conflicts = await merged_tree(objects, undone.commit, tip)
+        if not conflicts:
+            target, conflicts = await apply_change(objects, undone.parent, old, target)
+        if conflicts or target == await objects.tree_of(old):
+            return Candidate(ref, old, old, conflicts=tuple(conflicts))
+        person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
+        parents = [old, tip] if self.style == "merge" else [old]
+        new = await objects.commit(target, parents, self.message, self.signing, **person)
+        return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
     async def require_candidate(self, ref: str) -> Candidate:
         """The commit that the merge would lead to; raises MergeConflict where there is none."""
@@ -243,11 +259,11 @@ class Merger:
             if conflicts:
                 return old, conflicts
             author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
-            if new == parent:
+            if new == parent and self.signing is None:
                 new = commit.strip()
             elif tree != trees[0]:
                 text = message.rstrip("\n")
-                new = await objects.commit(tree, [new], text, **{**person, **author})
+                new = await objects.commit(tree, [new], text, self.signing, **{**person, **author})
         return new, []
 
     async def move(self, found: Candidate, mover: Mover, standing: Marker | None) -> Merge:
@@ -265,7 +281,14 @@ class Merger:
         now = await refs.read(found.ref)
         if now is None or not await marker.objects.is_ancestor(found.new, now):
             raise GitError(f"After the merge, {found.base} does not hold {marker.branch}.")
-        return Merge(found.base, found.new, already=False, checkout_updated=updated)
+        return Merge(
+            found.base,
+            found.new,
+            already=False,
+            checkout_updated=updated,
+            signed=self.signing is not None,
+            parent=found.old,
+        )
 
     def _way_out(self, into: str) -> str:
         owner, top = self.marker.task_id, shlex.quote(str(self.marker.toplevel))
@@ -339,15 +362,19 @@ class Merges(Guard):
         expected: str | None = None,
         style: Style = "merge",
         by_person: bool = False,
+        sign: bool = False,
+        undone: PastMerge | None = None,
         verify: Callable[[Candidate], Awaitable[None]] | None = None,
     ) -> Merge:
         """Merge the owner's branch into a branch, by default the one it was made from.
 
-        When the branch does not hold the expected commit, nothing is merged. verify is called, with
+        When the branch does not hold the expected commit, nothing is merged. With sign, commits are
+        signed as the person's own configuration of git says. verify is called, with
         no lock held, for files that are not those of the branch; if it raises, nothing is merged.
         """
         marker = self._markers.require(owner)
-        merger = Merger(marker, message, expected, style, by_person)
+        signing = await read_signing(marker.git, marker.common_dir) if sign else None
+        merger = Merger(marker, message, expected, style, by_person, signing, undone)
         ref = await merger.target(marker.base if into is None else into)
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
@@ -369,10 +396,17 @@ class Merges(Guard):
                 await asyncio.sleep(0.01 * min(number, _TRIES))
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
-    async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
+    async def habits(self, directory: Path) -> Habits | None:
+        """Return what git does at a person's own commits in the repository around a directory."""
+        checkout = find_checkout(directory)
+        return None if checkout is None else await read_habits(self._git, checkout.common_dir)
+
+    async def preview_merge(
+        self, owner: str, into: str | None, undone: PastMerge | None = None
+    ) -> MergePreview:
         """How a merge of the owner's branch would go."""
         marker = self._markers.require(owner)
-        merger = Merger(marker, "", None)
+        merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)
         mover, found, problem = self._mover(marker), await merger.candidate(ref), None
         dirty = await mover.dirty(marker, ref, found.old, found.new)

@@ -186,7 +186,7 @@ def digests(checkout: Checkout) -> dict[str, str]:
 
 def _own_configuration_files() -> list[bytes | None]:
     """The contents of the files that git reads for this user, each None where there is none."""
-    variables = _own_configuration()
+    variables = own_configuration()
     base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
     paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
     return [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
@@ -211,7 +211,7 @@ def count_loose(objects: Path) -> int:
 
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
-    variables = {**checkout.variables, **_own_configuration()}
+    variables = {**checkout.variables, **own_configuration()}
     place = Place(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
@@ -240,7 +240,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
 async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     """Who works in the repository by its configuration and the user's own, as variables of git;
     nothing of what neither says."""
-    place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **_own_configuration()})
+    place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
     told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
@@ -266,20 +266,24 @@ async def _allowed_filters(place: Place) -> tuple[str, ...]:
 
 def _filter(common_dir: Path, command: str) -> str:
     """A filter's command in the repository itself: it keeps its keys and objects there."""
-    own = {"GIT_DIR": str(common_dir), **_own_configuration()}
+    own = {"GIT_DIR": str(common_dir), **own_configuration()}
     own.pop("GIT_CONFIG_GLOBAL", None)
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     return f"unset {_OURS}; export {variables}; ".replace("%", "%%") + command
 
 
-def _own_configuration() -> dict[str, str]:
+def own_configuration() -> dict[str, str]:
+    """Return the variables by which git reads this person's own configuration."""
     home = os.environ.get("HOME", "")
     variables = {"HOME": home} if home else {}
     for name in ("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME"):
         if name in os.environ:
             variables[name] = os.environ[name]
     if "GIT_CONFIG_GLOBAL" not in variables and home:
-        variables["GIT_CONFIG_GLOBAL"] = str(Path(home) / ".gitconfig")
+        usual = Path(home) / ".gitconfig"
+        other = Path(variables.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "git" / "config"
+        found = other if other.exists() and not usual.exists() else usual
+        variables["GIT_CONFIG_GLOBAL"] = str(found)
     return variables
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kapelle.domain.errors import Conflict
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.repository import WorkTree
+from kapelle.workspaces.signature import Signing
 
 _LEFTOVER_AGE_S = 86_400
 _SNAPSHOT_AGE_DAYS = 30
@@ -38,14 +40,30 @@ class Objects(Place):
         self.git.trees[self._repository, commit] = tree
         return tree
 
-    async def commit(self, tree: str, parents: list[str], message: str, **variables: str) -> str:
-        """A new commit of the tree; variables of git say who made it and when."""
+    async def commit(
+        self,
+        tree: str,
+        parents: list[str],
+        message: str,
+        signing: Signing | None = None,
+        **variables: str,
+    ) -> str:
+        """A new commit of the tree; variables of git say who made it and when.
+
+        Raises Conflict if it is to be signed and cannot be.
+        """
         ancestry = [argument for parent in parents for argument in ("-p", parent)]
         text = message.replace("\0", "").encode("utf-8", "backslashreplace")
         place = self.with_variables(**variables)
-        commit = (
-            await place.run("commit-tree", *ancestry, "-F", "-", tree, stdin=text + b"\n")
-        ).line
+        arguments = ("commit-tree", *ancestry, "-F", "-")
+        if signing is None:
+            output = await place.run(*arguments, tree, stdin=text + b"\n")
+        else:
+            place = place.with_settings(*signing.settings).with_variables(**signing.variables)
+            output = await place.run(*arguments, "-S", tree, stdin=text + b"\n", ok=(0, 1, 128))
+            if output.code != 0:
+                raise _unsigned(output.stderr)
+        commit = output.line
         self.git.trees[self._repository, commit] = tree
         return commit
 
@@ -54,6 +72,17 @@ class Objects(Place):
         if len(parents) == 1 and await self.tree_of(parents[0]) == tree:
             return parents[0]
         return await self.commit(tree, parents, message)
+
+
+def _unsigned(stderr: str) -> Conflict:
+    """The error of a commit that could not be signed."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    told = [line for line in lines if "failed to write commit object" not in line]
+    return Conflict(
+        f"The commit could not be signed, and nothing was changed: {' '.join(told)[:500]}",
+        hint="Does `git commit -S --allow-empty -m test` work without a question? "
+        "`kapelle config set git.sign never` makes unsigned merges.",
+    )
 
 
 class Shadows:

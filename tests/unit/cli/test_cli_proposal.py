@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.init import _config, _tracks
+from kapelle.cli.init import _config, _tables, _tracks
 from kapelle.cli.proposal import FRAMEWORKS, TOOLS, propose
 from kapelle.cli.spec_file import read_spec_file
 from kapelle.patterns.tracks import TracksSpec
@@ -100,6 +100,7 @@ CASES = [
         "go test ./...",
     ),
     ({"Makefile": "all:\n\ntest: all\n"}, "", "", "make test"),
+    ({".pre-commit-config.yaml": ""}, ".pre-commit-config.yaml", "", "pre-commit run --all-files"),
     ({"README.md": ""}, "", "", ""),
     ({"package.json": "[broken"}, "npm", "npm install", ""),
 ]
@@ -170,13 +171,32 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     told = {
         "baseBranch": "ai-develop",
         "tracks": [{"name": "core", "categories": ["auth", "db"], "color": "#3b82f6"}],
-        "worktree": {"symlinkDirs": ["node_modules"], "copyFiles": [".env"]},
+        "worktree": {
+            "symlinkDirs": ["node_modules"],
+            "copyFiles": [".env"],
+            "dockerService": "app",
+            "dockerWorkDir": "/var/www",
+        },
         "agent": {"preferred": "claude", "maxTurnsVerification": 20},
-        "verification": {"maxAttempts": 2, "disabled": True},
+        "verification": {"maxAttempts": 2, "disabled": True, "delayMs": 5000},
+        "criticalPatterns": ["ECONNREFUSED"],
+        "browser": {"enabled": True, "mcpArgs": ["--headless"]},
+        "appUrl": "http://localhost",
     }
+    (tmp_path / ".orchestrator" / "fix.md").write_text("Fix it.", "utf-8")
     (tmp_path / ".orchestrator" / "config.json").write_text(json.dumps(told), "utf-8")
     proposal = propose(tmp_path)
     assert (proposal.copy, proposal.link) == ([".env"], ["node_modules"])
+    assert tomllib.loads(_tables(proposal.tables, "")) == {
+        "failures": {"environment": ["ECONNREFUSED"]},
+        "workspace": {"docker": {"service": "app", "workdir": "/var/www"}},
+        "browser": {"enabled": True, "args": ["--headless"]},
+    }
+    assert proposal.dropped == [
+        "verification.delayMs of .orchestrator/config.json",
+        "appUrl of .orchestrator/config.json",
+        ".orchestrator/fix.md",
+    ]
     (tmp_path / "tracks.toml").write_text(_tracks(proposal.tracks), "utf-8")
     spec = TracksSpec.model_validate(
         read_spec_file("tracks", tmp_path / "tracks.toml", {}, {"directory": str(tmp_path)})

@@ -80,6 +80,7 @@ const WORK: Record<string, (data: Data) => Words> = {
   progress,
   merged,
   merge_refused: plain('Was not merged'),
+  merge_undone: plain('Its merge was undone'),
   archived: () => ['Archived', ''],
   marked,
   said: (data) => ['You said', said(data.text)],

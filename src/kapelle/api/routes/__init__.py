@@ -68,6 +68,10 @@ def _changes(kind: str) -> tuple[Row, ...]:
         ),
         Row("GET", f"{path}/pr", owner_only, Work.pull_request, fixed=fixed, tool=f"{kind}_pr_get"),
         Row("GET", f"{path}/merge", owner_only, Work.preview_merge, fixed=fixed),
+        Row(
+            "POST", f"{path}/merge/undo", owner_only, Work.undo_merge,
+            tool=f"{kind}_merge_undo", fixed=fixed,
+        ),
         Row("DELETE", f"{path}/merge", owner_only, Work.give_up_merge, fixed=fixed),
     )  # fmt: skip
 

@@ -98,6 +98,7 @@ class CommandContext(GitContext):
     ) -> CheckResult:
         command = spec.command or ""
         workspace, place = await self._workplace(task, env)
+        place = place.at(self.spec.directory, spec.directory)
         policy = spec.prove or self.spec.prove or place.settings.tasks.prove
         owner, subject, before = workspace.owner or task or self._owner, None, None
         if workspace.branch is not None:

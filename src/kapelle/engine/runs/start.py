@@ -1,5 +1,6 @@
 """Starting a run: what is asked for is examined, then stored at once or not at all."""
 
+import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +17,13 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks import submit
+from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.engine.tasks.submit import ALONE, Also, Belonging, require_directory
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
-from kapelle.workspaces import repository_of
+from kapelle.workspaces import checkouts_around, repository_of
 
 _DEEPEST = 20
 
@@ -51,6 +53,9 @@ async def start(
         "may_ask": not checked.never_blocks,
         "progress": {},
         "workspace_kind": kind,
+        "workspace_in_place_by_default": is_by_default(
+            checked, parts.settings(checked.directory), kind
+        ),
         "workspace_path": directory,
         "workspace_owner": belonging.workspace_owner,
         "idempotency_key": idempotency_key,
@@ -89,6 +94,8 @@ async def examine(
         here = await is_here(parts.workspaces, checked, require_directory(place))
         if shares and not here and kind is WorkspaceKind.WORKTREE:
             raise foreign(place)
+        if is_by_default(checked, settings, kind) and not checkouts_around(Path(place)):
+            await asyncio.to_thread(require_harmless, place, parts.environ)
     if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
         raise InvalidInput(
             f"The pattern {pattern} needs a git repository with worktrees.",

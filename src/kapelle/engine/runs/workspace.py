@@ -16,10 +16,10 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
         return await run_workspace(parts, await parts.db.read(runs.row, run["workspace_owner"]))
     if run["workspace_kind"] != WorkspaceKind.WORKTREE:
         return workspace_of(run)
-    wanted = parts.work_settings(run["directory"]).workspace
+    settings = parts.work_settings(run["directory"])
     made = await parts.workspaces.create(
         *(run["id"], Path(run["directory"]), run["spec"].get("base")),
-        *brought_along(wanted, run["directory"]),
+        *brought_along(settings, run["directory"]),
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
         found = {f"workspace_{name}": getattr(made, name)

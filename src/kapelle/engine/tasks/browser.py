@@ -62,7 +62,11 @@ async def serve(attempt: Attempt) -> None:
             port = int(probe.getsockname()[1])
     name = f"{_SERVE}{port}"
     process = await attempt.process(name)
-    place = replace(attempt.agent_place, env=attempt.env | {"PORT": str(port)})
+    directory = attempt.task["directory"]
+    place = attempt.agent_place.at(
+        directory, attempt.settings.directory_of("browser.serve", directory)
+    )
+    place = replace(place, env=attempt.env | {"PORT": str(port)})
     label = f"the application of {attempt.task_id}"
     launch = await place.command(process, wanted.serve, _LONGEST_S, label)
     attempt.serving = asyncio.ensure_future(attempt.execute(name, launch))

@@ -4,10 +4,11 @@ import asyncio
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import brought_along, leading_back, left_out
+from kapelle.engine.environment import brought_along, leading_back, left_out, paths_from_top
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.browser import last_words, serve
+from kapelle.engine.tasks.protection import NO_GIT
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps
 
@@ -25,12 +26,7 @@ does what it was to do, and mend it where it does not."""
 async def prepare(attempt: Attempt) -> None:
     """Make the workspace as the attempt should find it."""
     if not attempt.is_worktree:
-        if not attempt.directory.is_dir():
-            raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
-        if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
-            await _remember_content(attempt)
-        if attempt.task["browser"]:
-            await serve(attempt)
+        await _prepare_in_place(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
     # A daemon that died amid checks left them aside.
@@ -59,11 +55,22 @@ async def _note_beginning(attempt: Attempt) -> None:
         await attempt.update(began_ns=began.ns, began_inode=began.inode)
 
 
+async def _prepare_in_place(attempt: Attempt) -> None:
+    if not attempt.directory.is_dir():
+        raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
+    if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
+        await _remember_content(attempt)
+    if attempt.task["browser"]:
+        await serve(attempt)
+    if attempt.task["workspace_in_place_by_default"]:
+        await attempt.warn("in_place", NO_GIT.format(directory=attempt.directory))
+
+
 def _warnings(attempt: Attempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
-    wanted, found = attempt.settings.workspace, {}
-    for how, paths in (("link", wanted.link), ("copy", wanted.copy_)):
-        if back := leading_back(wanted, paths, Path(attempt.task["directory"])):
+    settings, directory, found = attempt.settings, Path(attempt.task["directory"]), {}
+    for how in ("link", "copy"):
+        if back := leading_back(settings, paths_from_top(settings, how, directory), directory):
             found[how] = (
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."
@@ -80,7 +87,7 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
 
 async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
-    task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
+    task, workspaces = attempt.task, attempt.parts.workspaces
     earlier = None if task["requested_base"] else await attempt.continued()
     if earlier and not (earlier.workspace.branch and earlier.directory == task["directory"]):
         earlier = None  # it has no branch that could be built upon
@@ -90,7 +97,7 @@ async def _make_worktree(attempt: Attempt) -> None:
         commit = earlier.merged_at and earlier.workspace.commit
         base = commit or earlier.workspace.branch
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
-    given = (Path(task["directory"]), base, *brought_along(wanted, task["directory"]))
+    given = (Path(task["directory"]), base, *brought_along(attempt.settings, task["directory"]))
     workspace = await workspaces.create(attempt.task_id, *given)
     merged = await _take_in_base(attempt) if attempt.mode == "merge" else None
     failpoint("prepare_after_workspace")
@@ -170,10 +177,12 @@ async def _was_set_up(attempt: Attempt) -> bool:
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
-    timeout_s = attempt.settings.workspace.setup_timeout_s
-    process, ended = await attempt.execute_command(_SETUP, command, timeout_s)
+    settings, directory = attempt.settings, attempt.task["directory"]
+    timeout_s = settings.workspace.setup_timeout_s
+    place = attempt.place.at(directory, settings.directory_of("workspace.setup", directory))
+    process, ended = await attempt.execute_command(_SETUP, command, timeout_s, place)
     if not ended.succeeded:
         words = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = ended.ending(timeout_s)
-        raise WorkspaceError(f"The workspace's setup command failed ({how}): {words}")
+        raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{words}")
     await attempt.write(processes.note_success, attempt.id, _SETUP)

@@ -1,5 +1,6 @@
 """Submitting a task: what is asked for is examined, then stored at once or not at all."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -10,18 +11,19 @@ from typing import Any, TypeVar
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.specs import TaskSpec, WorkspaceKind, WorkSpec
+from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
-from kapelle.workspaces import is_git_directory, repository_of
+from kapelle.workspaces import checkouts_around, is_git_directory, repository_of
 
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
@@ -59,6 +61,7 @@ async def submit(
     values["guidelines"] = guidelines
     values["id"] = await parts.db.glance(unused_id, "task")
     values["workspace_kind"] = kind
+    values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
     with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
@@ -168,8 +171,12 @@ def _submit(
 
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
     named = spec.fallback_agents or settings.fallback_agents
-    checks = spec.checks or ([] if belonging.run_id else settings.checks)
     directory = os.path.normpath(spec.directory)
+    checks = spec.checks
+    if not checks and belonging.run_id is None:
+        checks = configured_checks(settings, directory)
+    for check in checks:
+        require_inside(directory, check)
     return {
         **spec.model_dump(mode="json", include=_AS_GIVEN),
         **asdict(belonging),
@@ -195,6 +202,33 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
     }
 
 
+def configured_checks(settings: Settings, directory: str) -> list[CheckSpec]:
+    """Return the configured checks, each with its directory relative to that of the work."""
+    found = []
+    for check in settings.checks:
+        where = check.directory
+        if check.kind is CheckKind.COMMAND:
+            where = settings.directory_of("checks", directory, check.directory)
+        found.append(check.model_copy(update={"directory": where}))
+    return found
+
+
+def require_inside(directory: str, check: CheckSpec) -> None:
+    """Raise InvalidInput if the directory of a check is not there or leaves the repository."""
+    if check.directory is None:
+        return
+    place = os.path.realpath(directory)
+    target = os.path.normpath(os.path.join(place, check.directory))
+    top = next(iter(checkouts_around(Path(directory))), None)
+    if top is not None and not Path(target).is_relative_to(top):
+        raise InvalidInput(
+            f"The directory {check.directory} of the check {check.label} is not in {top}.",
+            hint="Name one inside of the repository, relative to the directory of the work.",
+        )
+    if not os.path.isdir(target):
+        raise InvalidInput(f"There is no directory {target} for the check {check.label}.")
+
+
 async def workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
@@ -214,7 +248,10 @@ async def workspace_kind(
     elif is_git_directory(directory):
         problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
     elif wanted == "auto" and spec.base is None:
-        return _in_place(spec)
+        kind = _in_place(spec)
+        if is_by_default(spec, settings, kind):
+            await asyncio.to_thread(require_harmless, spec.directory, parts.environ)
+        return kind
     else:
         problem, advice = "no git repository", "Go to one, or work"
     raise InvalidInput(

@@ -264,7 +264,7 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
             result = await _run_command(attempt, position, check, commit)
         else:
             result = await _make_check(attempt, position, check)
-        made_on = {"commit": commit, "directory": str(attempt.directory)}
+        made_on = {"commit": commit, "directory": result.directory or str(attempt.directory)}
         known[position] = result.model_copy(update=made_on)
         await attempt.write(_record_check, attempt, position, known[position])
     await _warn(attempt, list(known.values()))
@@ -290,18 +290,19 @@ async def _run_command(
 ) -> CheckResult:
     """Run a command as a check, and find out what its passing is worth where there is a commit."""
     parts, name, command = attempt.parts, f"{CHECKS}{position}", check.command or ""
+    place = attempt.place.at(attempt.task["directory"], check.directory)
     subject, before, policy = None, None, check.prove or attempt.settings.tasks.prove
     if commit is not None:
         where = (attempt.owner, attempt.workspace, attempt.task["directory"], commit)
-        subject = await Subject.load(attempt.place, *where, attempt.execute_command)
+        subject = await Subject.load(place, *where, attempt.execute_command)
         commands = [one.kind is CheckKind.COMMAND for one in attempt.checks]
         is_first = position == commands.index(True)
         before = await subject.check_out(name, policy, is_first=is_first)
     with parts.making(attempt.id, check.label, command) as told:
         work = (attempt.task_id, attempt.id)
         await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *work, **told))
-        process, ended = await attempt.execute_command(name, command, check.timeout_s)
-    result = await attempt.place.judged(check, process, ended)
+        process, ended = await attempt.execute_command(name, command, check.timeout_s, place)
+    result = await place.judged(check, process, ended)
     if subject is None:
         return result
     result = result.model_copy(update={"commit": commit})
