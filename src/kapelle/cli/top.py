@@ -30,6 +30,7 @@ from kapelle.cli.format import (
     now,
     one_line,
     paint,
+    repository_path,
     table,
 )
 from kapelle.cli.ids import is_run, path_of
@@ -47,9 +48,9 @@ _MOST = 200
 # So long what has ended is shown.
 _ENDED_S = 600.0
 _LOOK_S, _REDRAW_S = 1.0, 0.3
-_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 14, "COST": 8}
+_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 11, "REPOSITORY": 11, "COST": 8}
 # So much room the title has at least, or a column is left out.
-_LEAST = 24
+_LEAST = 22
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
@@ -141,7 +142,8 @@ def _cells(item: Item) -> list[str]:
     costs = [part["cost_usd"] for part in used if part and part["cost_usd"] is not None]
     inside = " " if item.get("run_id") or item.get("parent_id") else ""
     age, cost = between(item["created_at"], None), dollars(sum(costs)) if costs else ""
-    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), cost]
+    where = one_line(os.path.basename(repository_path(item)), 24)
+    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), where, cost]
 
 
 def _words(item: Item) -> list[str]:

@@ -2,6 +2,7 @@
 used, and what to type next."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from kapelle.cli.format import (
     mark,
     one_line,
     paint,
+    repository_path,
     short,
     short_title,
     shown,
@@ -98,6 +100,7 @@ def describe_task(task: Task) -> Iterator[str]:
         "workspace": only if task.get("read_only") else None,
         "time": f"created {between(task['created_at'], None)} ago{ran}",
         "priority": task["priority"],
+        "repository": one_line(os.path.basename(repository_path(task)), 60),
         "labels": one_line(", ".join(filter(None, [task["project"], *task["tags"]]))),
         "after": " ".join(task["depends_on"]),
         "run": task.get("run_id"),
@@ -221,6 +224,7 @@ def describe_run(
         "agents": _agents(run["spec"]),
         "time": f"created {between(run['created_at'], None)} ago{taken}",
         "spent": _spent(run),
+        "repository": one_line(os.path.basename(repository_path(run)), 60),
         "project": one_line(run["project"] or ""),
         **{name: run.get(f"{name}_id") for name in ("parent", "parent_task", "schedule")},
     }

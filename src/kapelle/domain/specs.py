@@ -94,6 +94,8 @@ def _absolute(value: str) -> str:
 
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
+# A repository in a filter: any directory in it, or the end of its path, such as its name.
+Repository = Annotated[Text, Field(min_length=1, max_length=4000)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 # How long a request may wait for something before it is answered as things are.
 WaitSeconds = Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)]

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 _LONGEST_SHOWN = 60
@@ -40,6 +41,20 @@ def cut(value: Any, longest: int) -> Any:
     if isinstance(value, list):
         return [cut(item, longest) for item in value]
     return excerpt(value, longest) if isinstance(value, str) else value
+
+
+def repository_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return the shortest end of each path that no other path has."""
+    parts = {path: [part for part in path.split("/") if part] or [path] for path in paths}
+    names: dict[str, str] = {}
+    for path, own in parts.items():
+        length = 1
+        while length < len(own) and any(
+            other[-length:] == own[-length:] for key, other in parts.items() if key != path
+        ):
+            length += 1
+        names[path] = "/".join(own[-length:])
+    return names
 
 
 def counted(number: int, noun: str) -> str:

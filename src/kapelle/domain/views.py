@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kapelle.domain.specs import Name, Text
+from kapelle.domain.specs import Name, Repository, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
@@ -22,6 +22,7 @@ class ReportFilter(Record):
     since: Moment = None
     until: Moment = None
     project: Name | None = None
+    repository: Repository | None = None  # any directory in it, or its name
 
 
 class WorkView(Record):
@@ -56,6 +57,7 @@ class ReportEntry(WorkView):
     project: str | None
     schedule_id: str | None
     directory: str
+    repository: str | None
     created_at: datetime
     ended_at: datetime | None
     attempts: int

@@ -1,6 +1,6 @@
 """A list of independent pieces of work, so many at once, and one report at the end."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -35,8 +35,6 @@ class ItemSpec(PartSpec):
 
 class BatchSpec(PatternSpec):
     """A list of independent pieces of work, so many of them at once."""
-
-    own_project: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(

@@ -22,7 +22,9 @@ from kapelle.domain.views import (
     MergeView,
     PruneView,
     PullRequestView,
+    ReportFilter,
     RestingView,
+    UsageFilter,
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
@@ -313,13 +315,13 @@ def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
     return None if attempt["ended_at"] is not None else str(attempt["task_id"])
 
 
-F = TypeVar("F", TaskFilter, RunFilter)
+F = TypeVar("F", TaskFilter, RunFilter, ReportFilter, UsageFilter)
 T = TypeVar("T")
 
 
 def of_repository(wanted: F) -> F:
-    """The filter with the top of its repository, where any directory in it may be named."""
-    if wanted.repository is None:
+    """Return the filter with the top of its repository in place of a directory in it."""
+    if wanted.repository is None or not wanted.repository.startswith("/"):
         return wanted
     return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
 
