@@ -410,7 +410,7 @@ Run = dict[str, Any]
 
 def repository_path(item: Task | Run) -> str:
     """Return the path of the repository of a task or a run; outside of one, its directory."""
-    return str(item.get("repository") or item["directory"])
+    return str(item.get("repository") or item.get("directory") or "")
 
 
 def settled(task: Task) -> bool:

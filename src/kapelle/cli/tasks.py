@@ -41,6 +41,7 @@ from kapelle.cli.format import (
 from kapelle.cli.ids import (
     AnyIds,
     NewestId,
+    NewestIds,
     NewestTaskId,
     TaskId,
     completing,
@@ -65,6 +66,7 @@ from kapelle.cli.queue_view import waiting_lines
 from kapelle.cli.values import (
     duration_s,
     future_time,
+    is_time,
     listed,
     not_empty,
     optional,
@@ -177,14 +179,15 @@ _AT_ONCE_S = 0.5
 Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]
 
 
-def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
+def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until tasks or runs have ended.
 
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
     limit_s, client = optional(duration_s, timeout, "--timeout"), Connection()
-    paths = [path_of(work_id(client, text)) for text in listed(task_ids, "An id")]
+    typed = listed(task_ids, "An id") if task_ids else [None]
+    paths = [path_of(work_id(client, text)) for text in typed]
     items = [client.get(path) for path in paths]
     known = {item["id"]: item for item in items}
     if as_json:
@@ -317,7 +320,12 @@ def snooze(
     until: str = option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.", default="1d"),
     off: Off = False,
 ) -> Report:
-    """Put tasks and runs off: until then they do not need you."""
+    """Hide tasks and runs from what needs you until a given time.
+
+    The time may also be the last argument: `kapelle snooze ID 2h`.
+    """
+    if len(task_ids) > 1 and is_time(task_ids[-1]):
+        *task_ids, until = task_ids
     moment = None if off else future_time(until, "--until", None)
     state = f"snoozed until {local(moment)}" if moment else "not snoozed"
     return _mark(task_ids, {"snoozed_until": moment}, state)

@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d)")
 _DURATION = re.compile(f"(?:{_PART.pattern})+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 # What the agents set in the environment of the commands that they execute.
 _CALLERS = {
@@ -106,6 +107,13 @@ def future_time(text: str, option: str, zone_name: str | None) -> str:
             hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
         )
     return found.isoformat()
+
+
+def is_time(text: str) -> bool:
+    """Return whether a text can only be a duration, a time of day or a date, and not an id."""
+    typed = text.strip().lower()
+    duration = _DURATION.fullmatch(typed) and not typed.isdigit()
+    return bool(duration or _CLOCK.fullmatch(typed) or _DATE.match(typed))
 
 
 def _next(clock: str, place: tzinfo) -> datetime:
