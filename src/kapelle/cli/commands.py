@@ -62,6 +62,7 @@ serve       daemon:serve  Run the daemon in the foreground.
 service     daemon:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
 notify      daemon:notify  Try how you are told what happens while you are elsewhere.
+uninstall   uninstall:uninstall  Stop the daemon and remove what Kapelle has left on this machine.
 backup      daemon:backup  Copy the database to a safe place now.
 completion  main:completion  Print the completion script of a shell.
 """

@@ -14,7 +14,7 @@ from kapelle.domain.errors import Conflict, NotFound
 from kapelle.domain.views import Project
 from kapelle.store import events
 from kapelle.store.query import count, has
-from kapelle.store.repositories import names
+from kapelle.store.repository import names
 from kapelle.store.tables import WORK, Instant, learnings, notes, projects, runs, schedules, tasks
 
 # A statement that both databases know.

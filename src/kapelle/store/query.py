@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.task import Workspace
-from kapelle.store import repositories
+from kapelle.store.repository import in_project, path_of
 from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
@@ -209,9 +209,9 @@ class Rows:
         found = [columns.id < wanted.cursor] if wanted.cursor else []
         # A project's work may have no project of its own, and a repository may be named.
         if "repository" in columns and (project := values.pop("project", None)):
-            found.append(repositories.in_project(connection, columns, project))
+            found.append(in_project(connection, columns, project))
         if "repository" in columns and (repository := values.pop("repository", None)):
-            found.append(columns.repository == repositories.path_of(connection, repository))
+            found.append(columns.repository == path_of(connection, repository))
         for name in columns.keys() & values.keys():
             column, value = columns[name], values[name]
             if value:
@@ -356,8 +356,8 @@ def touched(
         query = query.where(sa.or_(ended, columns.merged_at >= since))
         query = query.where(columns.parent_task_id.is_(None))
         if project is not None:
-            query = query.where(repositories.in_project(connection, columns, project))
+            query = query.where(in_project(connection, columns, project))
         if repository is not None:
-            query = query.where(columns.repository == repositories.path_of(connection, repository))
+            query = query.where(columns.repository == path_of(connection, repository))
         found += [(bool(urgent), id_) for urgent, id_ in connection.execute(query)]
     return [id_ for _, id_ in sorted(found, key=lambda one: (one[0], body(one[1])), reverse=True)]

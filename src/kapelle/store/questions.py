@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.question import Question, QuestionSpec, QuestionStatus
-from kapelle.store import repositories
 from kapelle.store.query import Row, count
+from kapelle.store.repository import path_of
 from kapelle.store.tables import questions, runs, tasks
 
 _TITLE = sa.func.coalesce(tasks.c.title, runs.c.title).label("title")
@@ -61,7 +61,7 @@ def unanswered(
 ) -> list[Question]:
     """Return the open questions, the oldest first; of these tasks or runs, or of a repository."""
     if repository is not None:
-        path = repositories.path_of(connection, repository)
+        path = path_of(connection, repository)
         return _find(connection, _IS_OPEN, _REPOSITORY.in_([path]))
     if ids is None:
         return _find(connection, _IS_OPEN)

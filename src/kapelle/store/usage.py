@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.views import By, UsageFilter
-from kapelle.store import repositories, runs
+from kapelle.store import runs
 from kapelle.store import tasks as task_rows
+from kapelle.store.repository import in_project, names, path_of
 from kapelle.store.tables import attempts, checks, tasks
 
 _DAY = sa.literal(86_400_000_000, sa.BigInteger)
@@ -76,10 +77,10 @@ def grouped(
 
 def _key(connection: sa.Connection, by: By) -> sa.ColumnElement[Any]:
     """Return what rows are grouped by; work without a project belongs to its repository's."""
-    names = repositories.names(connection) if by == "project" else {}
-    if not names:
+    paths = names(connection) if by == "project" else {}
+    if not paths:
         return _KEYS[by]
-    return sa.func.coalesce(_KEYS[by], sa.case(names, value=tasks.c.repository))
+    return sa.func.coalesce(_KEYS[by], sa.case(paths, value=tasks.c.repository))
 
 
 def _number_of(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
@@ -90,9 +91,9 @@ def _conditions(connection: sa.Connection, wanted: UsageFilter) -> Iterator[sa.C
     names: tuple[By, ...] = ("agent", "model")
     yield from (_KEYS[name] == given for name in names if (given := getattr(wanted, name)))
     if wanted.project:
-        yield repositories.in_project(connection, tasks.c, wanted.project)
+        yield in_project(connection, tasks.c, wanted.project)
     if wanted.repository:
-        yield tasks.c.repository == repositories.path_of(connection, wanted.repository)
+        yield tasks.c.repository == path_of(connection, wanted.repository)
     if wanted.task:
         yield attempts.c.task_id == task_rows.resolve(connection, wanted.task)
     if wanted.run:
