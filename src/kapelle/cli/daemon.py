@@ -167,7 +167,11 @@ def prune(
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
     what, free = ("to archive", "would be free") if dry_run else ("archived", "are free")
-    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {room} {free}.")
+    packed = pruned["packed"]
+    also = "would be" if dry_run else "were"
+    more = f"; the files of {counted(packed, 'ended attempt')} {also} packed" if packed else ""
+    least = "at least " if dry_run and packed else ""
+    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {least}{room} {free}{more}.")
 
 
 service = command_group("Have your machine start the daemon, and again when it dies.")

@@ -211,6 +211,8 @@ class PruneView(Record):
 
     dry_run: bool
     archived: list[str]
+    # Attempts and runs whose files are put into one archive each, which a dry run does not weigh.
+    packed: int
     bytes: int
     inodes: int
 

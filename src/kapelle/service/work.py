@@ -284,8 +284,10 @@ class Work:
         if body.merged or body.older_s is not None:
             moment = now - timedelta(seconds=body.older_s or 0)
             due = Due(moment) if body.merged else Due(moment, moment, moment)
-        ids, size, inodes = await prune(self._parts, due, body.dry_run)
-        return PruneView(dry_run=body.dry_run, archived=ids, bytes=size, inodes=inodes)
+        ids, packed, size, inodes = await prune(self._parts, due, body.dry_run)
+        return PruneView(
+            dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
+        )
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":
