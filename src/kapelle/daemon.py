@@ -72,6 +72,7 @@ def main() -> None:
         home.create()
         with contextlib.closing(Lock(home, wait=options.wait)) as lock:
             settings = load(home, None, os.environ).settings
+            _set_log_level(settings)
             code = asyncio.run(_serve(lock, home, settings, _listen(home, settings, options)))
     except KapelleError as error:
         _give_up(error.with_hint)
@@ -81,6 +82,10 @@ def main() -> None:
     # goes on with the next daemon, exactly as after a crash.
     logging.shutdown()
     os._exit(code)
+
+
+def _set_log_level(settings: Settings) -> None:
+    logging.getLogger().setLevel(settings.log.level.upper())
 
 
 class CountingHandler(logging.StreamHandler[Any]):
@@ -189,7 +194,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     token = _kept_text(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
     name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
     db = await asyncio.to_thread(_open_database, home, settings)
-    parts = Parts(
+    parts: Parts = Parts(
         home=home,
         db=db,
         runner=Runner(home.root),
@@ -197,7 +202,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
             home.root,
             settings.git.author_name,
             settings.git.author_email,
-            filters=settings.git.filters,
+            filters=lambda: parts.settings().git.filters,
         ),
         environ=dict(os.environ),
         secret=token,
@@ -231,6 +236,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
         service.knowledge.run(), service.search.run(), service.notify.run(),
         Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
+        _keep_log_level(parts),
     )  # fmt: skip
     scheduling = asyncio.create_task(service.scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
@@ -355,6 +361,14 @@ async def _look_after(lock: Lock, record: _Record, db: Database, stopping: Stopp
         except OSError as error:
             _log.error("the daemon's lock and record cannot be looked after: %s", error)
         await _rescue(db)
+
+
+async def _keep_log_level(parts: Parts) -> None:
+    """Follow the setting log.level, which may be changed at any time."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        with contextlib.suppress(KapelleError):  # whoever asks for work is told what is wrong
+            _set_log_level(parts.settings())
 
 
 async def _rescue(db: Database) -> None:

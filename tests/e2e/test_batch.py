@@ -66,8 +66,8 @@ def test_no_item_stops_another_and_each_says_what_became_of_it(
     assert "no ideas" in found["bad"]["reason"]
     assert found["left"]["cost_usd"] == 0.5
     assert {"same", "b"} <= files_on_branch(repository, run)
-    # All of it is found under one project of its own.
-    assert run["project"].startswith("Ideas (")
+    # All of it is found under the project of its repository.
+    assert run["project"] is None
     inside = kapelle.get(f"/runs/{found['chosen']['id']}")
     children = [*tasks_of(kapelle, run["id"]), inside, *tasks_of(kapelle, inside["id"])]
     assert {child["project"] for child in children} == {run["project"]}

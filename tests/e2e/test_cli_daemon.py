@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -222,3 +223,37 @@ def test_a_broken_config_does_not_make_a_running_daemon_silent(idle: Instance) -
     idle.home.config.unlink()
     assert f"Edit {idle.home.config}." in said
     assert "does not answer" not in said
+
+
+def test_a_daemon_of_another_version_or_one_that_hangs_is_told_of(idle: Instance) -> None:
+    idle.cli("list", check=True)
+    info = json.loads(idle.home.info.read_bytes())
+    idle.home.info.write_text(json.dumps({**info, "version": "0.0.1"}))
+    assert "The daemon is Kapelle 0.0.1" in idle.cli("list", check=True).stderr
+    pid = daemon_pid(idle)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        command = subprocess.Popen(
+            [*COMMAND, "list"], env=idle.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert command.stderr is not None
+        lines = [command.stderr.readline().decode() for _ in range(2)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "has not answered for 5 s" in "".join(lines)
+    assert command.wait(30) == 0
+    command.communicate()
+
+
+def test_a_home_that_cannot_be_written_is_named_by_every_command(idle: Instance) -> None:
+    (idle.home.root / "start.lock").mkdir(parents=True)
+    for command in (["list"], ["run", "x"], ["status"]):
+        refused = idle.cli(*command)
+        assert refused.returncode == 2
+        assert "start.lock: Is a directory" in refused.stderr
+
+
+def test_the_log_holds_what_its_level_lets_through(idle: Instance) -> None:
+    idle.cli("config", "set", "log.level", "warning", check=True)
+    idle.cli("list", check=True)
+    assert " INFO " not in idle.home.log.read_text()

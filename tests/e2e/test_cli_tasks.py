@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -404,3 +405,40 @@ def test_a_shell_is_offered_ids_agents_and_projects(shared: Instance, tmp_path: 
     assert offered("kapelle run x --project comp").split() == ["completed-project"]
     assert offered("kapelle status ", KAPELLE_HOME=str(tmp_path / "nobody")).split() == []
     assert not (tmp_path / "nobody" / "daemon.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("loop status abcde", "kapelle runs status abcde"),
+        ("orchestrate cancel abcde", "kapelle runs cancel abcde"),
+        ("loop x --pipeline --step y", "Several --step make a pipeline"),
+        ("orchestrate x --foreground", "Write --follow"),
+    ],
+)
+def test_what_other_tools_spell_otherwise_is_answered_with_what_to_type(
+    shared: Instance, typed: str, hint: str
+) -> None:
+    refused = shared.cli(*typed.split())
+    assert (refused.returncode, hint in refused.stderr) == (2, True), refused.stderr
+
+
+def test_settings_are_shown_without_a_command_and_one_by_its_name(shared: Instance) -> None:
+    assert "tasks.timeout_s = " in shared.cli("config", check=True).stdout
+    one = json.loads(shared.cli("config", "show", "tasks.timeout_s", "--json", check=True).stdout)
+    assert list(one) == ["tasks.timeout_s"]
+    assert "did you mean" in shared.cli("config", "show", "tasks.timeout").stderr
+
+
+def test_the_newest_is_waited_for_and_a_time_behind_ids_is_no_id(
+    shared: Instance, repository: Path
+) -> None:
+    task_id = shared.cli("run", "true", cwd=repository, check=True).stdout.strip()
+    waited = shared.cli("wait", cwd=repository, check=True)
+    assert task_id in waited.stdout
+    put_off = shared.cli("snooze", task_id, "2h", "--json", check=True)
+    [snoozed] = json.loads(put_off.stdout)
+    later = datetime.fromisoformat(snoozed["snoozed_until"])
+    assert timedelta(hours=1) < later - datetime.now(UTC) <= timedelta(hours=2)
+    for alias in ("ls", "ps", "show", "log"):
+        assert shared.cli(alias, cwd=repository).returncode == 0

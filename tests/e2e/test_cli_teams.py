@@ -32,6 +32,16 @@ def test_a_team_is_followed_to_its_end(kapelle: Instance, place: Path) -> None:
     assert (place / "b.txt").is_file()
 
 
+def test_progress_is_told_beside_json_and_claims_nothing_that_was_not_checked(
+    kapelle: Instance, place: Path
+) -> None:
+    done = kapelle.cli("team", "Write it", "--progress", "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    told, end = map(json.loads, done.stderr.splitlines())
+    assert (told["iteration"], told["verified"], told["checks"]["of"]) == (1, False, 0)
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == end["status"] == "completed"
+
+
 def test_criteria_and_a_limit_for_its_commands_are_given_and_what_was_said_is_shown(
     kapelle: Instance, place: Path, tmp_path: Path
 ) -> None:

@@ -111,8 +111,11 @@ def test_a_judge_decides_and_a_conductor_below_is_a_part(
         makes("a"),
     ]  # fmt: skip
     with_playbook(kapelle, "\n".join(book))
-    run_id = start(kapelle, "orchestrate", repository, goal="One", max_depth=2)
-    rest(kapelle, run_id)
+    told = ["One", "-a", "rehearsal", "--max-depth", "2", "-f"]
+    followed = kapelle.cli("orchestrate", *told, cwd=repository)
+    run_id = followed.stdout.split()[0]
+    assert "work: part below (orchestrate): merged" in followed.stdout
+    assert "✓ part below " in kapelle.cli("status", run_id).stdout
     run = kapelle.get(f"/runs/{run_id}")
     assert (run["status"], run["result"]["verdict"]["reached"]) == ("completed", True), run
     assert "a.txt" in files_on_branch(repository, run)

@@ -1,5 +1,6 @@
 """What ended work leaves behind: after a merge, after days, after `kapelle prune`."""
 
+import json
 import os
 import shutil
 import sqlite3
@@ -279,6 +280,13 @@ def test_prune_says_what_it_would_do_and_does_it(kapelle: Instance, repository: 
     told = kapelle.cli("prune", "--merged", "--dry-run", check=True)
     assert told.stdout.split() == [found["merged"]]
     assert _archived(kapelle, found) == set()
+    # Ended attempts whose files are packed by the way are told of before as well.
+    past = time.time() - 3600
+    with closing(sqlite3.connect(kapelle.home.database)) as database, database:
+        database.execute("UPDATE attempts SET ended_at = ?", (int(past * 1_000_000),))
+    dry = json.loads(kapelle.cli("prune", "--dry-run", "--json", check=True).stdout)
+    assert dry["packed"] > 0
+    assert json.loads(kapelle.cli("prune", "--json", check=True).stdout)["packed"] == dry["packed"]
     assert kapelle.cli("prune", "--merged", check=True).stdout.split() == [found["merged"]]
     assert _archived(kapelle, found) == {"merged"}
     with connect(home=kapelle.home.root, start=False) as client:

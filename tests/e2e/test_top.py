@@ -38,7 +38,7 @@ def test_keys_answer_cancel_and_look(
     terminal.read_until("Your answer: ")
     terminal.type("blue\n")
     terminal.read_until("blue")
-    terminal.read_until("Enter goes back.")
+    terminal.read_until("goes back.")
     until(lambda: len(kapelle.wait(asking)["attempts"]) == 2, "another question")
 
     terminal.shown = ""
@@ -53,10 +53,21 @@ def test_keys_answer_cancel_and_look(
     terminal.read_until("Cancel it? [y/N] ")
     terminal.type("y\n")
     terminal.read_until(f"{checking[-5:]}  cancelled")
-    terminal.read_until("Enter goes back.")
+    terminal.read_until("goes back.")
     terminal.shown = ""
-    terminal.type("\n")
+    terminal.type("q")  # leaves the words of the command, not the list
     terminal.read_until("1 cancelled")
+    terminal.shown = ""
+    terminal.type("?")
+    terminal.read_until("start it again")
+    terminal.shown = ""
+    terminal.type("\x1b")
+    terminal.read_until("1 cancelled")
+    # What was looked at stands behind what was not.
+    terminal.type("\n")
+    terminal.read_until("goes back.")
+    terminal.type("q")
+    until(lambda: kapelle.task(checking)["seen_at"], "the mark")
     terminal.type("q")
     assert terminal.finish() == 0
     assert terminal.shown.rstrip().endswith(LEAVE)

@@ -1,5 +1,6 @@
 """`kapelle workflow`: a plan, cycles of review and implementation, a way out of every trouble."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,13 @@ def test_unattended_it_fails_with_the_reason_and_what_to_do(
     assert run["reason"].startswith("blocked in review of cycle 1: no agent could do it: broken: ")
     assert run["result"]["blocked"]["code"] == "agents"
     assert len(tasks_of(kapelle, run["id"])) == 4
+    # The limits that docs/workflow.md names.
+    limits = ["--limit", "implement:turns=60,usd=3,minutes=40", "--limit", "review:minutes=15"]
+    begun = kapelle.cli("workflow", "x", "--agent", "coder", *limits, "--json", cwd=repository)
+    assert begun.returncode == 0, begun.stderr
+    asked = json.loads(begun.stdout)
+    assert [limit["phase"] for limit in asked["spec"]["limits"]] == ["implement", "review"]
+    kapelle.post(f"/runs/{asked['id']}/cancel")
     refused = kapelle.cli("workflow", "x", "--limit", "dance:turns=2", cwd=repository)
     assert refused.returncode == 2
     assert "assess" in refused.stderr

@@ -6,7 +6,7 @@ command; the few kinds of parameters used here need none of it.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import wraps
@@ -51,6 +51,12 @@ _TO_END = "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print 
 FollowToEnd = Annotated[bool, flag(_TO_END, "--follow/--detach", "-f")]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+# Options of other tools, and what to write here.
+_INSTEAD = {
+    "--pipeline": "Several --step make a pipeline: leave --pipeline out.",
+    "--foreground": "Write --follow, or -f.",
+    "--background": "Work goes on in the background unless it is followed: leave --background out.",
+}
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)", re.DOTALL)
 
 
@@ -61,6 +67,8 @@ def usage_error(error: typer.TyperException) -> InvalidInput:
     message = " ".join(error.format_message().split())
     too_many = _TOO_MANY.fullmatch(message)
     option: str | None = getattr(error, "option_name", None)
+    if too_many and (runs := _meant_for_runs(context, getattr(error, "typed", ()))):
+        return runs
     if too_many:
         quoted = "Put a text of several words into quotation marks."
         return InvalidInput(
@@ -68,12 +76,25 @@ def usage_error(error: typer.TyperException) -> InvalidInput:
         )
     if option is not None and hasattr(error, "possibilities"):
         near = suggestion(option, error.possibilities or (), 0.7)
+        if option in _INSTEAD:
+            return InvalidInput(f"No such option: {option}.", hint=f"{_INSTEAD[option]} {see}")
         return InvalidInput(f"No such option: {option}.{near}", hint=see)
     if context is not None and option is not None:
         return _without_value(context, option, message, see)
     if context is not None and getattr(error, "param_type", "") is None:
         return _missing(context, error, see)
     return InvalidInput(message, hint=see)
+
+
+def _meant_for_runs(context: Any, typed: Sequence[str]) -> InvalidInput | None:
+    """Return the error for `kapelle loop status ID`, as other tools spell it."""
+    from kapelle.cli.spec_options import OF_RUNS, built_in
+
+    name = context.info_name if context is not None else ""
+    if name not in built_in() or len(typed) < 2 or typed[0] not in OF_RUNS:
+        return None
+    problem = f"`kapelle {name}` has no command {typed[0]!r}."
+    return InvalidInput(problem, hint=f"Write `kapelle runs {' '.join(typed)}`.")
 
 
 def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}") -> str:
@@ -133,9 +154,11 @@ class _Light:
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = [*args]
         try:
             parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         except typer.TyperException as error:
+            error.typed = typed  # type: ignore[attr-defined]
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
@@ -146,13 +169,18 @@ class LightCommand(_Light, TyperCommand):
     """A command that is read without pydantic."""
 
 
+# The command of a group that is called without one.
+_WITHOUT_COMMAND = ("list", "show")
+
+
 class LightGroup(_Light, TyperGroup):
-    """A group of commands that is read without pydantic; without a command it lists."""
+    """A group of commands that is read without pydantic; without a command it lists or shows."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         unnamed = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
-        if unnamed and "list" in self.commands and not ctx.resilient_parsing:
-            args = ["list", *args]
+        default = next((name for name in _WITHOUT_COMMAND if name in self.commands), None)
+        if unnamed and default and not ctx.resilient_parsing:
+            args = [default, *args]
         return super().parse_args(ctx, args)
 
 

@@ -33,7 +33,7 @@ requeue     tasks:requeue  Put a task back into the queue; a running one is stop
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 check       tasks:check  Make the checks of an ended task once more, on what it committed.
 flag        tasks:flag_work  Flag tasks and runs for attention, or no more.
-snooze      tasks:snooze  Put tasks and runs off: until then they do not need you.
+snooze      tasks:snooze  Hide tasks and runs from what needs you until a given time.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
@@ -62,6 +62,7 @@ serve       daemon:serve  Run the daemon in the foreground.
 service     daemon:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
 notify      daemon:notify  Try how you are told what happens while you are elsewhere.
+uninstall   uninstall:uninstall  Stop the daemon and remove what Kapelle has left on this machine.
 backup      daemon:backup  Copy the database to a safe place now.
 completion  main:completion  Print the completion script of a shell.
 """
@@ -69,6 +70,10 @@ completion  main:completion  Print the completion script of a shell.
 
 _LINES = [line.split(maxsplit=2) for line in _TABLE.strip().splitlines()]
 _OWN = {name: (place, about) for name, place, about in _LINES}
+
+
+# Names that people know from other tools; the help lists the command alone.
+_ALIASES = {"ls": "list", "ps": "list", "log": "logs", "show": "status"}
 
 
 @cache
@@ -118,12 +123,14 @@ def unknown_command(typed: str) -> str:
 
 
 def _place(name: str) -> str:
-    """Where a command is made; nothing if there is none of this name."""
+    """Where a command or the one of an alias is made; nothing if there is none of this name."""
+    name = _ALIASES.get(name, name)
     return (_OWN.get(name) or commands().get(name) or ("",))[0]
 
 
 def load(name: str) -> Any:
     """The command of this name, or None when there is none."""
+    name = _ALIASES.get(name, name)
     if not (place := _place(name)):
         return None
     module, _, attribute = place.partition(":")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from kapelle.cli.command import Report, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.output import data, say
+from kapelle.cli.values import refuse
 from kapelle.domain.errors import NotFound
 from kapelle.home import Home
 
@@ -35,15 +36,22 @@ def config_file(directory: Path) -> Path:
     return (root(directory) or Path(os.path.abspath(directory))) / ".kapelle" / "config.toml"
 
 
-config = command_group("Show and change settings.")
+config = command_group("Show and change settings.\n\nWithout a command it shows all of them.")
 
 Repo = Annotated[bool, flag("The repository's config instead of yours.", "--repo")]
 Key = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
 
 
 @config.command()
-def show(repo: Repo = False) -> Report:
-    """Show every setting and where its value came from."""
+def show(
+    key: str | None = argument("[KEY]", "Only this setting, or those under a name."),
+    repo: Repo = False,
+) -> Report:
+    """Show settings and where their values came from."""
+    if key is not None:
+        refuse((repo, "--repo shows all that the repository sets.", "Leave KEY or --repo out."))
+        yield from shown_entries(_entries_of(key))
+        return
     found = loaded()
     entries = [e for e in found.show() if not repo or e[2].startswith("repository")]
     yield from shown_entries(entries)
@@ -57,16 +65,7 @@ def show(repo: Repo = False) -> Report:
 @config.command()
 def get(key: Key) -> Report:
     """Print the value of one setting, or of all those under a name."""
-    known = list(loaded().show())
-    entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
-    if not entries:
-        names = dict.fromkeys(
-            part for name, _, _ in known for part in (name, name.rpartition(".")[0])
-        )
-        raise NotFound(
-            f"There is no setting {key!r}{meant(key, names)}.",
-            hint="`kapelle config show` lists all.",
-        )
+    entries = _entries_of(key)
     yield next(shown_entries(entries))
     value = entries[0][1]
     if entries[0][0] != key:
@@ -77,6 +76,21 @@ def get(key: Key) -> Report:
         say(f"{key} is not set.")
     else:
         data(value if isinstance(value, str) else json.dumps(value))
+
+
+def _entries_of(key: str) -> list[Entry]:
+    """Return the setting of a name, or all settings under it."""
+    known = list(loaded().show())
+    entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
+    if not entries:
+        names = dict.fromkeys(
+            part for name, _, _ in known for part in (name, name.rpartition(".")[0])
+        )
+        raise NotFound(
+            f"There is no setting {key!r}{meant(key, names)}.",
+            hint="`kapelle config show` lists all.",
+        )
+    return entries
 
 
 @config.command("set")

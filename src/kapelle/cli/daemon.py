@@ -60,6 +60,15 @@ def stop(
     agents: bool = flag("Stop the running agents too."),
 ) -> Report:
     """Stop the daemon; running agents go on."""
+    pid, going = stop_daemon(agents=agents)
+    yield {"stopped": pid is not None, "pid": pid, "agents": going}
+    say("No daemon is running." if pid is None else "The daemon has stopped.")
+    if going:
+        say(f"Still at work: {counted(going, 'agent')}; `kapelle stop --agents` ends them.")
+
+
+def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
+    """Stop the daemon if there is one; return its process and how many agents are at work."""
     client = Connection(autostart=False)
     home, is_there, pid, going = client.address.home, True, None, 0
     if client.address.url is None and not listens(client.address):
@@ -74,11 +83,7 @@ def stop(
         going = client.post("/daemon/stop", {"agents": agents}).get("agents", 0)
     if pid is not None:
         _wait_until_gone(client, pid)
-    going = 0 if agents else going
-    yield {"stopped": pid is not None, "pid": pid, "agents": going}
-    say("No daemon is running." if pid is None else "The daemon has stopped.")
-    if going:
-        say(f"Still at work: {counted(going, 'agent')}; `kapelle stop --agents` ends them.")
+    return pid, 0 if agents else going
 
 
 def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
@@ -162,7 +167,11 @@ def prune(
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
     what, free = ("to archive", "would be free") if dry_run else ("archived", "are free")
-    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {room} {free}.")
+    packed = pruned["packed"]
+    also = "would be" if dry_run else "were"
+    more = f"; the files of {counted(packed, 'ended attempt')} {also} packed" if packed else ""
+    least = "at least " if dry_run and packed else ""
+    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {least}{room} {free}{more}.")
 
 
 service = command_group("Have your machine start the daemon, and again when it dies.")
@@ -254,6 +263,12 @@ def _execute(*argv: str) -> None:
 
 def _unit() -> Unit:
     return Unit(Home.default(), dict(os.environ), launchd=sys.platform == "darwin")
+
+
+def installed_unit() -> Unit | None:
+    """Return the unit of this home, if it is installed."""
+    unit = _unit()
+    return unit if unit.path.exists() else None
 
 
 @service.command()

@@ -186,6 +186,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
         about, subgoals = facts.get("lack"), facts.get("subgoals")
         if facts["phase"] == "work" and isinstance(subgoals, list):
             about = ", ".join(str(one["title"]) for one in subgoals if isinstance(one, dict))
+        about = about or _nested_parts(facts)
         more = f": {one_line(str(about), _PROBLEM)}" if about else ""
         found.append(f"{one_line(str(facts['phase']), 60)}{more}")
     if facts.get("step") is not None:
@@ -194,6 +195,15 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     elif facts.get("doing"):
         found.append(one_line(str(facts["doing"]), 120))
     return found + _score("best", facts.get("best"))
+
+
+def _nested_parts(facts: Facts) -> str:
+    """Return the parts of a plan that are runs of their own; tasks have lines of their own."""
+    plan = facts.get("plan")
+    if facts["phase"] != "work" or not isinstance(plan, list):
+        return ""
+    parts = [part for part in plan if isinstance(part, dict) and part.get("kind", "task") != "task"]
+    return ", ".join(f"{part['title']} ({part['kind']}): {part['status']}" for part in parts)
 
 
 def _more(facts: Facts) -> list[str]:

@@ -95,7 +95,8 @@ def follow(
     """Show a task or a run until it rests, ask what it asks, say what became of it, and return it.
 
     after is the number of an attempt that has been seen, with those before it. In JSON the end is
-    told with the whole of it. Of iterations a line of JSON on stderr is all there is.
+    told with the whole of it. iterations prints a line of JSON on stderr for each of them, and
+    nothing else on stdout unless as_json.
     """
     is_run = "spent" in item
     asks = asks and not as_json and not iterations and can_ask()
@@ -123,9 +124,9 @@ def follow(
     if as_json:
         kind = "run" if is_run else "task"
         json_line({"event": "end", "status": ended["status"], kind: ended})
-    elif iterations:
+    if iterations:
         _tell(ended["id"], **{name: ended[name] for name in ("status", "reason", "ended_at")})
-    else:
+    elif not as_json:
         conclude(ended)
     return ended
 
@@ -189,6 +190,9 @@ def _display(
     if as_json and "spent" not in item:
         # Whoever follows says itself what the end is.
         yield lambda event: None if event.kind == "end" else show_json(event)
+        return
+    if as_json and iterations:
+        yield _show_json_and_iteration
         return
     if as_json or iterations or not sys.stdout.isatty():
         yield json_line if as_json else _show_iteration if iterations else _lines_of(item, show)
@@ -385,6 +389,12 @@ def _show_iteration(event: Event) -> None:
     facts: dict[str, Any] = event["data"]
     if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
         _tell(event["run_id"], at=event["at"], **facts)
+
+
+def _show_json_and_iteration(event: Event) -> None:
+    """Print every event on stdout, and a line for every iteration on stderr."""
+    json_line(event)
+    _show_iteration(event)
 
 
 def _tell(run_id: str, **facts: Any) -> None:

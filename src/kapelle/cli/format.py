@@ -433,6 +433,11 @@ Task = dict[str, Any]
 Run = dict[str, Any]
 
 
+def repository_path(item: Task | Run) -> str:
+    """Return the path of the repository of a task or a run; outside of one, its directory."""
+    return str(item.get("repository") or item.get("directory") or "")
+
+
 def settled(task: Task) -> bool:
     """Whether nothing more will happen by itself to a task or a run."""
     return is_resting(task["status"], task["waiting_for"])

@@ -60,6 +60,9 @@ def main() -> None:
     """Run the command line and exit; never with a traceback."""
     open_streams()
     lenient_streams()
+    is_command = sys.argv[1:] and not sys.argv[1].startswith("-")
+    if is_command and "_KAPELLE_COMPLETE" not in os.environ:
+        _tell_what_is_unusual()
     code = guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -70,6 +73,13 @@ def main() -> None:
     if code == PIPE_CLOSED:
         give_up(sys.stdout)
     sys.exit(code)
+
+
+def _tell_what_is_unusual() -> None:
+    """Have connections tell on stderr that the daemon is slow or of another version."""
+    from kapelle.client.http import Connection
+
+    Connection.tell = say
 
 
 def guarded(arguments: list[str], *, may_ask: bool = True) -> int:

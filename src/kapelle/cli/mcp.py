@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,36 @@ def install(
     path.chmod(mode)
     what = "what reads it" if client == "project" else client
     say(f"{path} names kapelle now; start {what} again.")
+
+
+def configured_clients() -> list[Path]:
+    """Return the files of clients that name this home's Kapelle; not those in repositories."""
+    found = []
+    for client, (place, key, _) in _CLIENTS.items():
+        path = Path(place).expanduser()
+        if client in _SHARED or not path.exists():
+            continue
+        with suppress(ValueError, InvalidInput):
+            servers = _parsed(_read(path), path.suffix)[0].get(key, {})
+            if "kapelle" in servers and _is_of_this_home(servers["kapelle"]):
+                found.append(path)
+    return found
+
+
+def _is_of_this_home(entry: Any) -> bool:
+    named = entry.get("env", entry.get("environment", {})).get("KAPELLE_HOME")
+    home = os.environ.get("KAPELLE_HOME")
+    return bool(named == (os.path.abspath(home) if home else None))
+
+
+def remove_entry(path: Path) -> None:
+    """Take Kapelle out of a client's file, and leave all else as it is."""
+    keys = {Path(place).expanduser(): key for place, key, _ in _CLIENTS.values()}
+    found, _, dump = _parsed(_read(path), path.suffix)
+    del found[keys[path]]["kapelle"]
+    mode = path.stat().st_mode & 0o777
+    write_private(path, dump(found).encode())
+    path.chmod(mode)
 
 
 def _added(path: Path, key: str, entry: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 from kapelle.cli.command import Report, option
 from kapelle.cli.format import one_line, table
 from kapelle.cli.output import say
-from kapelle.cli.values import choice, listed
+from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import Connection
 
 Items = list[dict[str, Any]]
@@ -15,6 +16,20 @@ Lines = Callable[[Items], Iterable[str]]
 
 _PAGE = 200
 Limit = Annotated[int, option(None, "How many at most.", min=1)]
+
+
+RepositoryOption = Annotated[
+    str | None, option("NAME|DIR", "Only of this repository, by its name or a directory.", "--repo")
+]
+
+
+def repository_filter(typed: str | None) -> str | None:
+    """Return a repository as the API takes it: a path, or a name as it was typed."""
+    if typed is None:
+        return None
+    if not_empty(typed, "--repo").startswith((".", "~", "/")):
+        return os.path.abspath(os.path.expanduser(typed))
+    return typed
 
 
 def status_option(nouns: str, known: Sequence[str]) -> Any:

@@ -8,11 +8,11 @@ from kapelle.cli.command import Report, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Items, whole_list
+from kapelle.cli.pages import Items, RepositoryOption, repository_filter, whole_list
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import counted
+from kapelle.domain.text import counted, repository_names
 
 _ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 Asked = Annotated[
@@ -25,15 +25,20 @@ Asked = Annotated[
 ]
 
 
-def questions() -> Report:
+def questions(repository: RepositoryOption = None) -> Report:
     """List what tasks and runs ask of you, the oldest first."""
-    found = Connection().get("/questions")["questions"]
+    query = {"repository": repository_filter(repository)}
+    found = Connection().get("/questions", query)["questions"]
     return whole_list(found, _questions, "Nobody asks anything.")
 
 
 def _questions(found: Items) -> Iterator[str]:
+    paths = {question.get("repository") or "" for question in found}
+    names = repository_names(paths - {""})
     for question in found:
-        age = paint(f"{between(question['asked_at'], None)} ago", "dim")
+        where = names.get(question.get("repository") or "")
+        asked = f"in {one_line(where, 40)}, " if where else ""
+        age = paint(f"{asked}{between(question['asked_at'], None)} ago", "dim")
         yield f"{one_line(question['title'], 70)} {age}"
         yield from (f"  {line}" for line in question_lines(question))
 

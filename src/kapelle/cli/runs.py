@@ -9,7 +9,7 @@ from kapelle.cli.follow import follow
 from kapelle.cli.format import INPUT_NEEDED, STATUS_STYLE, between, exit_code, settled
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.output import document, say
-from kapelle.cli.pages import Limit, columns, status_option, statuses, whole_list
+from kapelle.cli.pages import Limit, RepositoryOption, columns, status_option, statuses, whole_list
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
 from kapelle.client.http import Connection
@@ -26,6 +26,7 @@ def list_runs(
     status: list[str] | None = status_option("runs", _STATUSES),
     pattern: str | None = option("NAME", "Only runs of this pattern."),
     project: str | None = option("NAME", "Only runs of this project."),
+    repository: RepositoryOption = None,
     limit: Limit = 20,
     nested: bool = flag("Runs inside runs too."),
     everything: Everything = False,
@@ -34,7 +35,7 @@ def list_runs(
     wanted = statuses(status, _STATUSES)
     query = {"status": wanted, "pattern": pattern, "project": project, "nested": nested}
     hint = "runs. `kapelle start` lists the patterns."
-    return list_work("/runs", query, everything, limit, hint)
+    return list_work("/runs", query, everything, limit, hint, repository)
 
 
 @runs.command()

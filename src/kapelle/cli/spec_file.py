@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.cli.command import meant
+from kapelle.cli.output import say
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty, read_bytes
 from kapelle.domain.errors import InvalidInput, problem
@@ -17,6 +18,8 @@ MAX_VALUES = 10_000
 _COUNTED = frozenset({"steps", "checks"})
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# How other tools write a variable; ${{ … }} is an expression of GitHub Actions.
+_BRACES = re.compile(r"(?<!\$)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 _YAML = "tag:yaml.org,2002:"
 
 Place = tuple[str | int, ...]
@@ -191,6 +194,15 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
         return known.get(name, written)
 
     def fill(text: str, place: Place) -> str:
+        for other in _BRACES.finditer(text):
+            name = other[1]
+            right = f"Variables are written ${{{name}}} and declared under `variables`."
+            if name in given:
+                source.note(place, f"{other[0]} is no variable", right, text=other[0])
+            else:
+                line = source.line(place, other[0])
+                words = f"{other[0]} goes to the agent as it is. {right}"
+                say(f"warning: {source.sentence(line, words)}")
         # What is put in is not looked at again, so no value can ask for another.
         return _USE.sub(lambda use: replacement(use, place), text)
 
@@ -198,7 +210,9 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
     names = sorted({*declared, *used})
     for name in sorted(set(given) - set(names)):
         words = f"--var {name}: there is no such variable in the file{meant(name.lower(), names)}"
-        hint = f"It has {', '.join(names)}." if names else "It has no variables at all."
+        hint = f"It has {', '.join(names)}."
+        if not names:
+            hint = f"It has no variables: write ${{{name}}} where the value belongs."
         source.note(("variables",), words, hint)
     return result
 

@@ -55,7 +55,7 @@ _ALL: dict[str, Callable[[Any, str], Any]] = {
     "servers": values.mcp_servers,
 }
 # What people type who look for the runs of a pattern.
-_OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "result", "tail"})
+OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "result", "tail"})
 # What parameters of commands are called that start work, whatever that is.
 _TAKEN = frozenset(
     {"follow", "as_json", "every", "whole_file", "var", "resume", "answer", "progress"}
@@ -354,7 +354,7 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
     if followers and typed is None and file is None:
         spec[later] = read_prompts(followers, words, 1)
         return
-    if typed in _OF_RUNS and command != "run":
+    if typed in OF_RUNS and command != "run":
         raise InvalidInput(
             f"{typed!r} is taken for no {option.key}, but for a command.",
             hint=f"Write `kapelle runs {typed}`, or `kapelle runs list --pattern {command}`.",

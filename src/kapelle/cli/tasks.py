@@ -1,6 +1,5 @@
 """Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff …"""
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -36,11 +35,13 @@ from kapelle.cli.format import (
     marks,
     one_line,
     paint,
+    repository_path,
     status_words,
 )
 from kapelle.cli.ids import (
     AnyIds,
     NewestId,
+    NewestIds,
     NewestTaskId,
     TaskId,
     completing,
@@ -52,11 +53,20 @@ from kapelle.cli.ids import (
 )
 from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import Limit, columns, listing, status_option, statuses
+from kapelle.cli.pages import (
+    Limit,
+    RepositoryOption,
+    columns,
+    listing,
+    repository_filter,
+    status_option,
+    statuses,
+)
 from kapelle.cli.queue_view import waiting_lines
 from kapelle.cli.values import (
     duration_s,
     future_time,
+    is_time,
     listed,
     not_empty,
     optional,
@@ -69,6 +79,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.text import repository_names
 
 # A run can be paused, besides all that a task can be.
 _STATUSES = (*TaskStatus, RunStatus.PAUSED)
@@ -82,6 +93,7 @@ def list_tasks(
     project: str | None = option(
         "NAME", "Only those of this project.", autocompletion=completing("project")
     ),
+    repository: RepositoryOption = None,
     limit: Limit = 20,
     nested: bool = flag("Parts of runs too."),
     flagged: bool = flag("Only those that are flagged."),
@@ -94,16 +106,27 @@ def list_tasks(
     wanted = statuses(status, _STATUSES)
     query = {"tag": tag, "project": project, "nested": nested, "flagged": flagged}
     hint = 'tasks or runs. `kapelle run "…"` gives an agent a task.'
-    return list_work("/work", {"status": wanted, **query}, everything, limit, hint)
+    return list_work("/work", {"status": wanted, **query}, everything, limit, hint, repository)
 
 
-def list_work(path: str, query: dict[str, Any], everything: bool, limit: int, hint: str) -> Report:
-    """List what there is of this repository at a path, or of all with what is archived."""
+def list_work(
+    path: str,
+    query: dict[str, Any],
+    everything: bool,
+    limit: int,
+    hint: str,
+    repository: str | None = None,
+) -> Report:
+    """List what there is at a path: of a named repository or of this one, or of all with what is
+    archived."""
     for name in ("tag", "project", "pattern"):
         optional(not_empty, query.get(name), f"--{name}")
     query = {**query, "archived": everything}
     asked = {name: value for name, value in query.items() if value}
-    repository = None if everything else here()
+    named = repository_filter(repository)
+    # A project may span repositories, so its name is enough.
+    repository = named or (None if everything or query["project"] else here())
+    asked |= {"repository": named} if named else {}
     elsewhere = " `--all` shows those of other repositories." if repository else ""
     nothing = f"{'Here' if repository else 'There'} are no {hint}{elsewhere}"
     nothing = "Nothing matches." if asked else nothing
@@ -113,11 +136,12 @@ def list_work(path: str, query: dict[str, Any], everything: bool, limit: int, hi
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     """A table of tasks and runs, with the names of their repositories if wanted."""
+    names = repository_names({repository_path(item) for item in items})
 
     def row(item: Task | Run) -> list[str]:
         # Who works on a task or did last may be a fallback agent.
         who = one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16)
-        where = one_line(os.path.basename(item.get("repository") or item["directory"]), 20)
+        where = one_line(names[repository_path(item)], 24)
         cells = [item["id"], status_words(item), who, between(item["created_at"], None)]
         return [*cells, *([where] if repositories else []), _title(item)]
 
@@ -155,14 +179,15 @@ _AT_ONCE_S = 0.5
 Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]
 
 
-def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
+def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until tasks or runs have ended.
 
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
     limit_s, client = optional(duration_s, timeout, "--timeout"), Connection()
-    paths = [path_of(work_id(client, text)) for text in listed(task_ids, "An id")]
+    typed = listed(task_ids, "An id") if task_ids else [None]
+    paths = [path_of(work_id(client, text)) for text in typed]
     items = [client.get(path) for path in paths]
     known = {item["id"]: item for item in items}
     if as_json:
@@ -298,7 +323,12 @@ def snooze(
     until: str = option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.", default="1d"),
     off: Off = False,
 ) -> Report:
-    """Put tasks and runs off: until then they do not need you."""
+    """Hide tasks and runs from what needs you until a given time.
+
+    The time may also be the last argument: `kapelle snooze ID 2h`.
+    """
+    if len(task_ids) > 1 and is_time(task_ids[-1]):
+        *task_ids, until = task_ids
     moment = None if off else future_time(until, "--until", None)
     state = f"snoozed until {local(moment)}" if moment else "not snoozed"
     return _mark(task_ids, {"snoozed_until": moment}, state)

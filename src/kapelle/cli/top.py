@@ -30,6 +30,7 @@ from kapelle.cli.format import (
     now,
     one_line,
     paint,
+    repository_path,
     table,
 )
 from kapelle.cli.ids import is_run, path_of
@@ -47,9 +48,9 @@ _MOST = 200
 # So long what has ended is shown.
 _ENDED_S = 600.0
 _LOOK_S, _REDRAW_S = 1.0, 0.3
-_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 14, "COST": 8}
+_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 11, "REPOSITORY": 11, "COST": 8}
 # So much room the title has at least, or a column is left out.
-_LEAST = 24
+_LEAST = 22
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
@@ -94,6 +95,14 @@ class _Known:
         self.items = in_order({id_: item for id_, item in found.items() if _is_shown(item)})
         return self.items
 
+    def mark_seen(self, item: Item) -> None:
+        """Let what has ended, and was looked at, stand behind what was not."""
+        if item["status"] in FINAL and not item.get("seen_at"):
+            with suppress(KapelleError):  # the list is right without it
+                marked = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
+                item["seen_at"] = marked["seen_at"]
+                self.items = in_order({one["id"]: one for one in self.items})
+
     def follow(self) -> None:
         """Keep it up to date in the background, until something goes wrong that has to be told."""
         threading.Thread(target=self._refresh, daemon=True).start()
@@ -116,12 +125,14 @@ class _Known:
 
 
 def in_order(found: dict[str, Item]) -> list[Item]:
-    """What is at work first, each behind its run if that is at work too; what has ended last."""
+    """Return what is at work first, each behind its run; what has ended and was seen last."""
 
     def place(item: Item) -> tuple[int, str, str]:
         whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
         whole = item if FINAL & {item["status"], whole["status"]} else whole
-        return _ORDER.index(whole["status"]), whole["id"], "" if whole is item else item["id"]
+        is_seen = whole["status"] in FINAL and whole.get("seen_at")
+        rank = len(_ORDER) if is_seen else _ORDER.index(whole["status"])
+        return rank, whole["id"], "" if whole is item else item["id"]
 
     return sorted(found.values(), key=place)
 
@@ -141,7 +152,8 @@ def _cells(item: Item) -> list[str]:
     costs = [part["cost_usd"] for part in used if part and part["cost_usd"] is not None]
     inside = " " if item.get("run_id") or item.get("parent_id") else ""
     age, cost = between(item["created_at"], None), dollars(sum(costs)) if costs else ""
-    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), cost]
+    where = one_line(os.path.basename(repository_path(item)), 24)
+    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), where, cost]
 
 
 def _words(item: Item) -> list[str]:
@@ -159,7 +171,7 @@ def page(items: list[Item], chosen: str, width: int, height: int, *, is_away: bo
     head = fit(f"kapelle · {away}{many or 'nothing is at work'}", width)
     keys = [_keys(item) for item in items if item["id"] == chosen] or [{}]
     offered = [f"{key} {word}" for key, (word, _, _) in keys[0].items()]
-    foot = "  ".join(["q quit", *offered, "↑↓ choose"]).replace("\n", "⏎")
+    foot = "  ".join(["q quit", "? keys", *offered, "↑↓ choose"]).replace("\n", "⏎")
     (_, header), *rows = _rows(items, chosen, width)
     room = max(height - 3, 1)
     mine = next((number for number, (id, _) in enumerate(rows) if id == chosen), 0)
@@ -227,7 +239,37 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
         arguments += [typed] if word == "answer" else []
         say(f"$ kapelle {shlex.join(arguments)}")
         guarded(arguments)
-        read_line("\nEnter goes back. ")
+        _await_key()
+
+
+_BACK = frozenset({"\n", "q", " ", "\x1b"})
+_HELP = """
+  ↑ ↓ j k   choose a task or run
+  ⏎         look at it; what has ended then stands last
+  l         its logs
+  a         answer its question
+  d         its diff
+  m         merge it
+  c         cancel it
+  r         start it again
+  ^Z        suspend
+  q         leave; everything goes on
+"""
+
+
+def _await_key() -> None:
+    """Return when a key is pressed that goes back, or when the terminal is gone."""
+    # Before the words, and without discarding what was typed already.
+    tty.setcbreak(0, termios.TCSADRAIN)
+    say("\nEnter, q or Esc goes back.")
+    while typed := os.read(0, 64).decode("utf-8", "replace").replace("\r", "\n"):
+        if _BACK & set(_TYPED.findall(typed)):
+            return
+
+
+def _show_keys() -> None:
+    say(_HELP)
+    _await_key()
 
 
 class _Screen:
@@ -238,7 +280,8 @@ class _Screen:
         self._drawn: Any = None
 
     def __enter__(self) -> "_Screen":
-        tty.setcbreak(0)
+        with suppress(termios.error):  # the terminal may be gone
+            tty.setcbreak(0)
         self._drawn = None
         self._write(_ENTER)
         return self
@@ -285,11 +328,21 @@ class _Screen:
 
 
 def _watch(known: _Known) -> None:
-    screen, chosen, at = _Screen(), "", 0
+    screen = _Screen()
     signal.signal(signal.SIGTSTP, screen.suspend)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     known.follow()
+    try:
+        _look(known, screen)
+    except (OSError, termios.error):
+        # A window that was closed leaves nothing to show and nobody to tell.
+        if os.isatty(0):
+            raise
+
+
+def _look(known: _Known, screen: "_Screen") -> None:
+    chosen, at = "", 0
     with screen:
         while known.problem is None:
             items = known.items
@@ -301,10 +354,15 @@ def _watch(known: _Known) -> None:
             for typed in screen.typed():
                 if typed == "q":
                     return
-                if typed in _STEPS and ids:
+                if typed == "?":
+                    with screen.left():
+                        _show_keys()
+                elif typed in _STEPS and ids:
                     at = max(min(at + _STEPS[typed], len(ids) - 1), 0)
                     chosen = ids[at]
                 elif items and typed in (keys := _keys(items[at])):
                     with screen.left():
                         _act(*keys[typed], items[at])
+                    if typed == "\n":
+                        known.mark_seen(items[at])
     raise known.problem

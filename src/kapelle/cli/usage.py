@@ -6,6 +6,7 @@ from kapelle.cli.command import Report, option
 from kapelle.cli.format import clean, cost, one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.output import say
+from kapelle.cli.pages import RepositoryOption, repository_filter
 from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
@@ -26,6 +27,7 @@ def usage(
     agent: str | None = option("NAME", "Only this agent's."),
     model: str | None = option("NAME", "Only this model's."),
     project: str | None = option("NAME", "Only this project's."),
+    repository: RepositoryOption = None,
     task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
     run: str | None = option("ID", "Only this run's and those inside it."),
 ) -> Report:
@@ -38,6 +40,7 @@ def usage(
     filters = {n: not_empty(text, f"--{n}") for n, text in given.items() if text is not None}
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {"by": choice("--by", by.lower(), PROPERTIES), **filters, **times}
+    query["repository"] = repository_filter(repository)
     if across is not None:
         query["across"] = choice("--across", across.lower(), PROPERTIES)
     yield (report := Connection().get("/usage", query))
@@ -55,6 +58,7 @@ def report(
     ),
     until: str | None = option("WHEN", "Up to then; a day is included."),
     project: str | None = option("NAME", "Only this project's."),
+    repository: RepositoryOption = None,
 ) -> Report:
     """Tell what was asked for, done, proven and spent, and what needs you.
 
@@ -63,6 +67,7 @@ def report(
     """
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {**times, "project": optional(not_empty, project, "--project")}
+    query["repository"] = repository_filter(repository)
     yield (found := Connection().get("/report", query))
     yield from clean(found["markdown"]).splitlines()
 

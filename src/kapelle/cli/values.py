@@ -95,6 +95,19 @@ def future_time(text: str, option: str, zone_name: str | None) -> str:
     return found.isoformat()
 
 
+def is_time(text: str) -> bool:
+    """Return whether a text can only be a duration, a time of day or a date, and not an id."""
+    if text.strip().isdigit():
+        return False
+    if parse_duration(text) is not None:
+        return True
+    try:
+        parse_moment(text, now(), UTC)
+    except (ValueError, InvalidInput):
+        return False
+    return True
+
+
 def zone(name: str) -> tzinfo:
     """The time zone of this name, which must be one that this machine knows."""
     if name == "UTC":

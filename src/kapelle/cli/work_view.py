@@ -2,6 +2,7 @@
 used, and what to type next."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from kapelle.cli.format import (
     one_line,
     paint,
     reason_lines,
+    repository_path,
     short,
     short_title,
     shown,
@@ -77,7 +79,11 @@ def describe(client: Connection, item: Task | Run) -> Iterator[str]:
         progress = [event["data"] for event in events if event["kind"] == "run.progress"]
     begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
     tasks = {task_id: client.get(path_of(task_id)) for task_id in begun if task_id}
-    yield from describe_run(item, steps, progress, tasks)
+    titles = {}
+    if any(step["kind"] == "run" for step in steps):
+        query = {"parent_id": item["id"], "nested": True, "archived": True}
+        titles = {run["id"]: run["title"] for run in client.pages("/runs", query)}
+    yield from describe_run(item, steps, progress, tasks, titles)
 
 
 def describe_task(task: Task) -> Iterator[str]:
@@ -100,6 +106,7 @@ def describe_task(task: Task) -> Iterator[str]:
         "workspace": only if task.get("read_only") else None,
         "time": f"created {between(task['created_at'], None)} ago{ran}",
         "priority": task["priority"],
+        "repository": one_line(os.path.basename(repository_path(task)), 60),
         "labels": one_line(", ".join(filter(None, [task["project"], *task["tags"]]))),
         "after": " ".join(task["depends_on"]),
         "run": task.get("run_id"),
@@ -228,10 +235,12 @@ def describe_run(
     steps: Sequence[Step],
     progress: Sequence[Item] = (),
     open_tasks: Mapping[str, Task] | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The lines of the human view.
 
-    progress is what the run said of it, in order; open_tasks are those it waits for, by id.
+    progress is what the run said of it, in order; open_tasks are those it waits for, by id; titles
+    are those of the runs inside it, by id.
     """
     # The questions stand below, each with its token.
     yield from heading(run, None if run["questions"] else run["reason"])
@@ -241,6 +250,7 @@ def describe_run(
         "agents": _agents(run["spec"]),
         "time": f"created {between(run['created_at'], None)} ago{taken}",
         "spent": _spent(run),
+        "repository": one_line(os.path.basename(repository_path(run)), 60),
         "project": one_line(run["project"] or ""),
         **{name: run.get(f"{name}_id") for name in ("parent", "parent_task", "schedule")},
     }
@@ -252,7 +262,7 @@ def describe_run(
         yield from _items("plan", plan, None) if _are_items(plan) else ()
     yield from asked_lines(run)
     yield from result_lines(run, progress)
-    if tasks := list(task_lines(run, steps, open_tasks or {})):
+    if tasks := list(task_lines(run, steps, open_tasks or {}, titles or {})):
         yield from (field("tasks", ""), *tasks)
     yield from workspace_fields(run)
     yield from command_lines(next_commands(run))
@@ -374,6 +384,8 @@ def _below(item: Item) -> list[str]:
             found.append(f"{passed} of {len(value)} {_words(key)} passed")
         elif _are_items(value) and "status" in value[0]:
             found += map(_part, value)
+        elif isinstance(value, dict) and "status" in value:
+            continue  # a task or run, which has a line of its own below
         elif isinstance(value, dict) and any(isinstance(flag, bool) for flag in value.values()):
             against = [_words(name) for name, flag in value.items() if flag is False]
             why = f": {one_line(value['feedback'], 200)}" if value.get("feedback") else ""
@@ -396,7 +408,12 @@ def _words(key: str) -> str:
     return one_line(key.replace("_", " "), 40)
 
 
-def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) -> Iterator[str]:
+def task_lines(
+    run: Run,
+    steps: Sequence[Step],
+    open_tasks: Mapping[str, Task],
+    titles: Mapping[str, str],
+) -> Iterator[str]:
     """What was started, the last ones at most, and the steps of its spec that are to come."""
     started = [step for step in steps if step["kind"] in {"task", "run"} and step["subject"]]
     started.sort(key=lambda step: step["position"])
@@ -405,14 +422,15 @@ def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) 
         earlier = f"    … {hidden} earlier ones: kapelle runs steps {run['id']}"
         yield paint(shown(earlier), "dim")
     for step in started[-MOST:]:
-        yield from _lines(step, open_tasks.get(step["subject"]))
+        label = titles.get(step["subject"], step["label"])
+        yield from _lines(step, label, open_tasks.get(step["subject"]))
     if not run["ended_at"]:
         for step in (run["spec"].get("steps") or [])[len(started) :]:
             label = step if isinstance(step, str) else step.get("name") or step.get("prompt") or ""
             yield paint(f"    · {one_line(label, 80)}", "dim")
 
 
-def _lines(step: Step, task: Task | None) -> Iterator[str]:
+def _lines(step: Step, label: str, task: Task | None) -> Iterator[str]:
     result = step["result"] or task or {}
     status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
     style = STATUS_STYLE.get(status)
@@ -420,7 +438,7 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     took = between(step["started_at"], step["ended_at"])
     took += f", {status}" if status in _AT_REST else ""
     took += ", not verified" if result.get("verified") is False else ""
-    title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
+    title = short_title(label, max((terminal_width() or 120) - 15, 30))
     yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
     yield paint(shown(f"      {step['subject']}"), "dim")
     reason = step["error"] or (None if status == "completed" else result.get("reason"))

@@ -29,6 +29,17 @@ def ensure_daemon(home: Home) -> None:
         problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
         advice = "Set KAPELLE_HOME to a directory of your own."
         raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
+    try:
+        _start_once(home)
+    except OSError as error:
+        # Its own files cannot be written, for example in a home that is read-only.
+        raise Unavailable(
+            f"The daemon cannot be started: {error.filename or home.root}: {error.strerror}.",
+            hint="Make the directory writable, or set KAPELLE_HOME to another one.",
+        ) from None
+
+
+def _start_once(home: Home) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     with open(home.root / "start.lock", "ab") as lock:
         # Starting is dear, so the others wait for the first one instead of starting in vain.

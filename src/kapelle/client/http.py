@@ -15,14 +15,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
+from kapelle import __version__
 from kapelle.client.address import Address
 from kapelle.client.environment import with_shell
 from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable, class_of
 
 TIMEOUT_S = 60.0
+# A person is told after so long that no answer has come.
+SLOW_S = 5.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
 STREAM_SILENCE_S = 90.0
 LONG_POLL_S = 25.0
@@ -116,6 +119,10 @@ class Connection:
 
     Threads may share it: each request has a socket of its own.
     """
+
+    # Where a person is told what is unusual; a program has nobody to tell.
+    tell: ClassVar[Callable[[str], object] | None] = None
+    _has_told_version: ClassVar[bool] = False
 
     def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
         self.address = address or Address.given()
@@ -279,7 +286,9 @@ class Connection:
                 given |= self.address.headers()  # which a daemon that was just started has made
             place = self.address.base_path + where
             _send(connection, method, place, content, given | headers)
-            response = connection.getresponse()
+            self._tell_version()
+            with self._told_when_slow(timeout):
+                response = connection.getresponse()
             if response.status >= 400:
                 raise _refusal(self.address, response)
             yield response, connection.sock
@@ -297,6 +306,37 @@ class Connection:
             if response is not None:
                 response.close()
             connection.close()
+
+    @contextmanager
+    def _told_when_slow(self, timeout: float) -> Iterator[None]:
+        """Tell a person that no answer comes, unless the request is one that waits by itself."""
+        tell = Connection.tell
+        if tell is None or timeout != TIMEOUT_S:
+            yield
+            return
+        words = f"The daemon has not answered for {SLOW_S:.0f} s; still waiting."
+        timer = threading.Timer(SLOW_S, tell, [words])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _tell_version(self) -> None:
+        """Tell a person once that the daemon is of another version than this program."""
+        if Connection.tell is None or Connection._has_told_version or self.address.url is not None:
+            return
+        Connection._has_told_version = True
+        try:
+            version = json.loads(self.address.home.info.read_bytes())["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if version != __version__:
+            Connection.tell(
+                f"The daemon is Kapelle {version}, this command {__version__}: `kapelle stop`, and "
+                "the next command starts the new one; running agents go on."
+            )
 
     def _new(self, timeout: float) -> HTTPConnection:
         """A connection that is open; the daemon is started for it if need be."""
@@ -442,5 +482,6 @@ def _nobody_there(address: Address, error: OSError) -> Unavailable:
             hint=f"Check the address, or unset {address.url_origin} to use the local daemon.",
         )
     return Unavailable(
-        "No daemon is running.", hint="`kapelle serve` starts it, and so does any other command."
+        "No daemon is running.",
+        hint="`kapelle serve` starts it, and so does any command that needs it.",
     )

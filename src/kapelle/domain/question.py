@@ -42,6 +42,7 @@ class Question(BaseModel):
     task_id: str | None = None
     run_id: str | None = None
     title: str = ""  # of what asks
+    repository: str | None = None  # the top of the repository that it works in
     text: str
     choices: list[str] = []
     default: str | None

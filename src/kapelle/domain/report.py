@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from kapelle.domain.text import counted, excerpt
+from kapelle.domain.text import counted, excerpt, repository_names
 
 Task = dict[str, Any]
 Run = dict[str, Any]
@@ -133,11 +133,13 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             f"Cost: {price}; {counted(cost['attempts'], 'attempt')}, "
             f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out."
         )
+    paths = {entry["repository"] for entry in entries if entry["repository"]}
+    repositories = repository_names(paths)
     for group, heading in _SECTIONS.items():
         if found := [entry for entry in entries if entry["group"] == group]:
             yield from ("", f"## {heading}", "")
             for entry in found:
-                yield from _entry(entry)
+                yield from _entry(entry, repositories.get(entry["repository"]))
     if report["learnings"]:
         yield from ("", "## Learned", "", "New, by an agent; later agents are told.", "")
         for learning in report["learnings"]:
@@ -166,8 +168,9 @@ def _summary(report: dict[str, Any]) -> str:
     return f"{len(entries)} asked for: {', '.join(parts)}."
 
 
-def _entry(entry: Entry) -> Iterator[str]:
+def _entry(entry: Entry, repository: str | None) -> Iterator[str]:
     facts = [f"**{_inline(entry['title'])}** (`{entry['id']}`)"]
+    facts += [f"in {_inline(repository)}"] if repository else []
     facts += [entry["pattern"]] if entry["pattern"] else []
     facts += ["by schedule"] if entry["schedule_id"] else []
     facts += [counted(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []

@@ -96,6 +96,8 @@ def _absolute(value: str) -> str:
 
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
+# A repository in a filter: any directory in it, or the end of its path, such as its name.
+Repository = Annotated[Text, Field(min_length=1, max_length=4000)]
 # A number, or a duration with units such as 10m.
 Seconds = Annotated[
     float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(seconds_of)

@@ -7,13 +7,20 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.question import Question
-from kapelle.domain.specs import CheckSpec, DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
+from kapelle.domain.specs import (
+    CheckSpec,
+    DepsPolicy,
+    Name,
+    Priority,
+    Repository,
+    RetrySpec,
+    WorkspaceKind,
+)
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.text import cut
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
-Directory = Annotated[str, StringConstraints(max_length=4000, pattern=r"^/[^\x00]*$")]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -275,7 +282,7 @@ class ListFilter(Record):
     """Which of tasks or runs are listed."""
 
     project: Name | None = None
-    repository: Directory | None = None  # any directory in it
+    repository: Repository | None = None  # any directory in it, or its name
     parent_task_id: TaskCursor | None = None
     archived: bool = False
     flagged: bool = False  # true leaves out those that are not

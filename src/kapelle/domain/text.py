@@ -43,6 +43,20 @@ def cut(value: Any, longest: int) -> Any:
     return excerpt(value, longest) if isinstance(value, str) else value
 
 
+def repository_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return the shortest end of each path that no other path has."""
+    parts = {path: [part for part in path.split("/") if part] or [path] for path in paths}
+    names: dict[str, str] = {}
+    for path, own in parts.items():
+        length = 1
+        while length < len(own) and any(
+            other[-length:] == own[-length:] for key, other in parts.items() if key != path
+        ):
+            length += 1
+        names[path] = "/".join(own[-length:])
+    return names
+
+
 def counted(number: int, noun: str) -> str:
     """The noun with its number: 1 iteration, 2 iterations."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kapelle.domain.learning import Learning
-from kapelle.domain.specs import Name, Text
+from kapelle.domain.specs import Name, Repository, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
@@ -23,6 +23,7 @@ class ReportFilter(Record):
     since: Moment = None
     until: Moment = None
     project: Name | None = None
+    repository: Repository | None = None  # any directory in it, or its name
 
 
 class WorkView(Record):
@@ -57,6 +58,7 @@ class ReportEntry(WorkView):
     project: str | None
     schedule_id: str | None
     directory: str
+    repository: str | None
     created_at: datetime
     ended_at: datetime | None
     attempts: int
@@ -231,6 +233,8 @@ class PruneView(Record):
 
     dry_run: bool
     archived: list[str]
+    # Attempts and runs whose files are put into one archive each, which a dry run does not weigh.
+    packed: int
     bytes: int
     inodes: int
 

@@ -150,24 +150,28 @@ async def archive_old(
     return done
 
 
-async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int]:
-    """Do at once what upkeep does by and by; what was archived, and the bytes and inodes of this
-    home that are free by that. A dry run says what there would be, as far as worktrees go."""
+async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int, int]:
+    """Do at once what upkeep does by and by.
+
+    Return what was archived, how many attempts and runs were packed, and the bytes and inodes of
+    this home that are free by that. A dry run weighs worktrees alone.
+    """
     home = parts.home
     if dry_run:
         found = await parts.db.read(archivable, *due, _MOST)
         merged = await parts.db.read(tasks.merged_worktrees)
         worktrees = [home.worktrees / owner for owner in {*found, *merged}]
-        return found, *await asyncio.to_thread(disk_use, *worktrees)
+        unpacked = len(await _unpacked(parts, _MOST))
+        return found, unpacked, *await asyncio.to_thread(disk_use, *worktrees)
     places = (home.attempts, home.processes, home.worktrees, home.runs)
     before = await asyncio.to_thread(disk_use, *places)
     await put_away_merged(parts, Setbacks())
     done = await archive_old(parts, Setbacks(), due, _MOST)
-    await pack_ended(parts, Setbacks(), _MOST)
+    packed = await pack_ended(parts, Setbacks(), _MOST)
     await delete_outputs(parts)
     await pack_objects(parts)
     after = await asyncio.to_thread(disk_use, *places)
-    return done, max(0, before[0] - after[0]), max(0, before[1] - after[1])
+    return done, packed, max(0, before[0] - after[0]), max(0, before[1] - after[1])
 
 
 # An attempt that ended this long ago is not looked at by whoever concluded it.
@@ -176,14 +180,23 @@ _PACK_AGE = timedelta(minutes=5)
 _RECENT = timedelta(days=3)
 
 
-async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_TIME) -> None:
-    """Make one file of the process directories of every attempt that has ended, and of those of
-    the steps of every such run."""
+async def _unpacked(parts: Parts, most: int) -> list[str]:
+    """Return the attempts and the runs that have ended and have loose files."""
     home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
     names = await asyncio.to_thread(os.listdir, home.attempts)
     begun = await asyncio.to_thread(os.listdir, home.processes)
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
     loose |= await parts.db.read(processes.owners, begun)
+    found: list[str] = []
+    for noun in (attempts, runs):
+        found += await parts.db.read(noun.ended_of, sorted(loose), limit, most)
+    return found
+
+
+async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_TIME) -> int:
+    """Make one file of the process directories of every attempt that has ended, and of those of
+    the steps of every such run; return how many attempts and runs that were."""
+    home = parts.home
 
     async def pack_one(owner: str) -> None:
         of_run = home.runs / owner / "steps"
@@ -191,10 +204,10 @@ async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_
         beside = {name: one.directory for name, one in (await parts.processes(owner)).items()}
         await asyncio.to_thread(pack.pack, place, beside)
 
-    for noun in (attempts, runs):
-        # More than are packed at a time, for some may have to be passed over.
-        found = await parts.db.read(noun.ended_of, sorted(loose), limit, most + len(setbacks))
-        await setbacks.each(found, pack_one)
+    # More than are packed at a time, for some may have to be passed over.
+    found = await _unpacked(parts, most + len(setbacks))
+    await setbacks.each(found, pack_one)
+    return len(found)
 
 
 async def pack_objects(parts: Parts) -> None:

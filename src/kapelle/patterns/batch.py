@@ -1,12 +1,12 @@
 """A list of independent pieces of work, so many at once, and one report at the end."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kapelle.domain.errors import KapelleError, LimitReached, sentence
 from kapelle.domain.options import argument, command
-from kapelle.domain.specs import CheckSpec, Directory, Name, field
+from kapelle.domain.specs import CheckSpec, Directory, Name, Turns, field
 from kapelle.domain.text import counted, first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern, shipped
@@ -27,6 +27,7 @@ class ItemSpec(PartSpec):
         None, "done by a run of this pattern, debate for example, instead of by a task"
     )
     options: dict[str, Any] = field({}, "what that pattern is asked for besides")
+    max_turns: Turns | None = field(None, "maximum number of turns of an attempt at it")
 
     @property
     def label(self) -> str:
@@ -35,8 +36,6 @@ class ItemSpec(PartSpec):
 
 class BatchSpec(PatternSpec):
     """A list of independent pieces of work, so many of them at once."""
-
-    own_project: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
@@ -68,6 +67,9 @@ class BatchSpec(PatternSpec):
     )  # fmt: skip
     options: dict[str, Any] = field({}, "what that pattern is asked for besides the prompt")
     checks: RunChecks = field([], "what must pass of every item", "--check", kind="check")
+    max_turns: Turns | None = field(
+        None, "maximum number of turns of an attempt at an item that is a task and names none"
+    )
     merge: bool = field(
         True, "bring what passed into the run's branch; without it each item stays on its own",
     )  # fmt: skip
@@ -78,7 +80,16 @@ class BatchSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        return [self.role(item.agent, item.model) for item in self.items]
+        return [
+            self.role(item.agent, item.model, max_turns=self.turns_of(item), field="max_turns")
+            for item in self.items
+        ]
+
+    def turns_of(self, item: ItemSpec) -> int | None:
+        """Return the limit of an item that is a task; a run of a pattern has limits of its own."""
+        if item.pattern or self.pattern:
+            return None
+        return item.max_turns or self.max_turns
 
     @property
     def places(self) -> list[tuple[str, bool]]:
@@ -189,6 +200,7 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
             title=item.label,
             **{name: getattr(item, name) for name in OF_TASK},
             checks=[*spec.checks, *item.checks],
+            max_turns=spec.turns_of(item),
             workspace="own",
         )
     outcome.verified = work.verified

@@ -86,7 +86,8 @@ class Iteration(BaseModel):
             "phase": "done" if self.is_done else "not done",
             "merged": len(self.outcomes) - len(self.unfinished),
             "planned": len(self.outcomes),
-            "verified": self.verified,
+            # The checks that passed prove nothing where there are none.
+            "verified": bool(self.checks) and self.verified,
             "checks": {"of": len(self.checks), "passed": sum(one.passed for one in self.checks)},
             "review": found and {**found.model_dump(), "approves": found.approves},
             "lack": None if self.is_done else self.lack,

@@ -150,11 +150,6 @@ class PatternSpec(WorkSpec):
         return False
 
     @property
-    def own_project(self) -> bool:
-        """Whether a run that names no project, and is inside no other, has one of its own."""
-        return False
-
-    @property
     def final_checks(self) -> list[CheckSpec]:
         """What must hold of the branch that it leaves."""
         values = [getattr(self, name) for name in type(self).model_fields]

@@ -23,6 +23,7 @@ from kapelle.runner.command import Command, Running
 from kapelle.service.integrations import key_of, request
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import Row
 
 _log = logging.getLogger("kapelle.notify")
 _KINDS = {
@@ -81,16 +82,18 @@ class Notify:
         while found := await db.read(_after, position):
             for event, kind in found:
                 if kind in self._parts.settings().notify.on:
-                    await self._deliver(way, self._message(event, kind), event.at)
+                    repository = await db.read(_repository_of, event)
+                    message = self._message(event, kind, repository)
+                    await self._deliver(way, message, event.at)
                     await db.write(events.position, way, event.seq)
             position = self._at[way] = await db.write(events.position, way, found[-1][0].seq)
 
-    def _message(self, event: Event, kind: str) -> Message:
+    def _message(self, event: Event, kind: str, repository: str | None) -> Message:
         work = event.task_id or event.run_id or event.data.get("schedule_id")
         place = "tasks" if event.task_id else "runs" if event.run_id else "schedules"
         return {
             "id": f"event-{event.seq}", "kind": kind, "at": event.at.isoformat(), "work": work,
-            "title": event.data.get("title") or "",
+            "title": event.data.get("title") or "", "repository": repository or "",
             "text": str(event.data.get("reason") or "")[:_MOST_TEXT].replace("\0", ""),
             "url": f"{self._parts.url}/{place}/{work}",
         }  # fmt: skip
@@ -133,6 +136,16 @@ class Notify:
 def _after(connection: Connection, position: int) -> list[tuple[Event, str]]:
     found = events.after(connection, position)
     return [(_titled(connection, event), _kind(connection, event)) for event in found]
+
+
+def _repository_of(connection: Connection, event: Event) -> str | None:
+    """Return the path of the repository of an event's task or run, which may be deleted since."""
+    row: Row | None = None
+    if event.task_id is not None:
+        row = tasks.find(connection, event.task_id)
+    elif event.run_id is not None:
+        row = runs.find(connection, event.run_id)
+    return row["repository"] if row else None
 
 
 def _titled(connection: Connection, event: Event) -> Event:

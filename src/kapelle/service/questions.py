@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text, WaitSeconds
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Repository, Spec, Text, WaitSeconds
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
@@ -14,6 +14,7 @@ from kapelle.service.tasks import require_attempt
 from kapelle.service.work import until
 from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
+from kapelle.workspaces import repository_of
 
 
 class QuestionList(BaseModel):
@@ -56,9 +57,13 @@ class Questions:
             return await self._db.read(questions.get, token)
         return await self._db.write(_told, token)
 
-    async def unanswered(self) -> QuestionList:
-        """All that tasks and runs ask of people, the oldest first."""
-        return QuestionList(questions=await self._db.read(questions.unanswered))
+    async def unanswered(self, repository: Repository | None = None) -> QuestionList:
+        """All that tasks and runs ask of people, the oldest first; in all repositories, or in the
+        one of a name or directory."""
+        if repository is not None and repository.startswith("/"):
+            repository = repository_of(repository)
+        found = await self._db.read(questions.unanswered, None, repository)
+        return QuestionList(questions=found)
 
     async def answer(self, token: str, body: GivenAnswer, parent: str | None) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id; who asked

@@ -22,7 +22,7 @@ from kapelle.domain.views import (
     UsageSum,
 )
 from kapelle.engine.parts import Parts
-from kapelle.service.work import Work
+from kapelle.service.work import Work, of_repository
 from kapelle.store import events, learnings, query, steps, usage
 from kapelle.store.database import Connection
 
@@ -43,12 +43,15 @@ class Reports:
         if wanted.until and until < since:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
-        found = await self._db.read(query.touched, since, until, wanted.project)
+        wanted = of_repository(wanted)
+        where = (wanted.project, wanted.repository)
+        found = await self._db.read(query.touched, since, until, *where)
         entries = []
         for work_id in sorted(found[:_MOST], key=body):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))
         times = {"since": since.isoformat(), "until": until.isoformat()}
-        spent = await self.used(UsageFilter(by="day", project=wanted.project, **times))
+        same = wanted.model_dump(include={"project", "repository"})
+        spent = await self.used(UsageFilter(by="day", **same, **times))
         left_out = len(found) - len(entries)
         learned = await self._db.read(learnings.kept_of_agents, since, until, wanted.project)
         report = ReportView(
@@ -61,6 +64,7 @@ class Reports:
     async def used(self, wanted: UsageFilter) -> UsageReport:
         """What attempts used that started in a time: by agent, model, project, task, run,
         template, outcome, UTC day."""
+        wanted = of_repository(wanted)
         since = moment(wanted.since, "since") if wanted.since else None
         until = moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)

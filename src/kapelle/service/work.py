@@ -22,8 +22,10 @@ from kapelle.domain.views import (
     MergeView,
     PruneView,
     PullRequestView,
+    ReportFilter,
     RestingView,
     UndoView,
+    UsageFilter,
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
@@ -317,8 +319,10 @@ class Work:
         if body.merged or body.older_s is not None:
             moment = now - timedelta(seconds=body.older_s or 0)
             due = Due(moment) if body.merged else Due(moment, moment, moment)
-        ids, size, inodes = await prune(self._parts, due, body.dry_run)
-        return PruneView(dry_run=body.dry_run, archived=ids, bytes=size, inodes=inodes)
+        ids, packed, size, inodes = await prune(self._parts, due, body.dry_run)
+        return PruneView(
+            dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
+        )
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":
@@ -348,13 +352,13 @@ def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
     return None if attempt["ended_at"] is not None else str(attempt["task_id"])
 
 
-F = TypeVar("F", TaskFilter, RunFilter)
+F = TypeVar("F", TaskFilter, RunFilter, ReportFilter, UsageFilter)
 T = TypeVar("T")
 
 
 def of_repository(wanted: F) -> F:
-    """The filter with the top of its repository, where any directory in it may be named."""
-    if wanted.repository is None:
+    """Return the filter with the top of its repository in place of a directory in it."""
+    if wanted.repository is None or not wanted.repository.startswith("/"):
         return wanted
     return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
 

@@ -248,6 +248,11 @@ class Server(Section):
     """Further host names under which the API may be called, for `kapelle serve --expose`."""
 
 
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe lines that the daemon writes into daemon.log."""
+
+
 class Backup(Section):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
@@ -404,6 +409,8 @@ class Settings(Section):
     """How failures are told apart and answered."""
     server: Server = Server()
     """The API over TCP."""
+    log: Log = Log()
+    """The daemon's log."""
     backup: Backup = Backup()
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()

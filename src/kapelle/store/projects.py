@@ -1,4 +1,8 @@
-"""Projects by their names: made by their first work, renamed wherever their name stands."""
+"""Projects by their names: made by their first work, renamed wherever their name stands.
+
+A repository whose work names no project is one as well, by its own name. It is derived from the
+work, and stored only when somebody renames, archives or switches to it.
+"""
 
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -10,6 +14,7 @@ from kapelle.domain.errors import Conflict, NotFound
 from kapelle.domain.views import Project
 from kapelle.store import events
 from kapelle.store.query import count, has
+from kapelle.store.repository import names
 from kapelle.store.tables import WORK, Instant, learnings, notes, projects, runs, schedules, tasks
 
 # A statement that both databases know.
@@ -30,20 +35,60 @@ def join(connection: sa.Connection, values: dict[str, Any]) -> None:
 
 
 def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
-    """All of them by their names, or the one of a name, with how much work they have."""
+    """Return all projects by their names, or the one of a name, with how much work they have."""
+    repositories = names(connection)
     counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    derived: dict[str, tuple[str, datetime]] = {}
     for table in (tasks, runs):
-        going = sa.func.sum(sa.case((table.c.ended_at.is_(None), 1), else_=0))
-        query = sa.select(table.c.project, sa.func.count(), going).group_by(table.c.project)
-        for project, number, open_ in connection.execute(query.where(table.c.project.is_not(None))):
-            before = counts[project]
-            counts[project] = (before[0] + number, before[1] + open_)
-    known = sa.select(projects).order_by(projects.c.name)
-    known = known.where(projects.c.name == name) if name else known
-    return [
+        columns = table.c
+        going = sa.func.sum(sa.case((columns.ended_at.is_(None), 1), else_=0))
+        place = sa.case((columns.project.is_(None), columns.repository))
+        first = sa.func.min(columns.created_at)
+        query = sa.select(columns.project, place, sa.func.count(), going, first)
+        for project, path, number, open_, at in connection.execute(
+            query.group_by(columns.project, place)
+        ):
+            key = project or repositories.get(path)
+            if key is None:
+                continue
+            before = counts[key]
+            counts[key] = (before[0] + number, before[1] + open_)
+            if project is None:
+                derived[key] = (path, min(at, derived.get(key, (path, at))[1]))
+    stored = sa.select(projects)
+    stored = stored.where(projects.c.name == name) if name else stored
+    found = [
         Project(**row, work=counts[row["name"]][0], open=counts[row["name"]][1])
-        for row in connection.execute(known).mappings()
+        for row in connection.execute(stored).mappings()
     ]
+    known = {project.name for project in found}
+    for key, (path, at) in derived.items():
+        if key not in known and name in (None, key):
+            work, open_ = counts[key]
+            found.append(
+                Project(
+                    name=key, directories=[path], created_at=at, archived_at=None, work=work,
+                    open=open_,
+                )
+            )  # fmt: skip
+    return sorted(found, key=lambda project: project.name)
+
+
+def _store(connection: sa.Connection, name: str) -> None:
+    """Store a project that was only derived from the work of its repository."""
+    join(connection, {"project": name})
+    for path in [path for path, known in names(connection).items() if known == name]:
+        for table in (tasks, runs):
+            of_it = table.c.project.is_(None) & (table.c.repository == path)
+            connection.execute(table.update().where(of_it).values(project=name))
+        told = learnings.update().where(learnings.c.project == path)
+        connection.execute(told.values(project=name))
+        if path not in current(connection):
+            row = connection.execute(
+                sa.select(projects.c.directories).where(projects.c.name == name)
+            ).scalar_one()
+            changed = projects.update().where(projects.c.name == name)
+            connection.execute(changed.values(directories=sorted({*row, path})))
 
 
 def get(connection: sa.Connection, name: str) -> Project:
@@ -53,7 +98,7 @@ def get(connection: sa.Connection, name: str) -> Project:
 
 
 def create(connection: sa.Connection, name: str) -> Project:
-    if some(connection, name):
+    if has(connection, projects.c.name == name):
         raise Conflict(f"There is a project {name!r} already.", hint="Take another name.")
     join(connection, {"project": name})
     events.append(connection, "project.created", name=name)
@@ -63,6 +108,7 @@ def create(connection: sa.Connection, name: str) -> Project:
 def rename(connection: sa.Connection, name: str, to: str) -> Project:
     """Call a project otherwise, in all that belongs to it."""
     get(connection, name)
+    _store(connection, name)
     scope, new_scope = f"project:{name}", f"project:{to}"
     if some(connection, to) or has(connection, notes.c.scope == new_scope):
         raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
@@ -103,6 +149,7 @@ def archive(connection: sa.Connection, name: str, archived: bool) -> Project:
         raise Conflict(
             f"{found.open} of {name!r} have not ended.", hint="Wait for them, or cancel them."
         )
+    _store(connection, name)
     at = datetime.now(UTC) if archived else None
     connection.execute(projects.update().where(projects.c.name == name).values(archived_at=at))
     events.append(connection, "project.archived" if archived else "project.restored", name=name)
@@ -113,10 +160,11 @@ def switch(connection: sa.Connection, name: str | None, directory: str) -> dict[
     """Make a project the current one of a directory, or none; all that are current by directory."""
     if name is not None:
         join(connection, {"project": name})
-    for found in some(connection):
-        places = {*found.directories} - {directory} | ({directory} if found.name == name else set())
-        if places != {*found.directories}:
-            changed = projects.update().where(projects.c.name == found.name)
+    stored = sa.select(projects.c.name, projects.c.directories)
+    for known, directories in connection.execute(stored).all():
+        places = {*directories} - {directory} | ({directory} if known == name else set())
+        if places != {*directories}:
+            changed = projects.update().where(projects.c.name == known)
             connection.execute(changed.values(directories=sorted(places)))
     return current(connection)
 

@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace, WorkspaceView
+from kapelle.store.repository import in_project, path_of
 from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
@@ -190,7 +191,7 @@ class Rows:
         limit, but at least one, when what they hold is long.
         """
         id_ = self._table.c.id
-        query = chosen.add_columns(letters).where(*self._conditions(wanted))
+        query = chosen.add_columns(letters).where(*self._conditions(connection, wanted))
         query = query if among is None else query.where(id_.in_(among))
         found = connection.execute(query.order_by(id_.desc()).limit(wanted.limit + 1)).all()
         ids: list[str] = []
@@ -204,9 +205,14 @@ class Rows:
         rows = connection.execute(self._some, {"ids": ids}).mappings()
         return list(rows), ids[-1] if more else None
 
-    def _conditions(self, wanted: Any) -> list[sa.ColumnElement[bool]]:
-        columns, values = self._table.c, vars(wanted)
+    def _conditions(self, connection: sa.Connection, wanted: Any) -> list[sa.ColumnElement[bool]]:
+        columns, values = self._table.c, dict(vars(wanted))
         found = [columns.id < wanted.cursor] if wanted.cursor else []
+        # A project's work may have no project of its own, and a repository may be named.
+        if "repository" in columns and (project := values.pop("project", None)):
+            found.append(in_project(connection, columns, project))
+        if "repository" in columns and (repository := values.pop("repository", None)):
+            found.append(columns.repository == path_of(connection, repository))
         for name in columns.keys() & values.keys():
             column, value = columns[name], values[name]
             if value:
@@ -341,7 +347,11 @@ def archivable(
 
 
 def touched(
-    connection: sa.Connection, since: datetime, until: datetime, project: str | None
+    connection: sa.Connection,
+    since: datetime,
+    until: datetime,
+    project: str | None,
+    repository: str | None = None,
 ) -> list[str]:
     """Tasks and runs that are part of nothing else and were begun, open or merged in a time: those
     that are open or could not be delivered first, the newest first."""
@@ -357,6 +367,8 @@ def touched(
         query = query.where(sa.or_(ended, columns.merged_at >= since))
         query = query.where(columns.parent_task_id.is_(None))
         if project is not None:
-            query = query.where(columns.project == project)
+            query = query.where(in_project(connection, columns, project))
+        if repository is not None:
+            query = query.where(columns.repository == path_of(connection, repository))
         found += [(bool(urgent), id_) for urgent, id_ in connection.execute(query)]
     return [id_ for _, id_ in sorted(found, key=lambda one: (one[0], body(one[1])), reverse=True)]

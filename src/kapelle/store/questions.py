@@ -10,11 +10,13 @@ from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.question import Question, QuestionSpec, QuestionStatus
 from kapelle.store.query import Row, count
+from kapelle.store.repository import path_of
 from kapelle.store.tables import questions, runs, tasks
 
 _TITLE = sa.func.coalesce(tasks.c.title, runs.c.title).label("title")
+_REPOSITORY = sa.func.coalesce(tasks.c.repository, runs.c.repository)
 _SELECT = (
-    sa.select(questions, _TITLE)
+    sa.select(questions, _TITLE, _REPOSITORY.label("repository"))
     .outerjoin(tasks, tasks.c.id == questions.c.task_id)
     .outerjoin(runs, runs.c.id == questions.c.run_id)
     .order_by(questions.c.asked_at, questions.c.token)
@@ -54,8 +56,13 @@ def get(connection: sa.Connection, token: str) -> Question:
     return found[0]
 
 
-def unanswered(connection: sa.Connection, ids: Sequence[str] | None = None) -> list[Question]:
-    """What is asked and was not answered, the oldest first; by these tasks or runs, or by all."""
+def unanswered(
+    connection: sa.Connection, ids: Sequence[str] | None = None, repository: str | None = None
+) -> list[Question]:
+    """Return the open questions, the oldest first; of these tasks or runs, or of a repository."""
+    if repository is not None:
+        path = path_of(connection, repository)
+        return _find(connection, _IS_OPEN, _REPOSITORY.in_([path]))
     if ids is None:
         return _find(connection, _IS_OPEN)
     whose = sa.or_(questions.c.task_id.in_(ids), questions.c.run_id.in_(ids))

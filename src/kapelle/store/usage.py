@@ -11,6 +11,7 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.views import By, UsageFilter
 from kapelle.store import runs
 from kapelle.store import tasks as task_rows
+from kapelle.store.repository import in_project, names, path_of
 from kapelle.store.tables import attempts, checks, tasks
 
 _DAY = sa.literal(86_400_000_000, sa.BigInteger)
@@ -43,8 +44,8 @@ def grouped(
     What started from since on and before until counts. cost_usd is the sum of the known costs, NULL
     where none is known.
     """
-    key = _KEYS[wanted.by]
-    across = _KEYS[wanted.across] if wanted.across else sa.null()
+    key = _key(connection, wanted.by)
+    across = _key(connection, wanted.across) if wanted.across else sa.null()
     used = attempts.c.input_tokens + attempts.c.output_tokens
     # Who tells of answers and of no token at all does not count them.
     untold = attempts.c.input_tokens.is_(None) | ((used == 0) & (attempts.c.turns > 0))
@@ -75,13 +76,25 @@ def grouped(
     return list(connection.execute(query).mappings())
 
 
+def _key(connection: sa.Connection, by: By) -> sa.ColumnElement[Any]:
+    """Return what rows are grouped by; work without a project belongs to its repository's."""
+    paths = names(connection) if by == "project" else {}
+    if not paths:
+        return _KEYS[by]
+    return sa.func.coalesce(_KEYS[by], sa.case(paths, value=tasks.c.repository))
+
+
 def _number_of(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.func.coalesce(sa.func.sum(sa.case((condition, 1), else_=0)), 0)
 
 
 def _conditions(connection: sa.Connection, wanted: UsageFilter) -> Iterator[sa.ColumnElement[bool]]:
-    names: tuple[By, ...] = ("agent", "model", "project")
+    names: tuple[By, ...] = ("agent", "model")
     yield from (_KEYS[name] == given for name in names if (given := getattr(wanted, name)))
+    if wanted.project:
+        yield in_project(connection, tasks.c, wanted.project)
+    if wanted.repository:
+        yield tasks.c.repository == path_of(connection, wanted.repository)
     if wanted.task:
         yield attempts.c.task_id == task_rows.resolve(connection, wanted.task)
     if wanted.run:

@@ -211,13 +211,12 @@ class Git:
         empty_home: Path,
         author_name: str,
         author_email: str,
-        filters: Sequence[str] = (),
+        filters: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.argv = [shutil.which(executable) or executable, "--no-pager", "--literal-pathspecs"]
         self._empty_home = empty_home
         self._author = (author_name, author_email)
-        # Of .gitattributes: those that the user allows to run.
-        self.filters = frozenset(filters)
+        self._filters = filters
         # By repository: the tree of a commit that exists there, and of an index by its digest.
         self.trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self.index_trees = Memory[tuple[Path, str], str](_REMEMBERED)
@@ -225,6 +224,11 @@ class Git:
 
     def close(self) -> None:
         self._threads.shutdown()
+
+    @property
+    def filters(self) -> frozenset[str]:
+        """Return the filters of .gitattributes that the user allows to run now."""
+        return frozenset(self._filters())
 
     @property
     def environment(self) -> dict[str, str]:

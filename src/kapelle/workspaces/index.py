@@ -266,7 +266,7 @@ async def require_filters(
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         allowed, missing = place.git.filters, f"filter.{name}.clean"
         why, hint = "is not allowed to run it", shlex.quote(json.dumps([*allowed, name]))
-        hint = f"kapelle config set git.filters {hint}, `kapelle stop`, and try again."
+        hint = f"kapelle config set git.filters {hint}, and try again."
         if name in allowed:
             why, hint = f"has no {missing}", f"Set it as that tool says: git config {missing} …"
         text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "

@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Guard:
         author_email: str,
         *,
         executable: str = "git",
-        filters: Sequence[str] = (),
+        filters: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         home = home.absolute()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

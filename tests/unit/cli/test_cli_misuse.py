@@ -99,7 +99,7 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
         (["tracks", "--track", "a=x", "--track", "a=y"], "--track a is there twice.", "once"),
         (["runs", "status"], "ID is missing.", "Write `kapelle runs status ID`."),
         (["runs", "answer", "run_1"], "TEXT is missing.", "`kapelle runs answer ID|TOKEN TEXT`"),
-        (["runs", "wait"], "ID is missing.", "Write `kapelle runs wait ID...`."),
+        (["runs", "pause"], "ID is missing.", "Write `kapelle runs pause ID...`."),
         (["runs", "status", "../x"], "'../x' is not the id of a run.", "`kapelle runs list`"),
         (["runs", "list", "--status", "lost"], "--status cannot be 'lost'.",
          "Use queued, running"),

@@ -552,3 +552,14 @@ def test_no_text_breaks_the_reading(text: str, suffix: str) -> None:
     else:
         message = "any."
     assert message.startswith("any.")
+
+
+def test_a_variable_as_other_tools_write_it_is_told_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "steps: ['Design {{feature}}', 'see ${{ github.ref }}']"
+    mistakes = problems(text, given={"feature": "x"})
+    assert "1: {{feature}} is no variable" in mistakes
+    read("steps: ['Design {{feature}}', 'see $${{ github.ref }}']")
+    told = capsys.readouterr().err
+    assert ("{{feature}} goes to the agent as it is" in told, "github" in told) == (True, False)

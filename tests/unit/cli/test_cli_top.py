@@ -42,7 +42,7 @@ def test_what_is_of_use_is_offered() -> None:
         only = task(1, merged_at=None, **changes)
         return page([only], only["id"], 100, 9, is_away=False)[-1]
 
-    assert offered() == "q quit  ⏎ look  l logs  d diff  c cancel  ↑↓ choose"
+    assert offered() == "q quit  ? keys  ⏎ look  l logs  d diff  c cancel  ↑↓ choose"
     assert "a answer" in offered(status="waiting", waiting_for="input", question="Why?")
     done = {"branch": "b", "commit": "c", "owner": None}
     completed = offered(status="completed", workspace=done)

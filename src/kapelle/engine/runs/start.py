@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
-from kapelle.domain.text import titled
 from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
@@ -45,7 +44,7 @@ async def start(
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "repository": repository_of(directory),
-        "project": checked.project or _project(parts, checked, run_id, belonging.run_id),
+        "project": checked.project or parts.settings(checked.directory).project,
         "parent_id": belonging.run_id,
         "schedule_id": belonging.schedule_id,
         "parent_task_id": belonging.parent_task_id,
@@ -123,13 +122,6 @@ def _title(spec: PatternSpec) -> str:
         raise InvalidInput(
             f"The subject of {type(spec).__name__} cannot be told: {type(error).__name__}: {error}"
         ) from error
-
-
-def _project(parts: Parts, spec: PatternSpec, run_id: str, parent_id: str | None) -> str | None:
-    """The project of a run that names none; some have one of their own, unless inside another."""
-    if spec.own_project and parent_id is None:
-        return f"{titled(_title(spec), 60)} ({run_id[-6:]})"
-    return parts.settings(spec.directory).project
 
 
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:

@@ -1,0 +1,169 @@
+"""`kapelle uninstall`: stop the daemon and remove what this home has left on the machine."""
+
+import os
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kapelle.cli.command import Report, flag
+from kapelle.cli.daemon import installed_unit, stop_daemon
+from kapelle.cli.format import repository_path, size
+from kapelle.cli.mcp import configured_clients, remove_entry
+from kapelle.cli.output import say
+from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.home import Home, write_private
+
+if TYPE_CHECKING:
+    from kapelle.workspaces.uninstall import Leftovers
+
+_SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
+_COMPLETION = "kapelle completion "
+
+
+def uninstall(
+    keep_work: bool = flag("Keep branches that are not merged, and archived content."),
+    dry_run: bool = flag("Only list what would be removed."),
+    yes: bool = flag("Remove it without asking.", "--yes", "-y"),
+) -> Report:
+    """Stop the daemon and remove what Kapelle has left on this machine.
+
+    It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
+    the files of MCP clients and shells, stored API keys, and the home. Only what belongs to this
+    home is removed. The program itself stays: `pipx uninstall kapelle` or `uv tool uninstall
+    kapelle` removes it.
+    """
+    from kapelle.cli.follow import can_ask, read_line
+
+    home = Home.default()
+    owners = _owners() if home.database.exists() else {}
+    leftovers = _leftovers(home, owners)
+    plan = {
+        "home": str(home.root),
+        "keep_work": keep_work,
+        "repositories": [
+            {
+                "repository": one.repository,
+                "worktrees": list(one.worktrees),
+                "merged": list(one.merged),
+                "unmerged": list(one.unmerged),
+                "archived": list(one.archived),
+            }
+            for one in leftovers
+        ],
+        "service": _service(),
+        "clients": [str(path) for path in configured_clients()],
+        "shells": [str(path) for path in _shell_files()],
+    }
+    if dry_run:
+        yield plan
+        yield from _lines(plan, home)
+        return
+    if not yes:
+        for line in _lines(plan, home):
+            say(line)
+        if not can_ask():
+            hint = "--yes removes it, --dry-run only lists it."
+            raise InvalidInput("Nothing was removed: nobody is there to confirm it.", hint=hint)
+        if (read_line("Remove all of this? [y/N] ") or "").strip().lower() not in {"y", "yes"}:
+            yield {**plan, "removed": False}
+            say("Nothing was removed.")
+            return
+    _remove(home, owners, keep_work)
+    yield {**plan, "removed": True}
+    say("Kapelle is uninstalled. The program itself is removed by the tool that installed it:")
+    say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
+
+
+def _owners() -> dict[str, set[str]]:
+    """Return the ids of all tasks and runs, by the path of their repository."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    query = {"archived": True, "nested": True, "light": True, "limit": 200}
+    for item in Connection().pages("/work", query):
+        owners[repository_path(item)].add(item["id"])
+    return owners
+
+
+def _service() -> str | None:
+    unit = installed_unit()
+    return str(unit.path) if unit else None
+
+
+def _shell_files() -> list[Path]:
+    """Return the start-up files of shells that load the completion."""
+    found = []
+    for name in _SHELL_FILES:
+        path = Path(name).expanduser()
+        with suppress(OSError, UnicodeDecodeError):
+            if _COMPLETION in path.read_text(encoding="utf-8"):
+                found.append(path)
+    return found
+
+
+def _lines(plan: dict[str, Any], home: Home) -> Iterator[str]:
+    """Return what is removed, and what is kept, as lines."""
+    keep_work = plan["keep_work"]
+    yield "The daemon is stopped with its agents, and this is removed:"
+    for one in plan["repositories"]:
+        yield f"  {one['repository']}"
+        yield from _named(one["worktrees"], "worktrees")
+        yield from _named(one["merged"], "merged branches")
+        if not keep_work:
+            yield from _named(one["unmerged"], "branches that are NOT merged")
+            yield from _named(one["archived"], "archived content")
+    for name in ("service", "clients", "shells"):
+        places = plan[name] if isinstance(plan[name], list) else [plan[name] or ""]
+        words = {"service": "service", "clients": "MCP entry in", "shells": "completion in"}[name]
+        yield from (f"  {words} {place}" for place in places if place)
+    stored = sum(path.lstat().st_size for path in home.root.rglob("*") if not path.is_dir())
+    yield f"  {home.root} ({size(stored)}), with history, settings and API keys"
+    if keep_work:
+        yield "Kept: branches that are not merged, and refs/kapelle."
+
+
+def _named(refs: list[str], noun: str) -> Iterator[str]:
+    if refs:
+        yield f"    {noun} ({len(refs)}):"
+        yield from (f"      {ref.removeprefix('refs/heads/')}" for ref in refs)
+
+
+def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[Leftovers]":
+    from kapelle.workspaces.uninstall import leftovers_of
+
+    found = [leftovers_of(path, home.root, ids) for path, ids in sorted(owners.items())]
+    return [one for one in found if one is not None and not one.is_empty]
+
+
+def _remove(home: Home, owners: dict[str, set[str]], keep_work: bool) -> None:
+    from kapelle.secrets import Vault
+    from kapelle.settings import load
+    from kapelle.workspaces.uninstall import remove
+
+    if unit := installed_unit():
+        with suppress(KapelleError):  # the service manager may be gone
+            unit.tell("uninstall")
+        unit.path.unlink()
+    stop_daemon(agents=True)
+    # Agents that were at work have moved their branches since they were listed.
+    for one in _leftovers(home, owners):
+        remove(one, home.root, keep_work=keep_work)
+    for path in configured_clients():
+        remove_entry(path)
+    for path in _shell_files():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = "".join(line for line in lines if _COMPLETION not in line)
+        mode = path.stat().st_mode & 0o777
+        write_private(path, kept.encode())
+        path.chmod(mode)
+    vault = Vault(home)
+    with suppress(KapelleError):  # settings that cannot be read name no agents
+        for agent in load(home, None, os.environ).settings.agents:
+            vault.forget(agent)
+    shutil.rmtree(home.root)
+    if home.config_directory is not None:
+        shutil.rmtree(home.config_directory, ignore_errors=True)
+    sys.stdout.flush()

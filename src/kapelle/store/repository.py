@@ -1,0 +1,47 @@
+"""Repositories that have work, and the names by which people tell them apart."""
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.text import repository_names
+from kapelle.store.tables import WORK
+
+_MOST_NAMED = 10
+
+
+def names(connection: sa.Connection) -> dict[str, str]:
+    """Return a unique name for the path of every repository that has work."""
+    paths: set[str] = set()
+    for table, _ in WORK:
+        query = sa.select(table.c.repository).distinct().where(table.c.repository.is_not(None))
+        paths |= set(connection.execute(query).scalars())
+    return repository_names(paths)
+
+
+def path_of(connection: sa.Connection, text: str) -> str:
+    """Return the path of a repository that has work, by its path or by the end of its path."""
+    if text.startswith("/"):
+        return text
+    known = names(connection)
+    ending = "/" + text.strip("/")
+    matches = [path for path in known if path.endswith(ending)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = sorted(known[path] for path in matches or known)
+    problem = "Several repositories are named" if matches else "No work is in a repository named"
+    hint = f"Write one of {', '.join(listed[:_MOST_NAMED])}, or its path." if listed else None
+    raise InvalidInput(f"{problem} {text!r}.", hint=hint)
+
+
+def in_project(
+    connection: sa.Connection, columns: sa.ColumnCollection[str, sa.Column[str]], name: str
+) -> sa.ColumnElement[bool]:
+    """Return the condition on the work of a project.
+
+    Work without a project of its own belongs to the project of its repository's name.
+    """
+    of_it = columns.project == name
+    paths = [path for path, named in names(connection).items() if named == name]
+    if not paths:
+        return of_it
+    return sa.or_(of_it, sa.and_(columns.project.is_(None), columns.repository.in_(paths)))

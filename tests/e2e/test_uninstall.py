@@ -1,0 +1,56 @@
+"""`kapelle uninstall`: it lists everything, asks, and leaves nothing of this home behind."""
+
+import json
+from pathlib import Path
+
+from tests.e2e.ensembles import play
+from tests.e2e.instance import Instance, pauses
+from tests.e2e.repositories import git
+
+
+def _branches(repository: Path) -> set[str]:
+    listed = git(repository, "for-each-ref", "--format=%(refname)").split()
+    return {ref for ref in listed if "kapelle" in ref}
+
+
+def test_it_removes_what_this_home_has_left_and_nothing_else(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    write = {"write": "new.txt", "content": "x\n"}
+    merged = kapelle.wait(kapelle.submit(play(write), repository))
+    kapelle.post(f"/tasks/{merged['id']}/merge")
+    kept = kapelle.wait(kapelle.submit(play({"write": "b.txt", "content": "b\n"}), repository))
+    running = kapelle.submit(play({"run": "sleep 600"}), repository)
+    kapelle.wait_for_status(running, "running")
+    for _ in pauses(10):
+        if (kapelle.home.worktrees / running).is_dir():
+            break
+    foreign = f"refs/heads/kapelle/task_{'0' * 26}"
+    git(repository, "update-ref", foreign, "HEAD")
+    claude = tmp_path / ".claude.json"
+    home = {"env": {"KAPELLE_HOME": str(kapelle.home.root)}, "command": "kapelle"}
+    claude.write_text(json.dumps({"mcpServers": {"kapelle": home, "other": {}}}))
+    (tmp_path / ".bashrc").write_text('alias x=y\neval "$(kapelle completion bash)"\n')
+
+    before = _branches(repository)
+    listed = json.loads(kapelle.cli("uninstall", "--dry-run", "--json", check=True).stdout)
+    [found] = listed["repositories"]
+    assert found["unmerged"] == [f"refs/heads/kapelle/{kept['id']}"]
+    assert len(found["worktrees"]) >= 2
+    assert listed["clients"] == [str(claude)]
+    refused = kapelle.cli("uninstall")
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    assert _branches(repository) == before
+
+    done = kapelle.cli("uninstall", "--keep-work", "--yes")
+    assert done.returncode == 0, done.stderr
+    left = _branches(repository)
+    assert f"refs/heads/kapelle/{kept['id']}" in left
+    assert foreign in left
+    assert f"refs/heads/kapelle/{merged['id']}" not in left
+    # The branch can be deleted: no worktree holds it any more.
+    git(repository, "branch", "-D", f"kapelle/{kept['id']}")
+    assert not kapelle.home.root.exists()
+    assert json.loads(claude.read_text()) == {"mcpServers": {"other": {}}}
+    assert (tmp_path / ".bashrc").read_text() == "alias x=y\n"
+    assert kapelle.processes() == []
