@@ -106,11 +106,11 @@ def changed_nothing(item: Task | Run) -> bool:
 
 def group_of(item: Task | Run) -> str:
     """Where work stands in a report: needs, failed, done or open."""
+    if item["need"]:
+        return "needs"
     status = item["status"]
-    if status in {"waiting", "paused"} or item.get("waiting_for"):
-        return "open" if item.get("waiting_for") == "rate_limit" else "needs"
-    if _is_undelivered(item):
-        return "needs" if item["delivery"]["reason"] else "open"
+    if _is_undelivered(item) and item["delivery"]["status"] == "pending":
+        return "open"
     return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
 
 
@@ -138,6 +138,12 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             yield from ("", f"## {heading}", "")
             for entry in found:
                 yield from _entry(entry)
+    elsewhere = report["needs_total"] - sum(entry["group"] == "needs" for entry in entries)
+    if elsewhere > 0:
+        yield from (
+            "",
+            f"{elsewhere} more need you, from other times or inside runs: `kapelle open`",
+        )
     if report["left_out"]:
         left = f"{report['left_out']} more began earlier and have ended"
         yield from ("", f"{left}: an earlier --until shows them.")
@@ -145,13 +151,14 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 def _summary(report: dict[str, Any]) -> str:
     entries = report["entries"]
-    done = [entry for entry in entries if entry["group"] == "done"]
+    done = [entry for entry in entries if entry["status"] == "completed"]
     proven = sum(entry["verified"] is True for entry in done)
     parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
-    called_off = {"cancelled": "cancelled"}
-    stand = Counter(called_off.get(entry["status"], entry["group"]) for entry in entries)
-    words = {"failed": "failed", **called_off, "needs": "need you", "open": "under way"}
-    parts += [f"{stand[name]} {told}" for name, told in words.items() if stand[name]]
+    statuses = Counter(entry["status"] for entry in entries)
+    groups = Counter(entry["group"] for entry in entries)
+    parts += [f"{statuses[name]} {name}" for name in ("failed", "cancelled") if statuses[name]]
+    words = {"needs": "need you", "open": "under way"}
+    parts += [f"{groups[name]} {text}" for name, text in words.items() if groups[name]]
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
         "with a pull request": sum(bool(_url(entry)) for entry in entries),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from kapelle.domain.needs import NeedKind
 from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
@@ -50,6 +51,8 @@ class ReportEntry(WorkView):
     """What became of one task or run, and what to type next."""
 
     asked: str
+    need: NeedKind | None  # why it needs a person now
+    repository: str | None
     group: Literal["needs", "failed", "done", "open"]
     question: str | None
     pattern: str | None
@@ -77,6 +80,7 @@ class ReportView(Record):
     until: datetime
     entries: list[ReportEntry]
     left_out: int
+    needs_total: int  # all that needs a person now, whenever it began
     cost: "UsageSum"
     markdown: str
 

@@ -11,6 +11,7 @@ from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
+from kapelle.service.needs import Needs
 from kapelle.service.notes import Notes
 from kapelle.service.notify import Notify
 from kapelle.service.output import Output
@@ -43,6 +44,7 @@ class Service:
         self.sessions = Sessions(file=parts.home.sessions)
         self.agents, self.trust = Agents(parts), Trust(parts)
         self.reports = Reports(parts, self.work)
+        self.needs = Needs(parts, self.tasks, self.runs, self.reports)
         self.knowledge, self.templates = Knowledge(parts), Templates(parts)
         self.search, self.notify = Search(parts), Notify(parts)
         self.projects = Projects(parts, self.search)

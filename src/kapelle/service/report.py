@@ -1,13 +1,13 @@
 """Use cases of reports: what was asked for, done, proven and delivered, and what needs whom; and
 tokens, turns and money, added up."""
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import body
+from kapelle.domain.moment import moment
 from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
@@ -23,7 +23,7 @@ from kapelle.domain.views import (
 )
 from kapelle.engine.parts import Parts
 from kapelle.service.work import Work
-from kapelle.store import events, query, steps, usage
+from kapelle.store import events, needs, query, steps, usage
 from kapelle.store.database import Connection
 
 _EPOCH = date(1970, 1, 1)
@@ -50,8 +50,10 @@ class Reports:
         times = {"since": since.isoformat(), "until": until.isoformat()}
         spent = await self.used(UsageFilter(by="day", project=wanted.project, **times))
         left_out = len(found) - len(entries)
+        needing = await self._db.read(needs.find, wanted.project)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
+            needs_total=len(needing),
             markdown="",
         )  # fmt: skip
         text = markdown(report.model_dump(mode="json"))
@@ -133,17 +135,3 @@ def _total(rows: Sequence[UsageRow]) -> UsageSum:
     counters = set(UsageSum.model_fields) - {"cost_usd"}
     sums = {name: sum(getattr(row, name) for row in rows) for name in counters}
     return UsageSum(cost_usd=sum(known) if known else None, **sums)
-
-
-def moment(text: str, name: str, *, ends: bool = False) -> datetime:
-    """An ISO time, or a date, which stands for its beginning or end in UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(
-            f"{name}: {text!r} is neither a date nor a time.",
-            hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
-        ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    is_day = not re.search(r"[T: ]", text.upper())
-    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at
