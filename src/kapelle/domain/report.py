@@ -1,10 +1,12 @@
 """What became of work, for people: what to type next, and the report of a night in Markdown."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted, excerpt
 
 Task = dict[str, Any]
@@ -238,3 +240,17 @@ def price_words(usd: float | None, unknown: int) -> str:
 
 def _moment(text: str) -> str:
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def parse_moment(text: str, name: str, *, ends: bool = False) -> datetime:
+    """An ISO time, or a date, which stands for its beginning or end in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{name}: {text!r} is neither a date nor a time.",
+            hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
+        ) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    is_day = not re.search(r"[T: ]", text.upper())
+    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at

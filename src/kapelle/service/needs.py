@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field
 
 from kapelle.domain.ids import is_id
-from kapelle.domain.moment import moment
 from kapelle.domain.needs import NeedKind
+from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, Run
 from kapelle.domain.specs import Name
 from kapelle.domain.task import Task
@@ -97,7 +97,7 @@ class Needs:
         """How much work started, completed, was verified and merged, and failed since a moment, by
         default the beginning of the day in UTC, and what that cost."""
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        begin = moment(since, "since") if since else midnight
+        begin = parse_moment(since, "since") if since else midnight
         counts = await self._db.read(sums.since, begin, project)
         spent = UsageFilter(by="day", project=project, since=begin.isoformat())
         cost = (await self._reports.used(spent)).total

@@ -7,8 +7,7 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import body
-from kapelle.domain.moment import moment
-from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands
+from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands, parse_moment
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -38,8 +37,10 @@ class Reports:
     async def report(self, wanted: ReportFilter) -> ReportView:
         """What was asked for, done, proven, delivered and spent in a time, by default the last 24
         hours, what needs a person, and all of it as Markdown."""
-        until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
-        since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
+        until = (
+            parse_moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
+        )
+        since = parse_moment(wanted.since, "since") if wanted.since else until - _DEFAULT
         if wanted.until and until < since:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
@@ -62,8 +63,8 @@ class Reports:
     async def used(self, wanted: UsageFilter) -> UsageReport:
         """What attempts used that started in a time: by agent, model, project, task, run,
         template, outcome, UTC day."""
-        since = moment(wanted.since, "since") if wanted.since else None
-        until = moment(wanted.until, "until", ends=True) if wanted.until else None
+        since = parse_moment(wanted.since, "since") if wanted.since else None
+        until = parse_moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)
         rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted))

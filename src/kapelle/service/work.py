@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, NotFound
 from kapelle.domain.ids import body, is_id
-from kapelle.domain.moment import moment
+from kapelle.domain.report import parse_moment
 from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
@@ -145,7 +145,7 @@ class Work:
         """Tasks and runs in one list, newest first; next_cursor leads to the next page, total
         counts all pages. Nested ones are parts of runs."""
         last = await self._db.read(events.last_seq)
-        since = moment(wanted.since, "since") if wanted.since else None
+        since = parse_moment(wanted.since, "since") if wanted.since else None
         found: list[Task | Run] = []
         ends: list[str] = []
         total = 0
