@@ -36,7 +36,7 @@ export const isAnswered = (filter: Filter): boolean => ANSWERED.some((name) => f
 
 export interface Page {
   work: Work[];
-  /** On all pages. */
+  /** On all pages, when this one was read. */
   total: number;
   next_cursor: string | null;
   last_event: number;
@@ -77,8 +77,7 @@ export function replaced(pages: Pages, filter: Filter, work: Work): Pages {
     if (at >= 0) return { ...page, work: page.work.toSpliced(at, 1, ...(wanted ? [work] : [])) };
     return !held && number === 0 ? { ...page, work: byAge([work, ...page.work]) } : page;
   });
-  const more = (wanted ? 1 : 0) - (held ? 1 : 0);
-  return { ...pages, pages: changed.map((page) => ({ ...page, total: page.total + more })) };
+  return { ...pages, pages: changed };
 }
 
 /** The newest first: ids sort by the time they were made, behind their prefix. */

@@ -54,19 +54,26 @@ const rows = (list: ReturnType<typeof useWork>): Work[] =>
 export function useActive(project?: string) {
   const begun = useWork({ status: BEGUN, nested: true, project, limit: 500 });
   const next = useWork({ status: NEXT, nested: true, project, limit: 200 });
-  const total = (list: typeof begun) => list.data?.pages[0]?.total ?? 0;
   const work = [...rows(begun), ...rows(next)];
+  const total = useTotal({ status: [...BEGUN, ...NEXT], nested: true, project });
   return {
     work,
     isPending: begun.isPending || next.isPending,
     /** How much of it is not listed. */
-    unlisted: Math.max(0, total(begun) + total(next) - work.length),
+    unlisted: Math.max(0, (total ?? 0) - work.length),
   };
 }
 
+/** How much work a filter finds on all pages; a list that is kept live does not know that. */
+export const useTotal = (filter: Filter): number | undefined =>
+  useQuery({
+    queryKey: ['sums', 'work', filter],
+    queryFn: async () => (await readPage({ ...filter, limit: 1 }, null)).total,
+  }).data;
+
 /** How much work has not ended, without parts of runs. */
 export const useOpenCount = (project?: string): number =>
-  useWork({ status: [...BEGUN, ...NEXT], project, limit: 1 }).data?.pages[0]?.total ?? 0;
+  useTotal({ status: [...BEGUN, ...NEXT], project }) ?? 0;
 
 /** The work that ended last, as many as are shown; totals come from the daemon. */
 export function useEnded(project?: string) {

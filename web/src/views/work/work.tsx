@@ -2,7 +2,7 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { lazy, memo, Suspense, useCallback, useEffect, useMemo, useRef, useState } from 'react';
 import { isRun, type Work } from '../../api/client';
-import { useInside, useWork } from '../../api/queries';
+import { useInside, useTotal, useWork } from '../../api/queries';
 import { counted, money, nameOfPath, visible } from '../../model/format';
 import { costOf, hasEnded, named, progressOf, repositoryOf, stateOf, whoOf } from '../../model/work';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
@@ -31,7 +31,7 @@ export function View() {
   const { filter, problem } = useMemo(() => askedBy(q), [q]);
   const list = useWork({ project, ...filter, nested: view !== 'list', limit: 200 });
   const shown = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
-  const total = list.data?.pages[0]?.total ?? 0;
+  const total = useTotal({ project, ...filter, nested: view !== 'list' });
   return (
     <Frame title="Work">
       <div className="page wide">
@@ -42,7 +42,9 @@ export function View() {
               navigate({ to: '/work', search: { view: shownAs(view), q: next || undefined }, replace: true })
             }
           />
-          {list.data && !problem && <output className="faint small">{counted(total, 'item')}</output>}
+          {total !== undefined && !problem && (
+            <output className="faint small">{counted(total, 'item')}</output>
+          )}
           <span className="end">
             <Choices
               label="View"
