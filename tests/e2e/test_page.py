@@ -326,7 +326,7 @@ def test_a_form_says_what_is_wrong_at_the_field(
     page.get_by_label(re.compile("^Budget")).fill("")
     page.get_by_role("button", name="Start the task").click()
     expect(page.locator(".claim")).to_be_visible()
-    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".verdict")).to_contain_text("Completed")
 
 
 def test_what_is_to_begin_later_becomes_a_schedule(
@@ -377,7 +377,7 @@ def test_everything_is_done_by_keys_alone(page: Page, kapelle: Instance, reposit
     tab_to(page, "select:has(option[value=rehearsal])")
     type_("rehearsal")
     press("Control+Enter")
-    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".verdict")).to_contain_text("Completed")
     tab_to(page, ".tabs a[href$=changes]")
     press("Enter")
     expect(page.locator(".diff")).to_contain_text("new.txt")
@@ -430,9 +430,9 @@ def test_a_list_is_kept_worked_off_and_told_of_in_the_report(
     expect(second).to_contain_text("no idea")
     page.goto(f"{url_of(kapelle)}/")
     page.get_by_role("link", name="Report").click()
-    failed = page.get_by_label("Failed or cancelled", exact=True)
-    expect(failed).to_contain_text("1 of 2 items failed: 2 (BAD)")
-    expect(failed.locator(".cmd")).to_contain_text("kapelle runs steps run_")
+    needs = page.get_by_label("Needs you", exact=True)
+    expect(needs).to_contain_text("1 of 2 items failed: 2 (BAD)")
+    expect(needs.locator(".cmd")).to_contain_text("kapelle runs steps run_")
     expect(page.get_by_role("link", name="Markdown")).to_be_visible()
 
 
@@ -452,14 +452,14 @@ def test_a_loop_and_a_team_are_watched_to_their_end(
     counting = {"prompt": "Count", "eval": "cat count | wc -l", "direction": "maximize"}
     start(kapelle, "loop", repository, title="Count to three", target=3, **counting)
     page.locator(".side .under, .results").get_by_text("Count to three").first.click()
-    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".verdict")).to_contain_text("Completed")
     expect(page.locator(".table tbody tr")).to_have_count(4)
     expect(page.locator(".table")).to_contain_text("kept")
     start(kapelle, "team", repository, title="Two parts", goal="Two parts", verify=["test -e b"])
     page.keyboard.press("g")
     page.keyboard.press("n")
     page.locator(".side .under, .results").get_by_text("Two parts").first.click()
-    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".verdict")).to_contain_text("Completed")
     expect(page.locator(".dag .node", has_text="merged")).to_have_count(2)
     expect(page.locator(".dag .edges path")).to_have_count(2)
     assert page.evaluate("window.stayed") is True

@@ -113,7 +113,7 @@ def test_what_is_sent_stands_in_the_form_and_the_command_does_the_same(
     page.get_by_label(re.compile("^Checks")).fill("test -f hello.txt\ndiff_not_empty")
     same = page.locator("aside .cmd").inner_text()
     start.click()
-    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".verdict")).to_contain_text("Completed")
     printed = typed(kapelle, same, tmp_path)
     assert printed.returncode == 0, printed.stderr
     kapelle.wait(printed.stdout.strip())

@@ -80,10 +80,10 @@ def test_a_run_that_waits_for_a_person_asks_once_and_does_not_turn(
     assert asked["status"] == "waiting"
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/runs/{run}")
-    expect(page.locator(".verdict")).to_have_text("Waits for you. ")
+    expect(page.locator(".verdict")).to_have_text("Needs you. ")
     expect(page.get_by_text("brought no new milestone")).to_have_count(1)
     expect(page.locator(".phases .you")).to_contain_text("Implement")
-    expect(page.locator(".steps").first).to_contain_text("waits for you")
+    expect(page.locator(".steps").first).to_contain_text("needs you")
     expect(signs(page, "run")).to_have_count(0)
     expect(page.locator(".inspector")).to_contain_text(re.compile(r"Cycles\d of 10"))
 
@@ -106,7 +106,7 @@ def test_only_what_is_done_as_a_whole_is_green(
     expect(verdict).to_contain_text("Tokens and Charts are running.")
     expect(page.locator(".inspector")).to_contain_text("1 of 20")
     gate.touch()
-    expect(verdict).to_contain_text("Completed.")
+    expect(verdict).to_contain_text("Completed")
     expect(phase.nth(1)).to_contain_text("2 of 4 parts merged, 1 failed, 1 not done")
     expect(phase.nth(1).get_by_role("img", name="ended, not all of it done")).to_be_visible()
     expect(phase.nth(1).locator(".g-ok")).to_have_count(0)
@@ -167,7 +167,7 @@ def test_what_a_failed_run_left_is_gone_on_with_or_merged(
     failed = page.locator(".needs > li").filter(
         has=page.get_by_role("link", name="Count", exact=True)
     )
-    failed.get_by_role("button", name="Merge all the same").click()
+    failed.get_by_role("button", name="Merge anyway").click()
     page.get_by_role("dialog").get_by_role("button", name="Merge", exact=True).click()
     # What is merged needs nobody.
     expect(failed).to_have_count(0)

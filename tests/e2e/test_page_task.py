@@ -155,7 +155,7 @@ def test_a_plan_has_lines_and_a_run_its_parts_in_the_list_of_work(
     roll = page.locator(".worklist .roll")
     expect(roll.locator("i.go")).to_have_count(1)
     field.fill("state:failed")
-    expect(page.get_by_text("Nothing fits this filter")).to_be_visible()
+    expect(page.get_by_text("No matching work")).to_be_visible()
     field.press("Enter")
     expect(page.locator(".token")).to_have_count(2)
     expect(field).to_have_value("")

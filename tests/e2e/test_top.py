@@ -33,6 +33,7 @@ def test_keys_answer_cancel_and_look(
     until(lambda: kapelle.task(asking)["status"] == "waiting", "a question")
     terminals.append(terminal := Terminal(kapelle, "top", columns=90))
     modes = terminal.modes()
+    terminal.read_until("1 need you")
     terminal.read_until("It asks: Which colour?")
     terminal.type("a")
     terminal.read_until("Your answer: ")

@@ -77,6 +77,7 @@ class _Known:
 
     def __init__(self, client: Connection) -> None:
         self.items: list[Item] = []
+        self.needs = 0  # how many things need a person, over all work
         self.problem: Exception | None = None
         self.is_away = False
         self._client = client
@@ -93,6 +94,7 @@ class _Known:
             ended = before[gone]["status"] in FINAL
             found[gone] = before[gone] if ended else self._client.get(path_of(gone))
         self.items = in_order({id_: item for id_, item in found.items() if _is_shown(item)})
+        self.needs = self._client.get("/needs", {"limit": 1})["rows"]
         return self.items
 
     def mark_seen(self, item: Item) -> None:
@@ -163,12 +165,15 @@ def _words(item: Item) -> list[str]:
     return [one_line(item["title"], 80), *filter(None, [one_line(doing, 300)])]
 
 
-def page(items: list[Item], chosen: str, width: int, height: int, *, is_away: bool) -> list[str]:
+def page(
+    items: list[Item], chosen: str, width: int, height: int, *, is_away: bool, needs: int = 0
+) -> list[str]:
     """All lines of the screen: how many there are, the table around the chosen one, the keys."""
     counts = Counter(item["status"] for item in items)
     many = ", ".join(f"{counts[status]} {status}" for status in _ORDER if counts[status])
     away = "the daemon is away; running agents go on · " if is_away else ""
-    head = fit(f"kapelle · {away}{many or 'nothing is at work'}", width)
+    needing = f" · {needs} need you" if needs else ""
+    head = fit(f"kapelle · {away}{many or 'nothing is at work'}{needing}", width)
     keys = [_keys(item) for item in items if item["id"] == chosen] or [{}]
     offered = [f"{key} {word}" for key, (word, _, _) in keys[0].items()]
     foot = "  ".join(["q quit", "? keys", *offered, "↑↓ choose"]).replace("\n", "⏎")
@@ -307,10 +312,10 @@ class _Screen:
             os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self.suspend)
 
-    def draw(self, items: list[Item], chosen: str, *, is_away: bool) -> None:
+    def draw(self, items: list[Item], chosen: str, *, is_away: bool, needs: int) -> None:
         columns, height = os.get_terminal_size(1)
         size = columns or 80, height or 24
-        shown = page(items, chosen, *size, is_away=is_away)
+        shown = page(items, chosen, *size, is_away=is_away, needs=needs)
         if (size, shown) != self._drawn:
             self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
             self._drawn = size, shown
@@ -350,7 +355,7 @@ def _look(known: _Known, screen: "_Screen") -> None:
             # One that is gone leaves the choice to its neighbour.
             at = ids.index(chosen) if chosen in ids else max(min(at, len(ids) - 1), 0)
             chosen = ids[at] if ids else ""
-            screen.draw(items, chosen, is_away=known.is_away)
+            screen.draw(items, chosen, is_away=known.is_away, needs=known.needs)
             for typed in screen.typed():
                 if typed == "q":
                     return

@@ -1,10 +1,12 @@
 """What became of work, for people: what to type next, and the report of a night in Markdown."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted, excerpt, repository_names
 
 Task = dict[str, Any]
@@ -106,11 +108,11 @@ def changed_nothing(item: Task | Run) -> bool:
 
 def group_of(item: Task | Run) -> str:
     """Where work stands in a report: needs, failed, done or open."""
+    if item["need"]:
+        return "needs"
     status = item["status"]
-    if status in {"waiting", "paused"} or item.get("waiting_for"):
-        return "open" if item.get("waiting_for") == "rate_limit" else "needs"
-    if _is_undelivered(item):
-        return "needs" if item["delivery"]["reason"] else "open"
+    if _is_undelivered(item) and item["delivery"]["status"] == "pending":
+        return "open"
     return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
 
 
@@ -146,6 +148,12 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             yield f"- {_inline(learning['title'])}"
             yield f"  `kapelle learnings show {learning['id']}` read it"
             yield f"  `kapelle learnings delete {learning['id']}` have no agent told of it"
+    elsewhere = report["needs_total"] - sum(entry["group"] == "needs" for entry in entries)
+    if elsewhere > 0:
+        yield from (
+            "",
+            f"{elsewhere} more need you, from other times or inside runs: `kapelle open`",
+        )
     if report["left_out"]:
         left = f"{report['left_out']} more began earlier and have ended"
         yield from ("", f"{left}: an earlier --until shows them.")
@@ -153,13 +161,14 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 def _summary(report: dict[str, Any]) -> str:
     entries = report["entries"]
-    done = [entry for entry in entries if entry["group"] == "done"]
+    done = [entry for entry in entries if entry["status"] == "completed"]
     proven = sum(entry["verified"] is True for entry in done)
     parts = [f"{len(done)} done ({proven} verified, {len(done) - proven} not)"]
-    called_off = {"cancelled": "cancelled"}
-    stand = Counter(called_off.get(entry["status"], entry["group"]) for entry in entries)
-    words = {"failed": "failed", **called_off, "needs": "need you", "open": "under way"}
-    parts += [f"{stand[name]} {told}" for name, told in words.items() if stand[name]]
+    statuses = Counter(entry["status"] for entry in entries)
+    groups = Counter(entry["group"] for entry in entries)
+    parts += [f"{statuses[name]} {name}" for name in ("failed", "cancelled") if statuses[name]]
+    words = {"needs": "need you", "open": "under way"}
+    parts += [f"{groups[name]} {text}" for name, text in words.items() if groups[name]]
     delivered = {
         "merged": sum(entry["merged"] for entry in entries),
         "with a pull request": sum(bool(_url(entry)) for entry in entries),
@@ -245,3 +254,17 @@ def price_words(usd: float | None, unknown: int) -> str:
 
 def _moment(text: str) -> str:
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def parse_moment(text: str, name: str, *, ends: bool = False) -> datetime:
+    """An ISO time, or a date, which stands for its beginning or end in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{name}: {text!r} is neither a date nor a time.",
+            hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
+        ) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    is_day = not re.search(r"[T: ]", text.upper())
+    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at

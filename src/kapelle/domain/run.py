@@ -3,13 +3,31 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
-from kapelle.domain.specs import Name
+from kapelle.domain.specs import Name, Repository
 from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
-from kapelle.domain.task import ListFilter, Record, RunCursor, Task, TaskFilter, Work
+from kapelle.domain.task import Limit, ListFilter, Record, RunCursor, Task, TaskFilter, Work
+from kapelle.domain.views import Moment
+
+WorkState = Literal[
+    "queued",
+    "blocked",
+    "running",
+    "waiting",
+    "paused",
+    "completed",
+    "failed",
+    "cancelled",
+    "needs_you",
+    "verified",
+    "unverified",
+    "merged",
+    "lost",
+    "rate_limited",
+]
 
 
 class Run(Work):
@@ -49,8 +67,28 @@ class WorkFilter(TaskFilter):
     With run_id, those right inside that run."""
 
     status: list[TaskStatus | RunStatus] | None = None  # type: ignore[assignment]
+    q: Annotated[str, Field(max_length=500)] | None = None  # words in titles or ids
+    state: list[WorkState] | None = None  # any of these
+    agent: Name | None = None
+    kind: Name | None = None  # task, or the name of a pattern
+    since: Moment = None  # created, started, ended or merged from then on
+    pr: Literal["any", "draft", "open", "merged", "closed"] | None = None
     nested: bool = False
     cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return (self.q or "").split()
+
+
+class NeedFilter(Record):
+    """Which of what needs a person is listed."""
+
+    project: Name | None = None
+    repository: Repository | None = None
+    cause: Annotated[str, Field(max_length=200)] | None = None  # those of one cause, one by one
+    offset: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    limit: Limit = 50
 
 
 class Step(Record):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.needs import NeedKind
 from kapelle.domain.question import Question
 from kapelle.domain.specs import (
     CheckSpec,
@@ -230,6 +231,7 @@ class Work(Record):
     flagged_at: datetime | None = None
     snoozed_until: datetime | None = None
     delivery: Delivery | None = None  # where it is to be delivered, or was
+    need: NeedKind | None = None  # why it needs a person now
 
     def as_row(self) -> Self:
         """As a row of a list tells it: every long text in it is cut."""

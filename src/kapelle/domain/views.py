@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kapelle.domain.learning import Learning
+from kapelle.domain.needs import NeedKind
 from kapelle.domain.specs import Name, Repository, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
@@ -52,13 +53,14 @@ class ReportEntry(WorkView):
     """What became of one task or run, and what to type next."""
 
     asked: str
+    need: NeedKind | None  # why it needs a person now
+    repository: str | None
     group: Literal["needs", "failed", "done", "open"]
     question: str | None
     pattern: str | None
     project: str | None
     schedule_id: str | None
     directory: str
-    repository: str | None
     created_at: datetime
     ended_at: datetime | None
     attempts: int
@@ -81,6 +83,7 @@ class ReportView(Record):
     entries: list[ReportEntry]
     left_out: int
     learnings: list[Learning]  # of agents, which later agents are told
+    needs_total: int  # all that needs a person now, whenever it began
     cost: "UsageSum"
     markdown: str
 

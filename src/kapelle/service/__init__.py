@@ -12,6 +12,7 @@ from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
+from kapelle.service.needs import Needs
 from kapelle.service.notes import Notes
 from kapelle.service.notify import Notify
 from kapelle.service.output import Output
@@ -45,6 +46,7 @@ class Service:
         self.agents, self.trust = Agents(parts), Trust(parts)
         self.doctor = Doctor(parts, self.agents, self.daemon)
         self.reports = Reports(parts, self.work)
+        self.needs = Needs(parts, self.tasks, self.runs, self.reports)
         self.knowledge, self.templates = Knowledge(parts), Templates(parts)
         self.search, self.notify = Search(parts), Notify(parts)
         self.projects = Projects(parts, self.search)

@@ -13,7 +13,7 @@ from kapelle.patterns.batch import ItemSpec
 from kapelle.store import notes, runs
 from kapelle.store.database import Connection, Database
 
-_PREFIX, _GLOBAL = "batch/", "global"
+_PREFIX, _GLOBAL = notes.LISTS, "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
 Asked = dict[str, Any]
 ListName = Annotated[str, Field(pattern=NAME)]

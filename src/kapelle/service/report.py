@@ -1,14 +1,13 @@
 """Use cases of reports: what was asked for, done, proven and delivered, and what needs whom; and
 tokens, turns and money, added up."""
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import body
-from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands
+from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands, parse_moment
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -23,7 +22,7 @@ from kapelle.domain.views import (
 )
 from kapelle.engine.parts import Parts
 from kapelle.service.work import Work, of_repository
-from kapelle.store import events, learnings, query, steps, usage
+from kapelle.store import events, learnings, needs, query, steps, usage
 from kapelle.store.database import Connection
 
 _EPOCH = date(1970, 1, 1)
@@ -38,8 +37,10 @@ class Reports:
     async def report(self, wanted: ReportFilter) -> ReportView:
         """What was asked for, done, proven, delivered and spent in a time, by default the last 24
         hours, what needs a person, and all of it as Markdown."""
-        until = moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
-        since = moment(wanted.since, "since") if wanted.since else until - _DEFAULT
+        until = (
+            parse_moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
+        )
+        since = parse_moment(wanted.since, "since") if wanted.since else until - _DEFAULT
         if wanted.until and until < since:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
@@ -54,9 +55,10 @@ class Reports:
         spent = await self.used(UsageFilter(by="day", **same, **times))
         left_out = len(found) - len(entries)
         learned = await self._db.read(learnings.kept_of_agents, since, until, wanted.project)
+        needing = await self._db.read(needs.find, wanted.project)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
-            learnings=learned, markdown="",
+            learnings=learned, needs_total=len(needing), markdown="",
         )  # fmt: skip
         text = markdown(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})
@@ -65,8 +67,8 @@ class Reports:
         """What attempts used that started in a time: by agent, model, project, task, run,
         template, outcome, UTC day."""
         wanted = of_repository(wanted)
-        since = moment(wanted.since, "since") if wanted.since else None
-        until = moment(wanted.until, "until", ends=True) if wanted.until else None
+        since = parse_moment(wanted.since, "since") if wanted.since else None
+        until = parse_moment(wanted.until, "until", ends=True) if wanted.until else None
         found = await self._db.read(usage.grouped, wanted, since, until)
         rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted))
@@ -138,17 +140,3 @@ def _total(rows: Sequence[UsageRow]) -> UsageSum:
     counters = set(UsageSum.model_fields) - {"cost_usd"}
     sums = {name: sum(getattr(row, name) for row in rows) for name in counters}
     return UsageSum(cost_usd=sum(known) if known else None, **sums)
-
-
-def moment(text: str, name: str, *, ends: bool = False) -> datetime:
-    """An ISO time, or a date, which stands for its beginning or end in UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(
-            f"{name}: {text!r} is neither a date nor a time.",
-            hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
-        ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    is_day = not re.search(r"[T: ]", text.upper())
-    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at

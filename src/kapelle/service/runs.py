@@ -29,7 +29,7 @@ from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, until
 from kapelle.store import deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row
+from kapelle.store.query import Conditions, Row
 
 _LONGEST_TITLE = 200
 
@@ -129,14 +129,27 @@ class Runs:
         """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
         last = await self._db.read(events.last_seq)
         among = await below(self._db, parent, "run")
+        listed, cursor = await self.listed(of_repository(wanted), among)
+        return RunPage(runs=listed, next_cursor=cursor, last_event=last)
+
+    async def listed(
+        self, wanted: RunFilter, among: list[str] | None, own: Conditions = ()
+    ) -> tuple[list[Run], str | None]:
+        """A page of runs for which own conditions hold too, and the next cursor."""
 
         def read(connection: Connection) -> tuple[list[Run], str | None]:
-            found, cursor = runs.page(connection, of_repository(wanted), among)
+            found, cursor = runs.page(connection, wanted, among, own)
             return self._shown(connection, found), cursor
 
         found, cursor = await self._db.read(read)
-        shown = [run.as_row() for run in found] if wanted.light else found
-        return RunPage(runs=shown, next_cursor=cursor, last_event=last)
+        return [run.as_row() for run in found] if wanted.light else found, cursor
+
+    async def rows(self, ids: list[str]) -> list[Run]:
+        """Some runs as the rows of a list, as far as they exist."""
+        if not ids:
+            return []
+        found = await self._db.read(lambda c: self._shown(c, runs.of_ids(c, ids)))
+        return [run.as_row() for run in found]
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""

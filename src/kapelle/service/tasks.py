@@ -38,6 +38,7 @@ from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import below, of_repository, until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import Conditions
 
 
 class TaskPage(BaseModel):
@@ -128,10 +129,21 @@ class Tasks:
         """Tasks, newest first; next_cursor leads to the next page."""
         last = await self._db.read(events.last_seq)
         among = await below(self._db, parent, "task")
-        found, cursor = await self._db.read(tasks.page, of_repository(wanted), among)
-        shown = [self._shown(task) for task in found]
-        listed = [task.as_row() for task in shown] if wanted.light else shown
+        listed, cursor = await self.listed(of_repository(wanted), among)
         return TaskPage(tasks=listed, next_cursor=cursor, last_event=last)
+
+    async def listed(
+        self, wanted: TaskFilter, among: list[str] | None, own: Conditions = ()
+    ) -> tuple[list[Task], str | None]:
+        """A page of tasks for which own conditions hold too, and the next cursor."""
+        found, cursor = await self._db.read(tasks.page, wanted, among, own)
+        shown = [self._shown(task) for task in found]
+        return [task.as_row() for task in shown] if wanted.light else shown, cursor
+
+    async def rows(self, ids: list[str]) -> list[Task]:
+        """Some tasks as the rows of a list, as far as they exist."""
+        found = await self._db.read(tasks.of_ids, ids) if ids else []
+        return [self._shown(task).as_row() for task in found]
 
     async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Task:
         """The task once it has ended or waits for input; after timeout_s as it is: then call

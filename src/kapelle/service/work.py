@@ -12,7 +12,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from kapelle.domain.ids import body, is_id
-from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
+from kapelle.domain.report import parse_moment
+from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, rests
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
@@ -43,7 +44,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
-from kapelle.store import attempts, children, deliveries, events, runs, tasks
+from kapelle.store import attempts, children, deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
@@ -75,6 +76,7 @@ def _redact_text(text: str, known: tuple[bytes, ...]) -> str:
 
 class WorkPage(BaseModel):
     work: list[Task | Run]
+    total: int  # on all pages
     next_cursor: str | None
     last_event: int
 
@@ -155,24 +157,32 @@ class Work:
         return self._runs if is_id("run", id_) else self._tasks
 
     async def page(self, wanted: WorkFilter) -> WorkPage:
-        """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
-        are parts of runs."""
+        """Tasks and runs in one list, newest first; next_cursor leads to the next page, total
+        counts all pages. Nested ones are parts of runs."""
         last = await self._db.read(events.last_seq)
+        since = parse_moment(wanted.since, "since") if wanted.since else None
         found: list[Task | Run] = []
         ends: list[str] = []
-        for kind, statuses in (("task", TaskStatus), ("run", RunStatus)):
+        total = 0
+        kinds: tuple[tuple[Kind, Any], ...] = (("task", TaskStatus), ("run", RunStatus))
+        for kind, statuses in kinds:
             states = [status for status in wanted.status or () if status in list(statuses)]
-            if (wanted.status and not states) or (wanted.tag and kind == "run"):
+            if wanted.status and not states:
                 continue
+            own = await self._db.read(filters.conditions, kind, wanted, since)
             cursor = f"{kind}_{wanted.cursor}" if wanted.cursor else None
             values = {**vars(wanted), "status": states or None, "cursor": cursor}
             values |= {"parent_id": wanted.run_id, "nested": wanted.nested or bool(wanted.run_id)}
             if kind == "task":
-                of_tasks = await self._tasks.page(TaskFilter.model_validate(values), None)
-                found, cursor = [*found, *of_tasks.tasks], of_tasks.next_cursor
+                task_filter = of_repository(TaskFilter.model_validate(values))
+                task_page, cursor = await self._tasks.listed(task_filter, None, own)
+                found += task_page
+                total += await self._db.read(tasks.count_pages, task_filter, own)
             else:
-                of_runs = await self._runs.page(RunFilter.model_validate(values), None)
-                found, cursor = [*found, *of_runs.runs], of_runs.next_cursor
+                run_filter = of_repository(RunFilter.model_validate(values))
+                run_page, cursor = await self._runs.listed(run_filter, None, own)
+                found += run_page
+                total += await self._db.read(runs.count_pages, run_filter, own)
             ends += [body(cursor)] if cursor else []
         # Where one list goes on, the other one is not shown beyond that place.
         least = max(ends, default="")
@@ -180,7 +190,7 @@ class Work:
         shown = [item for item in found if body(item.id) >= least][: wanted.limit]
         more = bool(ends) or len(shown) < len(found)
         cursor = body(shown[-1].id) if more else None
-        return WorkPage(work=shown, next_cursor=cursor, last_event=last)
+        return WorkPage(work=shown, total=total, next_cursor=cursor, last_event=last)
 
     async def diff(
         self,
@@ -352,7 +362,7 @@ def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
     return None if attempt["ended_at"] is not None else str(attempt["task_id"])
 
 
-F = TypeVar("F", TaskFilter, RunFilter, ReportFilter, UsageFilter)
+F = TypeVar("F", TaskFilter, RunFilter, NeedFilter, ReportFilter, UsageFilter)
 T = TypeVar("T")
 
 

@@ -163,6 +163,15 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
     return grouped((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)
 
 
+_others = checks.alias()
+# The same as is_seen, in SQL, of the checks of one attempt.
+LOOKS_AT_WORK = sa.and_(
+    checks.c.proved.is_not(False),
+    sa.or_(checks.c.command != "", checks.c.name == CheckKind.CI),
+    ~sa.exists().where(_others.c.attempt_id == checks.c.attempt_id, _others.c.doubted),
+)
+
+
 def is_seen(made: Sequence[Any]) -> bool:
     """Whether one of these checks looked at the work, and none passed for a reason to be looked at:
     that something was changed, or that no error was printed, is true of nonsense as well."""

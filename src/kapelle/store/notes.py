@@ -18,6 +18,8 @@ from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"
 _PROJECT, _GLOBAL = "project:", "global"
+# The beginning of the keys of saved lists of work.
+LISTS = "batch/"
 
 
 def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
@@ -112,9 +114,12 @@ def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
 def page(
     connection: sa.Connection, wanted: NoteFilter, attempt_id: str | None
 ) -> tuple[list[Note], str | None]:
-    """Notes by their keys, without what they say, and the cursor of the next page."""
+    """Notes by their keys, without what they say, and the cursor of the next page; saved lists of
+    work are notes only to those who ask for their prefix."""
     scope = scope_of(connection, wanted.scope, author_of(connection, attempt_id))
     query = _under(scope, wanted.prefix).where(notes.c.value.is_not(None))
+    if scope == _GLOBAL and not wanted.prefix.startswith(LISTS):
+        query = query.where(sa.not_(notes.c.key.startswith(LISTS)))
     query = query.where(notes.c.key > (wanted.cursor or "")).limit(wanted.limit + 1)
     found = [_note(row) for row in connection.execute(query).mappings()]
     shown = [note.model_copy(update={"value": None}) for note in found[: wanted.limit]]

@@ -16,6 +16,7 @@ from kapelle.store.repository import in_project, path_of
 from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
+Conditions = Sequence[sa.ColumnElement[bool]]
 T = TypeVar("T")
 _Named = dict[str, Any]
 _Compiled = tuple[str, _Named, list[tuple[str, Any]], _Named]
@@ -204,6 +205,16 @@ class Rows:
         more = len(found) > len(ids)
         rows = connection.execute(self._some, {"ids": ids}).mappings()
         return list(rows), ids[-1] if more else None
+
+    def count(self, connection: sa.Connection, wanted: Any, chosen: sa.Select[Any]) -> int:
+        """How many rows there are on all pages of a filter."""
+        every = wanted.model_copy(update={"cursor": None})
+        found = chosen.where(*self._conditions(connection, every)).subquery()
+        return connection.execute(sa.select(sa.func.count()).select_from(found)).scalar_one()
+
+    def of_ids(self, connection: sa.Connection, ids: Sequence[str]) -> list[Row]:
+        """The rows of some ids, as far as they exist, the newest first."""
+        return list(connection.execute(self._some, {"ids": list(ids)}).mappings())
 
     def _conditions(self, connection: sa.Connection, wanted: Any) -> list[sa.ColumnElement[bool]]:
         columns, values = self._table.c, dict(vars(wanted))

@@ -7,12 +7,21 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from kapelle.domain.budget import Spent, calls_spent
+from kapelle.domain.needs import need_of
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_seen
-from kapelle.store.query import RUNS, Statement, count, grouped, in_parts, shown_workspace_of
+from kapelle.store.query import (
+    RUNS,
+    Conditions,
+    Statement,
+    count,
+    grouped,
+    in_parts,
+    shown_workspace_of,
+)
 from kapelle.store.query import Row as Row
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
@@ -59,14 +68,31 @@ def get(connection: sa.Connection, text: str) -> Run:
 
 
 def page(
-    connection: sa.Connection, wanted: RunFilter, among: Sequence[str] | None = None
+    connection: sa.Connection,
+    wanted: RunFilter,
+    among: Sequence[str] | None = None,
+    own: Conditions = (),
 ) -> tuple[list[Run], str | None]:
-    """Runs, newest first, and the cursor of the next page, if there is one; of these alone."""
-    query = sa.select(runs.c.id)
+    """Runs, newest first, and the cursor of the next page, if there is one; of these alone, and
+    only those for which own conditions hold."""
+    rows, cursor = RUNS.page(connection, wanted, _chosen(wanted, own), _LETTERS, among)
+    return _complete(connection, rows), cursor
+
+
+def count_pages(connection: sa.Connection, wanted: RunFilter, own: Conditions) -> int:
+    """How many runs there are on all pages of a filter."""
+    return RUNS.count(connection, wanted, _chosen(wanted, own))
+
+
+def of_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Run]:
+    return _complete(connection, RUNS.of_ids(connection, ids))
+
+
+def _chosen(wanted: RunFilter, own: Conditions) -> sa.Select[Any]:
+    query = sa.select(runs.c.id).where(*own)
     if wanted.parent_id is None and not wanted.nested:
         query = query.where(runs.c.parent_id.is_(None))
-    rows, cursor = RUNS.page(connection, wanted, query, _LETTERS, among)
-    return _complete(connection, rows), cursor
+    return query
 
 
 def end_requested(connection: sa.Connection, run_id: str) -> str | None:
@@ -245,6 +271,16 @@ def delete(connection: sa.Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
+def verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
+    """Return which of these completed runs are verified."""
+    if not run_ids:
+        return set()
+    query = sa.select(runs.c.id, runs.c.result)
+    results = in_parts(connection, query, runs.c.id, run_ids)
+    sure = [run_id for run_id, result in results if not _denies(result)]
+    return _verified(connection, _families(connection, sure)) if sure else set()
+
+
 def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
     """Those of the runs that, or any of whose completed tasks, have made a score or a check that
     looked at the work."""
@@ -309,16 +345,26 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     # One branch of a run may ask while another is at work.
     begun = [row["id"] for row in rows if row["status"] in _BEGUN]
     asked = grouped((one.work_id, one) for one in questions.unanswered(connection, begun))
-    found = []
+    found, now = [], datetime.now(UTC)
     for row in rows:
         run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])
+        delivery = delivered.get(run_id)
+        is_verified = run_id in verified if run_id in ended else None
+        need = need_of(
+            row,
+            now,
+            verified=is_verified,
+            delivery=vars(delivery) if delivery else None,
+            has_question=bool(asked[run_id]),
+        )
         values = {
             **row,
             "workspace": shown_workspace_of(row),
-            "verified": run_id in verified if run_id in ended else None,
+            "verified": is_verified,
             "questions": asked[run_id],
             "question": asked[run_id][0].text if asked[run_id] else None,
-            "delivery": delivered.get(run_id),
+            "delivery": delivery,
+            "need": need,
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
         }
         found.append(Run.model_validate(values))

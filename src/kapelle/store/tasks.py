@@ -8,13 +8,21 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.needs import need_of
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.database import about
-from kapelle.store.query import TASKS, Statement, grouped, has, shown_workspace_of
+from kapelle.store.query import (
+    TASKS,
+    Conditions,
+    Statement,
+    grouped,
+    has,
+    shown_workspace_of,
+)
 from kapelle.store.query import Row as Row
 from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
@@ -89,17 +97,35 @@ def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
 
 
 def page(
-    connection: sa.Connection, wanted: TaskFilter, among: Sequence[str] | None = None
+    connection: sa.Connection,
+    wanted: TaskFilter,
+    among: Sequence[str] | None = None,
+    own: Conditions = (),
 ) -> tuple[list[Task], str | None]:
-    """Tasks, newest first, and the cursor of the next page, if there is one; of these alone."""
-    query = sa.select(tasks.c.id)
+    """Tasks, newest first, and the cursor of the next page, if there is one; of these alone, and
+    only those for which own conditions hold."""
+    query, letters = _chosen(wanted, own), sa.func.length(tasks.c.prompt)
+    rows, cursor = TASKS.page(connection, wanted, query, letters, among)
+    return _complete(connection, rows), cursor
+
+
+def count_pages(connection: sa.Connection, wanted: TaskFilter, own: Conditions) -> int:
+    """How many tasks there are on all pages of a filter."""
+    return TASKS.count(connection, wanted, _chosen(wanted, own))
+
+
+def of_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Task]:
+    return _complete(connection, TASKS.of_ids(connection, ids))
+
+
+def _chosen(wanted: TaskFilter, own: Conditions) -> sa.Select[Any]:
+    query = sa.select(tasks.c.id).where(*own)
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)
     if not wanted.nested:
         query = query.where(tasks.c.run_id.is_(None))
-    rows, cursor = TASKS.page(connection, wanted, query, sa.func.length(tasks.c.prompt), among)
-    return _complete(connection, rows), cursor
+    return query
 
 
 def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
@@ -251,10 +277,20 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
     delivered = deliveries.of(connection, ids)
-    found = []
+    found, now = [], datetime.now(UTC)
     for row in rows:
         tried = tries.get(row["id"], [])
         made = results.get(tried[-1].id, []) if tried else []
+        verified = attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None
+        delivery = delivered.get(row["id"])
+        open_questions = [question for question in asked if question.task_id == row["id"]]
+        need = need_of(
+            row,
+            now,
+            verified=verified,
+            delivery=vars(delivery) if delivery else None,
+            has_question=bool(open_questions),
+        )
         values = {
             **row,
             "priority": Priority(f"P{row['priority']}"),
@@ -262,9 +298,10 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
             "workspace": shown_workspace_of(row),
             "attempts": tried,
             "checks": made,
-            "questions": [question for question in asked if question.task_id == row["id"]],
-            "verified": attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None,
-            "delivery": delivered.get(row["id"]),
+            "questions": open_questions,
+            "verified": verified,
+            "delivery": delivery,
+            "need": need,
         }
         found.append(Task.model_validate(values))
     return found

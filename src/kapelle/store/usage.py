@@ -6,11 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.views import By, UsageFilter
 from kapelle.store import runs
 from kapelle.store import tasks as task_rows
+from kapelle.store.attempts import LOOKS_AT_WORK
 from kapelle.store.repository import in_project, names, path_of
 from kapelle.store.tables import attempts, checks, tasks
 
@@ -26,11 +26,8 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
 }
 # As a task is: a check looked at the work.
 _VERIFIED = (attempts.c.status == AttemptStatus.COMPLETED) & sa.exists().where(
-    checks.c.attempt_id == attempts.c.id,
-    checks.c.proved.is_not(False),
-    sa.or_(checks.c.command.is_not(None), checks.c.name == CheckKind.CI),
+    checks.c.attempt_id == attempts.c.id, LOOKS_AT_WORK
 )
-_VERIFIED &= ~sa.exists().where(checks.c.attempt_id == attempts.c.id, checks.c.doubted)
 # What is verified is told from what is only said to be done.
 _KEYS["outcome"] = sa.case((_VERIFIED, sa.literal_column("'verified'")), else_=attempts.c.status)
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")

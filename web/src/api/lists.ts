@@ -16,17 +16,37 @@ export interface Filter {
   /** What was put away, too. */
   archived?: boolean;
   limit?: number;
+  /** Words in titles and ids. */
+  q?: string;
+  state?: Query['state'];
+  agent?: string;
+  /** A task, or the name of a pattern. */
+  kind?: string;
+  tag?: string;
+  /** The name of a repository. */
+  repository?: string;
+  since?: string;
+  pr?: Query['pr'];
 }
+
+const ANSWERED = ['q', 'state', 'agent', 'kind', 'tag', 'repository', 'since', 'pr'] as const;
+
+/** Whether a filter has fields that only the daemon compares with work. */
+export const isAnswered = (filter: Filter): boolean => ANSWERED.some((name) => filter[name] !== undefined);
 
 export interface Page {
   work: Work[];
+  /** On all pages, when this one was read. */
+  total: number;
   next_cursor: string | null;
   last_event: number;
 }
 export type Pages = InfiniteData<Page, string | null>;
 
-export const ACTIVE: Query['status'] = ['running', 'waiting', 'paused', 'queued', 'blocked'];
-export const ENDED: Query['status'] = ['completed', 'failed', 'cancelled'];
+type Statuses = NonNullable<Query['status']>;
+export const BEGUN: Statuses = ['running', 'waiting', 'paused'];
+export const NEXT: Statuses = ['queued', 'blocked'];
+export const ENDED: Statuses = ['completed', 'failed', 'cancelled'];
 
 /** Rows of work with their long texts cut, as of an event from which on changes are told. */
 export async function readPage(filter: Filter, cursor: string | null): Promise<Page> {
@@ -51,7 +71,7 @@ function belongs(filter: Filter, work: Work): boolean {
 export function replaced(pages: Pages, filter: Filter, work: Work): Pages {
   const held = pages.pages.some((page) => page.work.some((item) => item.id === work.id));
   const wanted = belongs(filter, work);
-  if (!held && !wanted) return pages;
+  if (!held && (!wanted || isAnswered(filter))) return pages;
   const changed = pages.pages.map((page, number) => {
     const at = page.work.findIndex((item) => item.id === work.id);
     if (at >= 0) return { ...page, work: page.work.toSpliced(at, 1, ...(wanted ? [work] : [])) };

@@ -1,7 +1,8 @@
 import type { QueryClient } from '@tanstack/react-query';
 import { api, ask, isRun, type Work } from './client';
 import { type HistoryEvent, history } from './history';
-import { type Filter, type Pages, replaced } from './lists';
+import { type Filter, isAnswered, type Pages, replaced } from './lists';
+import { refreshNeeds } from './needs';
 
 const BATCH_MS = 60;
 const SLOW_MS = 1000;
@@ -16,10 +17,22 @@ export function keepLive(queries: QueryClient): () => void {
   let quick: ReturnType<typeof setTimeout> | undefined;
   let slow: ReturnType<typeof setTimeout> | undefined;
 
+  let needsReadAt = 0;
+  /** At once, but not more often than once a second. */
+  const needsChanged = () => {
+    if (Date.now() - needsReadAt >= SLOW_MS) {
+      needsReadAt = Date.now();
+      refreshNeeds(queries);
+      return;
+    }
+    stale.add('needs').add('sums');
+    slow ??= setTimeout(refreshSlow, SLOW_MS);
+  };
   const refresh = async () => {
     quick = undefined;
     const ids = [...changed];
     changed.clear();
+    if (ids.length > 0) needsChanged();
     if (ids.length > MOST_AT_ONCE) {
       await queries.invalidateQueries({ queryKey: ['work'] });
       return;
@@ -28,6 +41,11 @@ export function keepLive(queries: QueryClient): () => void {
   };
   const refreshSlow = () => {
     slow = undefined;
+    // Only the daemon can say what belongs to a list with such a filter.
+    queries.invalidateQueries({
+      predicate: ({ queryKey: [noun, kind, filter] }) =>
+        noun === 'work' && kind === 'list' && isAnswered(filter as Filter),
+    });
     for (const key of stale) queries.invalidateQueries({ queryKey: [key] });
     stale.clear();
   };
@@ -68,11 +86,17 @@ function concerned(event: HistoryEvent): string[] {
 async function reread(queries: QueryClient, id: string): Promise<void> {
   const read = ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } }));
   const work = await read.catch(() => null);
-  if (work) put(queries, work);
+  if (work) show(queries, work);
 }
 
-/** Put a piece of work, as the daemon has just told it, wherever it is shown. */
+/** Show a piece of work that a person has just changed, and what follows from that. */
 export function put(queries: QueryClient, work: Work): void {
+  show(queries, work);
+  refreshNeeds(queries);
+}
+
+/** Show a piece of work, as the daemon has just told it, wherever it stands. */
+function show(queries: QueryClient, work: Work): void {
   queries.setQueryData(['work', 'one', work.id], work);
   for (const [key, pages] of queries.getQueriesData<Pages>({ queryKey: ['work', 'list'] })) {
     if (pages) queries.setQueryData(key, replaced(pages, key[2] as Filter, work));

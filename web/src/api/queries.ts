@@ -1,8 +1,16 @@
-import { useInfiniteQuery, useMutation, useQueries, useQuery, useQueryClient } from '@tanstack/react-query';
+import {
+  keepPreviousData,
+  useInfiniteQuery,
+  useMutation,
+  useQueries,
+  useQuery,
+  useQueryClient,
+} from '@tanstack/react-query';
 import { useCallback } from 'react';
 import { type ApiError, api, ask, type Run, type Step, type Task, type Work } from './client';
-import { ACTIVE, ENDED, type Filter, type Pages, readPage } from './lists';
+import { BEGUN, ENDED, type Filter, NEXT, type Pages, readPage } from './lists';
 import { put } from './live';
+import { refreshNeeds } from './needs';
 import type { components } from './schema';
 
 /** One list of work, page by page, kept as it is now. */
@@ -12,6 +20,8 @@ export function useWork(filter: Filter) {
     queryFn: ({ pageParam }) => readPage(filter, pageParam),
     initialPageParam: null as string | null,
     getNextPageParam: (last) => last.next_cursor,
+    // While another filter is answered, what was found before stays.
+    placeholderData: filter.q === undefined ? undefined : keepPreviousData,
     // Comparing thousands of rows in depth takes longer than a frame has.
     structuralSharing: false,
   });
@@ -40,21 +50,34 @@ export function useInside(ids: string[]): Map<string, Work[]> {
 const rows = (list: ReturnType<typeof useWork>): Work[] =>
   list.data?.pages.flatMap((page) => page.work) ?? [];
 
-/** All work that has not ended, parts of runs too. */
+/** Work that has not ended, parts of runs too: what has begun, and the newest of what is to begin. */
 export function useActive(project?: string) {
-  const list = useWork({ status: ACTIVE, nested: true, project, limit: 500 });
-  return { ...list, work: rows(list) };
+  const begun = useWork({ status: BEGUN, nested: true, project, limit: 500 });
+  const next = useWork({ status: NEXT, nested: true, project, limit: 200 });
+  const work = [...rows(begun), ...rows(next)];
+  const total = useTotal({ status: [...BEGUN, ...NEXT], nested: true, project });
+  return {
+    work,
+    isPending: begun.isPending || next.isPending,
+    /** How much of it is not listed. */
+    unlisted: Math.max(0, (total ?? 0) - work.length),
+  };
 }
 
-/** The work that ended last. */
+/** How much work a filter finds on all pages; a list that is kept live does not know that. */
+export const useTotal = (filter: Filter): number | undefined =>
+  useQuery({
+    queryKey: ['sums', 'work', filter],
+    queryFn: async () => (await readPage({ ...filter, limit: 1 }, null)).total,
+  }).data;
+
+/** How much work has not ended, without parts of runs. */
+export const useOpenCount = (project?: string): number =>
+  useTotal({ status: [...BEGUN, ...NEXT], project }) ?? 0;
+
+/** The work that ended last, as many as are shown; totals come from the daemon. */
 export function useEnded(project?: string) {
-  const list = useWork({ status: ENDED, project, limit: 60 });
-  return { ...list, work: rows(list) };
-}
-
-/** What a person wants to look at. */
-export function useFlagged(project?: string) {
-  const list = useWork({ flagged: true, nested: true, project, limit: 100 });
+  const list = useWork({ status: ENDED, project, limit: 30 });
   return { ...list, work: rows(list) };
 }
 
@@ -85,6 +108,21 @@ export function useStepsOf(ids: string[]): Map<string, Step[]> {
 
 export const useDaemon = () =>
   useQuery({ queryKey: ['daemon'], queryFn: () => ask(api.GET('/api/v1/daemon')) });
+
+/** Ask an agent for one word, which costs a little; an answer lifts the pause of its account. */
+export function useAgentTest(name: string) {
+  const queries = useQueryClient();
+  return useMutation<components['schemas']['CheckView'], ApiError>({
+    mutationFn: () =>
+      ask(
+        api.POST('/api/v1/agents/{name}/check', {
+          params: { path: { name } },
+          body: { live: true },
+        }),
+      ),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ['agents'] }),
+  });
+}
 
 /** The agents; what their providers tell of limits is in no history, and is asked for now and then. */
 export const useAgents = (directory?: string, everyMs?: number) =>
@@ -250,6 +288,7 @@ export function useAction<Input, Output>(does: (input: Input) => Promise<Output>
     onSuccess: (told) => {
       if (told && typeof told === 'object' && 'created_at' in told)
         put(queries, told as unknown as Task | Run);
+      else refreshNeeds(queries);
     },
   });
 }

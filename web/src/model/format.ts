@@ -3,6 +3,12 @@ const WORDS = 'No One Two Three Four Five Six Seven Eight Nine Ten Eleven Twelve
 /** A number as the first word of a sentence. */
 export const inWords = (count: number): string => WORDS[count] ?? String(count);
 
+/** A number with separators: 5,241. */
+export const grouped = (count: number): string => count.toLocaleString('en');
+
+/** The name of a repository or directory. */
+export const nameOfPath = (path: string): string => path.replace(/\/+$/, '').split('/').at(-1) || path;
+
 export const counted = (count: number, noun: string, nouns = `${noun}s`): string =>
   `${count.toLocaleString('en')} ${count === 1 ? noun : nouns}`;
 

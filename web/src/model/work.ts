@@ -1,6 +1,7 @@
 import { type Attempt, isRun, type MergePreview, type Run, type Task, type Work } from '../api/client';
 import { capital, clock, counted, inline, secondsBetween, sentence } from './format';
 import { priceOf } from './price';
+import { blindLine, proofLine } from './proof';
 
 export type State =
   | 'you'
@@ -45,6 +46,18 @@ export function stateOf(work: Work): State {
   }
 }
 
+/** The state of a run by what is inside it: one whose tasks all wait for a limit does not move. */
+export function stateInside(run: Run, all: Work[]): State {
+  const state = stateOf(run);
+  if (state !== 'run') return state;
+  const parts = all.filter((work) => parentOf(work) === run.id && !hasEnded(work));
+  const states = parts.map((part) => (isRun(part) ? stateInside(part, all) : stateOf(part)));
+  if (states.length === 0 || !states.every((one) => WAITS.has(one))) return state;
+  return states.includes('limit') ? 'limit' : 'queued';
+}
+
+const WAITS = new Set<State>(['limit', 'queued', 'blocked']);
+
 /** What an attempt came to. */
 export function attemptState(attempt: Attempt, task: Task): State {
   if (attempt.status === 'running') return 'run';
@@ -59,6 +72,9 @@ export function attemptState(attempt: Attempt, task: Task): State {
 /** A reason with titles instead of the ids that are known. */
 export const named = (reason: string, titleOf: (id: string) => string | undefined): string =>
   reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titleOf(id) ?? id);
+
+/** Where work is done: the top of its repository, or its directory. */
+export const repositoryOf = (work: Work): string => work.repository ?? work.directory;
 
 /** Whether a run begins nothing more, and is paused once its agents have ended. */
 export const isPausing = (work: Work): boolean =>
@@ -78,10 +94,10 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
     case 'waiting':
       if (!asksYou(work)) return ['Waits.', reason];
       // What it asks stands below, with the field for the answer.
-      return ['Waits for you.', isAsked(work) ? '' : reason];
+      return ['Needs you.', isAsked(work) ? '' : reason];
     case 'completed':
       if (work.merged_at) return ['Merged.', reason];
-      return ['Completed.', reason || (work.verified ? 'All checks passed.' : 'Nothing was checked.')];
+      return completed(work, reason);
     case 'failed':
       return stateOf(work) === 'lost' ? ['Nobody saw the end.', reason] : ['Failed.', reason];
     case 'blocked':
@@ -89,6 +105,21 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
     default:
       return [sentence(capital(work.status)), reason];
   }
+}
+
+/** The one verdict on completed work: proven, or why it is not. */
+function completed(work: Work, reason: string): [string, string] {
+  const checks = isRun(work) ? [] : work.checks;
+  if (work.verified) {
+    const blind = blindLine(checks);
+    const passed = blind ? `All checks passed; ${blind}.` : 'All checks passed.';
+    return ['Completed.', reason || passed];
+  }
+  if (checks.length > 0) {
+    return ['Completed, not proven:', [sentence(blindLine(checks)), reason].filter(Boolean).join(' ')];
+  }
+  if (!canMerge(work)) return ['Completed.', reason || 'Nothing was checked.'];
+  return ['Completed, not proven:', [`${proofLine(work)}.`, reason].filter(Boolean).join(' ')];
 }
 
 const isAsked = ({ questions, reason }: Work): boolean =>
@@ -171,9 +202,10 @@ export const isMergeable = (work: Work): boolean => canMerge(work) && work.verif
 
 export const checksLine = (task: Task): string => {
   const failed = task.checks.filter((check) => !check.passed).length;
-  return failed
-    ? `${failed} of ${task.checks.length} failed`
-    : `${task.checks.length} of ${counted(task.checks.length, 'check')}`;
+  if (failed) return `${failed} of ${task.checks.length} failed`;
+  const passed = `${task.checks.length} of ${counted(task.checks.length, 'check')}`;
+  const blind = blindLine(task.checks);
+  return blind ? `${passed}, ${blind}` : passed;
 };
 
 export interface Progress {
@@ -183,7 +215,7 @@ export interface Progress {
 /** How far a run is, in a word or two. */
 export function progressOf(run: Run): string {
   const facts = run.progress as Progress;
-  if (run.status === 'waiting') return 'asks';
+  if (run.status === 'waiting') return 'needs you';
   if (run.status === 'paused' || run.status === 'queued') return run.status;
   if (typeof facts.iteration === 'number') {
     const most = run.spec.max_iterations;

@@ -15,7 +15,7 @@ const SHAPES: Record<State, [label: string, shape: ReactNode]> = {
     </>,
   ],
   you: [
-    'waiting for you',
+    'needs you',
     <>
       {disc}
       <path

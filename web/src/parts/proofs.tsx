@@ -1,4 +1,5 @@
 import { isRun, type Task, type Work } from '../api/client';
+import { areProof } from '../model/proof';
 import { isMergeable, isOpen, latest, type State } from '../model/work';
 import { Glyph } from './glyph';
 import { Said } from './text';
@@ -26,7 +27,8 @@ function ofChecks(task: Task): Proof {
   const failed = task.checks.filter((check) => !check.passed);
   if (failed.length > 0) return { state: 'bad', text: `${failed.length} of ${task.checks.length} failed` };
   const count = task.checks.length;
-  if (count > 0) return { state: task.verified === false ? 'said' : 'ok', text: `${count} of ${count}` };
+  if (count > 0 && !areProof(task.checks)) return { state: 'said', text: `${count} of ${count}, not proven` };
+  if (count > 0) return { state: 'ok', text: `${count} of ${count}` };
   if (task.status === 'failed' && task.reason) return { state: 'bad', text: task.reason };
   return { state: 'none', text: 'nothing checked' };
 }

@@ -72,10 +72,10 @@ export function Layout() {
 
 /** The head of a view, and what the whole page has to say. */
 export function View(props: { title: string; head?: ReactNode; end?: ReactNode; children: ReactNode }) {
-  const { needs } = useNeeds();
+  const needs = useNeeds().rows;
   useEffect(() => {
-    document.title = `${needs.length > 0 ? `(${needs.length}) ` : ''}${props.title} · Kapelle`;
-  }, [needs.length, props.title]);
+    document.title = `${needs > 0 ? `(${needs}) ` : ''}${props.title} · Kapelle`;
+  }, [needs, props.title]);
   return (
     <>
       <header className="top">
@@ -113,7 +113,7 @@ function Away() {
 }
 
 function TabBar({ open }: { open: (what: Open) => void }) {
-  const { needs } = useNeeds();
+  const needs = useNeeds().rows;
   const current = (exact: boolean) => ({
     activeOptions: { exact, includeSearch: false },
     activeProps: { 'aria-current': 'page' as const },
@@ -122,7 +122,7 @@ function TabBar({ open }: { open: (what: Open) => void }) {
     <nav className="tabbar" aria-label="Places">
       <Link to="/" {...current(true)}>
         <Icon name="now" />
-        Now{needs.length > 0 && <span className="n">{needs.length}</span>}
+        Now{needs > 0 && <span className="n">{needs}</span>}
       </Link>
       <Link to="/work" {...current(false)}>
         <Icon name="work" />
@@ -165,9 +165,8 @@ const More = ({ close }: { close: () => void }) => (
 
 /** Tells people who do not see the page when something new needs them. */
 function Announcer() {
-  const { needs } = useNeeds();
+  const count = useNeeds().rows;
   const [text, setText] = useState('');
-  const count = needs.length;
   useEffect(() => {
     const timer = setTimeout(() => setText(count ? `${count} need you.` : 'Nothing needs you.'), 5000);
     return () => clearTimeout(timer);

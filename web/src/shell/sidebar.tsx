@@ -1,10 +1,10 @@
 import { Link, useNavigate } from '@tanstack/react-router';
-import { type ReactNode, useEffect, useState } from 'react';
+import type { ReactNode } from 'react';
 import { isRun, type Run, type Work } from '../api/client';
 import { useProjects } from '../api/knowledge';
-import { useActive, useDaemon, useEnded, useFlagged, useSchedules } from '../api/queries';
-import { needsOf } from '../model/needs';
-import { hasEnded, progressOf, stateOf } from '../model/work';
+import { useNeedPages } from '../api/needs';
+import { useActive, useDaemon, useOpenCount, useSchedules } from '../api/queries';
+import { hasEnded, progressOf, stateInside, stateOf } from '../model/work';
 import { Glyph } from '../parts/glyph';
 import { Icon, type IconName } from '../parts/icon';
 import { Said } from '../parts/text';
@@ -26,30 +26,10 @@ export const Mark = () => (
   </svg>
 );
 
-/** How many things wait for the person. */
+/** What needs the person in the chosen project, as the daemon counts it. */
 export function useNeeds() {
   const [project] = useScope();
-  const active = useActive(project);
-  const ended = useEnded(project);
-  const flagged = useFlagged(project).work;
-  const now = useLastDue([...active.work, ...ended.work, ...flagged]);
-  return { active, ended, needs: needsOf(active.work, ended.work, flagged, now) };
-}
-
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
-
-/** The time as of the last moment at which work that was put off came back. */
-function useLastDue(work: Work[]): number {
-  const [now, pass] = useState(Date.now);
-  const later = work.map((item) => Date.parse(item.snoozed_until ?? '')).filter((at) => at > now);
-  const next = Math.min(...later);
-  useEffect(() => {
-    if (!Number.isFinite(next)) return;
-    const left = Math.min(Math.max(0, next - Date.now() + 1), LONGEST_TIMER_MS);
-    const timer = setTimeout(() => pass(Date.now()), left);
-    return () => clearTimeout(timer);
-  }, [next]);
-  return now;
+  return useNeedPages(project);
 }
 
 function Place(props: { to: string; icon: IconName; children: string; extra?: ReactNode; exact?: boolean }) {
@@ -69,9 +49,11 @@ function Place(props: { to: string; icon: IconName; children: string; extra?: Re
 const many = (count: number | undefined) => (count ? <span className="n">{count}</span> : null);
 
 export function Sidebar({ showKeys }: { showKeys: () => void }) {
-  const { active, needs } = useNeeds();
+  const needs = useNeeds().rows;
+  const [project] = useScope();
+  const active = useActive(project);
   const schedules = useSchedules();
-  const top = active.work.filter((work) => !(isRun(work) ? work.parent_id : work.run_id));
+  const open = useOpenCount(project);
   const planned = schedules.data?.schedules.filter((schedule) => schedule.status === 'active');
   return (
     <nav className="side" aria-label="Places">
@@ -90,16 +72,16 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
           icon="now"
           exact
           extra={
-            needs.length > 0 && (
-              <span className="n you" role="img" aria-label={`${needs.length} need you`}>
-                {needs.length}
+            needs > 0 && (
+              <span className="n you" role="img" aria-label={`${needs} need you`}>
+                {needs}
               </span>
             )
           }
         >
           Now
         </Place>
-        <Place to="/work" icon="work" extra={many(top.length)}>
+        <Place to="/work" icon="work" extra={many(open)}>
           Work
         </Place>
         <Place to="/schedules" icon="schedules" extra={many(planned?.length)}>
@@ -184,7 +166,9 @@ function UnderWay({ work }: { work: Work[] }) {
             params={{ id: run.id }}
             activeProps={{ 'aria-current': 'page' }}
           >
-            <Glyph state={inside(run).some((child) => stateOf(child) === 'you') ? 'you' : stateOf(run)} />
+            <Glyph
+              state={inside(run).some((child) => stateOf(child) === 'you') ? 'you' : stateInside(run, work)}
+            />
             <span className="cut">
               <Said>{run.title}</Said>
             </span>

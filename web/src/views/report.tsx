@@ -1,8 +1,9 @@
 import { useQuery } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { api, ask } from '../api/client';
 import type { components } from '../api/schema';
-import { capital, counted, inline, sentence, shortCommit } from '../model/format';
+import { capital, counted, grouped, inline, nameOfPath, sentence, shortCommit } from '../model/format';
 import { price, priceOfSum } from '../model/price';
 import { named, type State } from '../model/work';
 import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
@@ -19,7 +20,7 @@ const HOURS = { night: 12, day: 24, week: 168 } as const;
 type Span = keyof typeof HOURS;
 
 const GROUPS: [Entry['group'], string][] = [
-  ['needs', 'Waits for you'],
+  ['needs', 'Needs you'],
   ['failed', 'Failed or cancelled'],
   ['done', 'Done'],
   ['open', 'Under way'],
@@ -76,7 +77,9 @@ function Told({ report }: { report: Report }) {
   const cost = priceOfSum(report.cost);
   if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
   const titles = new Map(entries.map(({ id, title }) => [id, title]));
-  const done = entries.filter((entry) => entry.group === 'done');
+  const done = entries.filter((entry) => entry.status === 'completed');
+  const listed = entries.filter((entry) => entry.group === 'needs').length;
+  const elsewhere = report.needs_total - listed;
   const verified = done.filter((entry) => entry.verified).length;
   return (
     <>
@@ -87,6 +90,11 @@ function Told({ report }: { report: Report }) {
         {cost.usd === null ? 'cost unknown' : price(cost)}
         {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}.
       </p>
+      {elsewhere > 0 && (
+        <p className="dim">
+          <Link to="/">{grouped(elsewhere)} more need you</Link>, from other times or inside runs.
+        </p>
+      )}
       {GROUPS.map(([group, name]) => {
         const found = entries.filter((entry) => entry.group === group);
         return (
@@ -94,7 +102,9 @@ function Told({ report }: { report: Report }) {
             <section key={group} className="section" aria-label={name}>
               <header>
                 <h2>{name}</h2>
-                <span className="faint">{found.length}</span>
+                <span className="faint">
+                  {group === 'needs' ? counted(found.length, 'item') : grouped(found.length)}
+                </span>
               </header>
               <ul className="results panel">
                 {found.map((entry) => (
@@ -119,11 +129,12 @@ const OPEN: Record<string, State> = {
   waiting: 'limit',
 };
 
-function stateOfEntry({ group, verified, status }: Entry): State {
+function stateOfEntry({ need, verified, status }: Entry): State {
   if (status === 'cancelled') return 'cancelled';
-  if (group === 'done') return verified ? 'ok' : 'said';
-  if (group === 'open') return OPEN[status] ?? 'todo';
-  return group === 'needs' ? 'you' : 'bad';
+  if (need === 'question') return 'you';
+  if (status === 'failed' || need === 'delivery') return 'bad';
+  if (status === 'completed') return verified ? 'ok' : 'said';
+  return OPEN[status] ?? 'todo';
 }
 
 function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
@@ -146,9 +157,9 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
             <Said>{sentence(capital(named(inline(entry.reason), titleOf)))}</Said>
           </p>
         )}
-        {entry.group === 'done' && (
+        {entry.status === 'completed' && (
           <p className="dim small">
-            {entry.verified ? 'Verified' : 'Not verified'}
+            {entry.verified ? 'Verified' : 'Completed, not proven'}
             {checks.map((check) => (
               <span key={check.name} className="sep">
                 <code>
@@ -187,7 +198,12 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
         ))}
         {entry.group !== 'done' && entry.next[0] && <p className="cmd">{entry.next[0].command}</p>}
       </div>
-      <span className="age">{entry.attempts > 0 && costOf(entry)}</span>
+      <span className="age">
+        <span title={entry.repository ?? entry.directory}>
+          <Said>{nameOfPath(entry.repository ?? entry.directory)}</Said>
+        </span>
+        {entry.attempts > 0 && <span className="sep">{costOf(entry)}</span>}
+      </span>
     </li>
   );
 }

@@ -168,7 +168,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
             Merge into {work.workspace.base ?? 'base'}
           </Act>
         )}
-        {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge all the same</Act>}
+        {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge anyway</Act>}
         {runs && (
           <Act hotkey="p" onClick={() => pause.mutate('pause')}>
             <Icon name="pause" />

@@ -19,6 +19,7 @@ from kapelle.service.doctor import Doctor
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
+from kapelle.service.needs import Needs
 from kapelle.service.notes import Notes
 from kapelle.service.notify import Notify
 from kapelle.service.output import Output
@@ -115,6 +116,10 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("GET", "/work/{work_id}", own_or_below, Work.get),
         Row("POST", "/work/{work_id}/mark", owner_only, Work.mark),
         Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several", tool="wait"),
+    ),
+    "needs": (
+        Row("GET", "/needs", owner_only, Needs.page),
+        Row("GET", "/sums", owner_only, Needs.sums, "sums"),
     ),
     "patterns": (
         Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),

@@ -66,13 +66,7 @@ export function Notes() {
         {byFolder(notes).map(([folder, some]) => (
           <Table
             key={folder}
-            columns={[
-              folder ? <Said>{folder}</Said> : 'Key',
-              { num: 'Version' },
-              { num: 'Size' },
-              'By',
-              'Written',
-            ]}
+            columns={[folder ? <Said>{folder}</Said> : 'Key', { num: 'Size' }, 'By', 'Written']}
           >
             {some.map((note) => (
               <tr key={note.key} className={open === note.key ? 'chosen' : ''}>
@@ -81,7 +75,6 @@ export function Notes() {
                     <Said>{note.key.slice(folder.length)}</Said>
                   </button>
                 </td>
-                <td className="num dim">{note.version}</td>
                 <td className="num dim">{bytes(note.size)}</td>
                 <td className="dim">
                   <Said>{note.task_id ?? note.author}</Said>
@@ -172,8 +165,8 @@ function Edit({ scope, latest, close }: { scope: string; latest: Note | null; cl
       facts={
         note && (
           <p className="faint">
-            Version {note.version}, written <Moment at={note.updated_at} /> by{' '}
-            <Said>{note.task_id ?? note.author}</Said>. Yours is refused if somebody writes it meanwhile.
+            Written <Moment at={note.updated_at} /> by <Said>{note.task_id ?? note.author}</Said>. Yours is
+            refused if somebody writes it meanwhile.
           </p>
         )
       }

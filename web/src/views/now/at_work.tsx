@@ -2,9 +2,9 @@ import { memo } from 'react';
 import { pulseOf, useActivity } from '../../api/activity';
 import { type Attempt, isRun, type Run, type Task, type Work } from '../../api/client';
 import { useOne, useSteps } from '../../api/queries';
-import { counted, lastOnScreen, percent, secondsBetween, span } from '../../model/format';
+import { counted, lastOnScreen, nameOfPath, percent, secondsBetween, span } from '../../model/format';
 import { price, priceOf } from '../../model/price';
-import { latest, progressOf, type State, stateOf } from '../../model/work';
+import { latest, progressOf, repositoryOf, type State, stateOf } from '../../model/work';
 import { Choices, Empty, near, share } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
@@ -153,6 +153,9 @@ const Card = memo(({ task, of, pulses }: CardProps) => {
         {task.interactive && attempt ? <Terminal attempt={attempt} /> : <Glyph state={stateOf(task)} />}
         <span className="t cut">
           <Said>{of ?? task.title}</Said>
+        </span>
+        <span className="faint small cut repo" title={repositoryOf(task)}>
+          <Said>{nameOfPath(repositoryOf(task))}</Said>
         </span>
         {attempt && <Elapsed className="el" from={attempt.started_at} />}
       </span>

@@ -1,33 +1,42 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
-import { isRun, type Task, type Work } from '../../api/client';
+import { isRun, type Work } from '../../api/client';
+import { idsOfCause, type Need, useNeedPages } from '../../api/needs';
 import { actions, useAction, useMergePreview } from '../../api/queries';
-import { counted, inline, inWords } from '../../model/format';
-import { keyOf, type Need } from '../../model/needs';
-import { canMergeAnyway, checksLine, latest, obstacle, stateOf } from '../../model/work';
-import { Button, Empty, Problem } from '../../parts/controls';
+import { counted, grouped, inline, inWords, nameOfPath } from '../../model/format';
+import { proofLine } from '../../model/proof';
+import { canMergeAnyway, checksLine, latest, obstacle, repositoryOf, stateOf } from '../../model/work';
+import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
 import { useSeen } from '../../parts/seen';
 import { Age, Said } from '../../parts/text';
 import { useKeys } from '../../shell/keys';
+import { useScope } from '../../shell/preferences';
 import { Act } from '../act';
 import { Later, useMark } from '../marks';
 import { MergeDialog } from '../merge_dialog';
 import { Questions } from '../questions';
 import { WorkLink } from '../work_link';
 
-/** Everything that waits for the person; the chosen one is open. */
-export function Needs({ needs, running }: { needs: Need[]; running: number }) {
+interface NeedsProps {
+  needs: Need[];
+  rows: number;
+  running: number;
+  more: (() => void) | null;
+}
+
+/** Everything that needs the person; the chosen one is open. */
+export function Needs({ needs, rows, running, more }: NeedsProps) {
   const [chosen, choose] = useState<string | null>(null);
   const navigate = useNavigate();
   const at = Math.max(
     0,
-    needs.findIndex((need) => keyOf(need) === chosen),
+    needs.findIndex((need) => need.key === chosen),
   );
   const step = (by: number) => {
     const next = needs[Math.max(0, Math.min(needs.length - 1, at + by))];
-    if (next) choose(keyOf(next));
+    if (next) choose(next.key);
   };
   const current = needs[at];
   useKeys({
@@ -35,7 +44,7 @@ export function Needs({ needs, running }: { needs: Need[]; running: number }) {
     k: () => step(-1),
     a: () => document.querySelector<HTMLElement>('.needs .open .field')?.focus(),
     Enter: () => {
-      if (current && current.kind !== 'login') {
+      if (current && current.count === 1) {
         navigate({ to: `/${isRun(current.work) ? 'runs' : 'tasks'}/${current.work.id}` });
       }
     },
@@ -51,37 +60,48 @@ export function Needs({ needs, running }: { needs: Need[]; running: number }) {
     );
   }
   return (
-    <ul className="needs panel">
-      {needs.map((need, place) => {
-        const open = place === at;
-        return (
-          <li key={keyOf(need)} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
-            <One need={need} open={open} choose={() => choose(keyOf(need))} />
-            <span className="age">
-              <Age at={need.at} />
-              {need.kind !== 'login' && <Later work={need.work} />}
-            </span>
-          </li>
-        );
-      })}
-    </ul>
+    <>
+      <ul className="needs panel">
+        {needs.map((need, place) => {
+          const open = place === at;
+          return (
+            <li key={need.key} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
+              <One need={need} open={open} choose={() => choose(need.key)} />
+              <span className="age">
+                <Age at={need.at} />
+                {need.count === 1 && <Later work={need.work} />}
+              </span>
+            </li>
+          );
+        })}
+      </ul>
+      {more && (
+        <Button look="quiet" onClick={more}>
+          Show more ({grouped(rows - needs.length)})
+        </Button>
+      )}
+    </>
   );
 }
 
 function One({ need, open, choose }: { need: Need; open: boolean; choose: () => void }) {
+  const { work } = need;
+  if (need.cause && (need.count > 1 || need.failure === 'authentication')) return <Folded need={need} />;
   switch (need.kind) {
     case 'question':
       return <Asked need={need} open={open} choose={choose} />;
-    case 'login':
-      return <Refused agent={need.agent} tasks={need.tasks} evidence={need.evidence} />;
     case 'failure':
-      return <Failure work={need.work} />;
+      return <Failure work={work} />;
     case 'delivery':
-      return <Undelivered work={need.work} />;
+      return <Undelivered work={work} />;
     case 'merge':
-      return <Ready work={need.work} />;
+      return <Ready work={work} />;
+    case 'look':
+      return <Unproven work={work} />;
+    case 'paused':
+      return <Paused work={work} />;
     case 'flag':
-      return <Flagged work={need.work} />;
+      return <Flagged work={work} />;
   }
 }
 
@@ -90,28 +110,33 @@ const Title = ({ work, children }: { work: Work; children: string }) => (
     <WorkLink work={work}>
       <Said>{work.title}</Said>
     </WorkLink>{' '}
-    <span className="who">{children}</span>
+    <span className="who">{children}</span> <Repository path={repositoryOf(work)} />
   </p>
 );
 
-type QuestionNeed = Extract<Need, { kind: 'question' }>;
+/** The name of a repository, with its path where the pointer rests. */
+const Repository = ({ path }: { path: string }) => (
+  <span className="chip repo" title={path}>
+    <Said>{nameOfPath(path)}</Said>
+  </span>
+);
 
-function Asked({ need, open, choose }: { need: QuestionNeed; open: boolean; choose: () => void }) {
-  const { work, behind } = need;
+function Asked({ need, open, choose }: { need: Need; open: boolean; choose: () => void }) {
+  const { work, blocked } = need;
   const count = work.questions.length;
   const text = work.questions[0]?.text ?? work.question ?? work.reason ?? '';
   return (
     <>
       <Glyph state="you" />
       <div>
-        <Title work={work}>{count > 1 ? `asks ${count} things` : count ? 'asks' : 'waits for you'}</Title>
+        <Title work={work}>{count > 1 ? `asks ${count} questions` : count ? 'asks' : 'needs you'}</Title>
         {open ? (
           <>
             <Questions work={work} />
-            {behind > 0 && (
+            {blocked > 0 && (
               <p className="meta">
                 <b>
-                  {counted(behind, 'task')} {behind === 1 ? 'waits' : 'wait'} behind it.
+                  {counted(blocked, 'task')} {blocked === 1 ? 'is' : 'are'} blocked by this.
                 </b>
               </p>
             )}
@@ -133,25 +158,99 @@ function Asked({ need, open, choose }: { need: QuestionNeed; open: boolean; choo
   );
 }
 
-function Refused({ agent, tasks, evidence }: { agent: string; tasks: Task[]; evidence: string }) {
-  const retry = useAction(() => Promise.all(tasks.map((task) => actions.task(task.id, 'retry'))));
+const CAUSES: Record<string, string> = {
+  authentication: 'refuses the login',
+  billing: 'has no credit left',
+  capability: 'cannot do what was asked',
+  environment: 'could not be started',
+  overloaded: 'is overloaded',
+  rate_limit: 'reached a rate limit that did not reset',
+  disk_full: 'The disk is full',
+  limit: 'A limit was reached',
+};
+
+/** What several have in common, in a few words. */
+function subjectOf({ kind, failure, agent, count }: Need): [string, string] {
+  if (kind === 'look') return [`${counted(count, 'result')} to look at`, 'completed, not proven'];
+  const stopped = `${counted(count, 'task')} failed`;
+  const words = CAUSES[failure ?? ''] ?? 'failed';
+  const ofAll = failure === 'disk_full' || failure === 'limit';
+  return ofAll ? [words, stopped] : [agent ?? '', `${words}; ${stopped}`];
+}
+
+/** Several tasks and runs that need the person for one cause, as one row with one action. */
+function Folded({ need }: { need: Need }) {
+  const [isOpen, open] = useState(false);
+  const [project] = useScope();
+  const cause = need.cause ?? '';
+  const settle = useAction(async () => {
+    for (const id of await idsOfCause(project, cause)) {
+      if (need.kind === 'look') await actions.mark(id, { seen: true });
+      else await actions.task(id, 'retry');
+    }
+  });
+  const [subject, what] = subjectOf(need);
+  const { repositories, work } = need;
+  const last = isRun(work) ? undefined : latest(work);
+  const evidence = need.kind === 'failure' && (last?.evidence ?? work.reason);
+  const first = repositories[0];
   return (
     <>
-      <Glyph state="bad" />
+      <Glyph state={need.kind === 'look' ? 'said' : 'bad'} />
       <div>
         <p className="what">
-          {agent} <span className="who">refuses the login; {counted(tasks.length, 'task')} ended on it</span>
+          {subject} <span className="who">{what}</span>{' '}
+          {repositories.length > 1 || !first ? (
+            <span className="chip repo">{counted(repositories.length, 'repository', 'repositories')}</span>
+          ) : (
+            <Repository path={first} />
+          )}
         </p>
-        <span className="evi">
-          <Said>{evidence}</Said>
-        </span>
+        {evidence && (
+          <span className="evi">
+            <Said>{inline(evidence)}</Said>
+          </span>
+        )}
         <div className="acts">
-          <Act small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(undefined)}>
-            {tasks.length > 1 ? `Retry all ${tasks.length}` : 'Retry'}
+          <Act small look="quiet" disabled={settle.isPending} onClick={() => settle.mutate(undefined)}>
+            {need.kind === 'look'
+              ? 'Mark all as looked at'
+              : need.count > 1
+                ? `Retry all ${grouped(need.count)}`
+                : 'Retry'}
           </Act>
+          <Button small look="quiet" aria-expanded={isOpen} onClick={() => open(!isOpen)}>
+            {isOpen ? 'Hide' : `Show ${grouped(need.count)}`}
+          </Button>
         </div>
-        <Problem error={retry.error} />
+        <Problem error={settle.error} />
+        {isOpen && <OfCause project={project} cause={cause} />}
       </div>
+    </>
+  );
+}
+
+/** Each task and run of one cause. */
+function OfCause({ project, cause }: { project: string | undefined; cause: string }) {
+  const { needs, rows, isPending, more } = useNeedPages(project, cause);
+  if (isPending) return <Loading lines={2} />;
+  return (
+    <>
+      <ul className="of-cause">
+        {needs.map(({ work }) => (
+          <li key={work.id}>
+            <WorkLink work={work} tab={work.need === 'look' ? 'changes' : undefined} className="cut">
+              <Said>{work.title}</Said>
+            </WorkLink>
+            <Repository path={repositoryOf(work)} />
+          </li>
+        ))}
+      </ul>
+      {more && (
+        <Button small look="quiet" onClick={more}>
+          Show more ({grouped(rows - needs.length)})
+        </Button>
+      )}
     </>
   );
 }
@@ -196,7 +295,7 @@ function Failure({ work }: { work: Work }) {
           </WorkLink>
           {canMergeAnyway(work) && (
             <Act small look="quiet" onClick={() => ask(true)}>
-              Merge all the same
+              Merge anyway
             </Act>
           )}
           {!isRun(work) && (
@@ -282,6 +381,52 @@ function Ready({ work }: { work: Work }) {
           )}
         </div>
         {asking && <MergeDialog work={work} close={() => ask(false)} />}
+      </div>
+    </>
+  );
+}
+
+/** One result that no check has proven, and that nobody has looked at. */
+function Unproven({ work }: { work: Work }) {
+  const mark = useMark(work);
+  return (
+    <>
+      <Glyph state="said" />
+      <div>
+        <Title work={work}>completed, not proven</Title>
+        <p className="meta">{proofLine(work)}</p>
+        <div className="acts">
+          <WorkLink work={work} tab="changes" className="btn sm">
+            Review
+          </WorkLink>
+          <Act small look="quiet" disabled={mark.isPending} onClick={() => mark.mutate({ seen: true })}>
+            Mark as looked at
+          </Act>
+        </div>
+        <Problem error={mark.error} />
+      </div>
+    </>
+  );
+}
+
+function Paused({ work }: { work: Work }) {
+  const resume = useAction((id: string) => actions.run(id, 'resume'));
+  return (
+    <>
+      <Glyph state="paused" />
+      <div>
+        <Title work={work}>is paused</Title>
+        {work.reason && (
+          <p className="meta">
+            <Said>{inline(work.reason)}</Said>
+          </p>
+        )}
+        <div className="acts">
+          <Act small look="quiet" disabled={resume.isPending} onClick={() => resume.mutate(work.id)}>
+            Resume
+          </Act>
+        </div>
+        <Problem error={resume.error} />
       </div>
     </>
   );

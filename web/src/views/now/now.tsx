@@ -1,9 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import type { Work } from '../../api/client';
-import { useAgents, useDaemon, useUsage } from '../../api/queries';
-import { counted, inWords } from '../../model/format';
+import { type Sums, useSums } from '../../api/needs';
+import { useActive, useAgents, useDaemon, useEnded } from '../../api/queries';
+import { counted, grouped, inWords, nameOfPath } from '../../model/format';
 import { price, priceOfSum } from '../../model/price';
-import { asksYou, hasEnded, stateOf } from '../../model/work';
+import { asksYou, hasEnded, repositoryOf, stateOf } from '../../model/work';
 import { Empty, Loading } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Proofs } from '../../parts/proofs';
@@ -21,17 +22,20 @@ const RESULTS = 8;
 
 /** What needs the person, what moves, what waits, what came out. */
 export function Now() {
-  const { active, ended, needs } = useNeeds();
+  const [project] = useScope();
+  const active = useActive(project);
+  const ended = useEnded(project);
+  const needs = useNeeds();
   const running = active.work.filter(isAtWork);
   const waiting = active.work.filter(
-    (work) => !hasEnded(work) && work.status !== 'running' && !asksYou(work),
+    (work) => !hasEnded(work) && work.status !== 'running' && work.status !== 'paused' && !asksYou(work),
   );
-  const loading = active.isPending || ended.isPending;
+  const loading = active.isPending || ended.isPending || needs.isPending;
   const first = !loading && active.work.length === 0 && ended.work.length === 0;
   return (
     <View title="Now">
       <div className="page">
-        <Pulse needs={needs.length} running={running.length} ended={ended.work} />
+        <Pulse needs={needs.rows} running={running.length} />
         {first ? (
           <FirstVisit />
         ) : (
@@ -40,20 +44,23 @@ export function Now() {
               <section className="section bleed" aria-labelledby="h-needs">
                 <header>
                   <h2 id="h-needs">Needs you</h2>
-                  <span className="faint">{needs.length || ''}</span>
-                  {needs.length > 1 && (
+                  <span className="faint">
+                    {needs.rows || ''}
+                    {needs.total > needs.rows && `, from ${grouped(needs.total)} items`}
+                  </span>
+                  {needs.rows > 1 && (
                     <span className="end faint small">
                       <kbd>j</kbd> <kbd>k</kbd>
                     </span>
                   )}
                 </header>
-                {loading ? <Loading /> : <Needs needs={needs} running={running.length} />}
+                {loading ? <Loading /> : <Needs {...needs} running={running.length} />}
               </section>
               <Results ended={ended.work} />
             </div>
             <div>
               {loading ? <Loading lines={6} /> : <AtWork work={active.work} />}
-              {waiting.length > 0 && <Waiting work={waiting} all={active.work} />}
+              {waiting.length > 0 && <Waiting work={waiting} all={active.work} unlisted={active.unlisted} />}
             </div>
           </div>
         )}
@@ -64,19 +71,15 @@ export function Now() {
 
 const today = (): string => new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
 
-function Pulse({ needs, running, ended }: { needs: number; running: number; ended: Work[] }) {
+function Pulse({ needs, running }: { needs: number; running: number }) {
   const [project] = useScope();
   const daemon = useDaemon();
-  const usage = useUsage('day', today(), project);
-  const begun = today();
-  const results = ended.filter((work) => work.status === 'completed' && (work.ended_at ?? '') > begun);
-  const verified = results.filter((work) => work.verified).length;
-  const merged = results.filter((work) => work.merged_at).length;
+  const sums = useSums(today(), project).data;
   const need = needs
     ? `${inWords(needs)} ${needs === 1 ? 'thing needs' : 'things need'} you.`
     : 'Nothing needs you.';
   const agents = `${inWords(running)} ${running === 1 ? 'agent is' : 'agents are'} at work.`;
-  const cost = usage.data && priceOfSum(usage.data.total);
+  const cost = sums && priceOfSum(sums.cost);
   const most = daemon.data?.max_attempts ?? 0;
   const taken = daemon.data?.running ?? running;
   return (
@@ -84,20 +87,23 @@ function Pulse({ needs, running, ended }: { needs: number; running: number; ende
       <p className="say">
         {need} {agents}
         <small>
-          {results.length > 0
-            ? `${counted(results.length, 'result')} today: ${verified} verified, ${merged} merged`
-            : 'No results yet today'}
-          {cost && cost.usd !== null && (
-            <span className="sep">
-              {price(cost)} today
-              {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}
-            </span>
-          )}
+          {sums && totals(sums)}
+          {cost && cost.usd !== null && <span className="sep">{price(cost)} today</span>}
         </small>
       </p>
       {most > 0 && <Seats taken={taken} most={most} held={daemon.data?.held ?? null} />}
     </div>
   );
+}
+
+/** What ended today, counted by the daemon over all work. */
+function totals({ completed, verified, merged, failed, started }: Sums): string {
+  if (completed + failed + merged === 0) {
+    return started > 0 ? `${grouped(started)} started today, no results yet` : 'No results yet today';
+  }
+  const parts = [`${grouped(verified)} verified`, `${grouped(merged)} merged`];
+  if (failed > 0) parts.push(`${grouped(failed)} failed`);
+  return `${counted(completed, 'result')} today: ${parts.join(', ')}`;
 }
 
 const MOST_SEATS = 32;
@@ -146,7 +152,12 @@ function Results({ ended }: { ended: Work[] }) {
               <WorkLink work={work} className="cut">
                 <Said>{work.title}</Said>
               </WorkLink>
-              <Proofs work={work} />
+              <span className="proofs">
+                <span className="faint" title={repositoryOf(work)}>
+                  <Said>{nameOfPath(repositoryOf(work))}</Said>
+                </span>
+                <Proofs work={work} />
+              </span>
             </div>
             <span className="age">{work.ended_at && <Moment at={work.ended_at} />}</span>
           </li>

@@ -14,7 +14,7 @@ export function within(run: Run, state: State): State {
 
 const WORDS: Partial<Record<State, string>> = {
   run: 'at work',
-  you: 'waits for you',
+  you: 'needs you',
   paused: 'paused',
   queued: 'to go on',
   cancelled: 'stopped',

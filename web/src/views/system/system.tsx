@@ -1,7 +1,8 @@
 import { useNavigate, useParams } from '@tanstack/react-router';
 import type { Agent } from '../../api/client';
 import { api, ask } from '../../api/client';
-import { useAction, useAgents, useDaemon } from '../../api/queries';
+import { useAction, useAgents, useAgentTest, useDaemon } from '../../api/queries';
+import { span } from '../../model/format';
 import type { State } from '../../model/work';
 import { Button, Choices, Loading, near, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -186,14 +187,7 @@ function Agents() {
 }
 
 function AgentRow({ agent }: { agent: Agent }) {
-  const check = useAction(() =>
-    ask(
-      api.POST('/api/v1/agents/{name}/check', {
-        params: { path: { name: agent.name } },
-        body: { live: false },
-      }),
-    ),
-  );
+  const check = useAgentTest(agent.name);
   const tried = check.data;
   return (
     <tr>
@@ -230,7 +224,7 @@ function AgentRow({ agent }: { agent: Agent }) {
           <span className={`block small ${tried.usable ? 'c-ok' : 'c-bad'}`}>
             <Said>
               {tried.usable
-                ? `works${tried.version ? `, ${tried.version}` : ''}`
+                ? `works, answered in ${span(tried.live?.duration_s ?? 0)}${tried.version ? `, ${tried.version}` : ''}`
                 : (tried.problem ?? 'cannot be used')}
             </Said>
           </span>
@@ -244,7 +238,7 @@ function AgentRow({ agent }: { agent: Agent }) {
       <td className="dim desk">{loginOf(agent)}</td>
       <td className="num">
         <Button small disabled={check.isPending} onClick={() => check.mutate(undefined)}>
-          {check.isPending ? 'Trying' : 'Try it'}
+          {check.isPending ? 'Testing…' : 'Test now'}
         </Button>
       </td>
     </tr>

@@ -2,6 +2,7 @@ import type { CheckResult, Task } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
 import type { components } from '../../api/schema';
 import { shortCommit, span, visible } from '../../model/format';
+import { areProof, blindLine, looksAtChange } from '../../model/proof';
 import { hasEnded } from '../../model/work';
 import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -101,11 +102,14 @@ export function Checked({ checks, running }: { checks: CheckResult[]; running?: 
     : failed
       ? `Kapelle checked: ${failed} of ${checks.length} failed`
       : `Kapelle checked: ${checks.length} of ${checks.length} passed`;
+  // What passed and proves nothing is not green.
+  const state = running ? 'run' : failed ? 'bad' : areProof(checks) ? 'ok' : 'said';
+  const blind = running || failed ? '' : blindLine(checks);
   return (
-    <section className={`checked ${running ? '' : failed ? 'bad' : 'ok'}`}>
+    <section className={`checked ${state === 'run' || state === 'said' ? '' : state}`}>
       <header>
-        <Glyph state={running ? 'run' : failed ? 'bad' : 'ok'} />
-        {title}
+        <Glyph state={state} />
+        {blind ? `${title}; ${blind}` : title}
         {commit && <span className="end">on {shortCommit(commit)}</span>}
       </header>
       <ul>
@@ -131,7 +135,7 @@ function OneCheck({ check }: { check: CheckResult }) {
   const exit = check.exit_code === null ? '' : `exit ${check.exit_code}, `;
   return (
     <li>
-      <Glyph state={check.passed ? (check.proved === false ? 'said' : 'ok') : 'bad'} />
+      <Glyph state={check.passed ? (looksAtChange(check) ? 'ok' : 'said') : 'bad'} />
       <Said className="mono break">{check.command ?? check.name}</Said>
       <span className="faint">
         {check.passed ? '' : exit}

@@ -2,6 +2,7 @@ import type { ReactNode } from 'react';
 import type { Task } from '../../api/client';
 import { useDiff, useMergePreview } from '../../api/queries';
 import { counted, shortCommit } from '../../model/format';
+import { areProof, blindLine } from '../../model/proof';
 import { canMerge, hasEnded, latest, obstacle, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
@@ -113,18 +114,18 @@ function Checked({ task }: { task: Task }) {
       />
     );
   }
-  const blind = task.checks.filter((check) => check.proved === false).length;
+  const blind = blindLine(task.checks);
   const doubted = task.checks.find(
     (check) => check.passes_only_with?.length || check.changed_meanwhile?.length,
   );
   const commit = task.checks.at(-1)?.commit;
   return (
     <Rung
-      state={task.verified ? 'ok' : 'said'}
+      state={areProof(task.checks) ? 'ok' : 'said'}
       name="Checked"
       value={`${count} of ${count} passed`}
       detail={
-        doubted ? <Said>{doubted.proof ?? ''}</Said> : blind ? `${counted(blind, 'check')} blind to the change` : commit && `on ${shortCommit(commit)}`
+        doubted ? <Said>{doubted.proof ?? ''}</Said> : blind || (commit && `on ${shortCommit(commit)}`)
       }
     />
   );

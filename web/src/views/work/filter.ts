@@ -1,5 +1,4 @@
-import { isRun, type Work } from '../../api/client';
-import { stateOf, whoOf } from '../../model/work';
+import type { Filter } from '../../api/lists';
 
 export interface Token {
   text: string;
@@ -8,26 +7,25 @@ export interface Token {
 }
 
 const TOKEN = /(\w+):(\S+)/g;
+type State = NonNullable<Filter['state']>[number];
 
-const FIELDS: Record<string, (work: Work) => string[]> = {
-  state: (work) => [
-    work.status,
-    stateOf(work),
-    work.verified ? 'verified' : '',
-    work.merged_at ? 'merged' : '',
-  ],
-  pr: (work) => [work.delivery?.number ? 'any' : '', work.delivery?.state ?? ''],
-  agent: (work) => [whoOf(work)],
-  kind: (work) => [isRun(work) ? work.pattern : 'task'],
-  project: (work) => [work.project ?? ''],
-  tag: (work) => (isRun(work) ? [] : work.tags),
-};
+const STATES: State[] = [
+  'queued', 'blocked', 'running', 'waiting', 'paused', 'completed', 'failed', 'cancelled',
+  'needs_you', 'verified', 'unverified', 'merged', 'lost', 'rate_limited',
+]; // biome-ignore format: a list
+/** What a state may be called besides. */
+const CALLED: Record<string, State> = {
+  you: 'needs_you', needs: 'needs_you', ok: 'verified', said: 'unverified', run: 'running', bad: 'failed',
+  limit: 'rate_limited', unproven: 'unverified',
+}; // biome-ignore format: a list
+const PULLS = ['any', 'draft', 'open', 'merged', 'closed'] as const;
+const FIELDS = new Set(['state', 'pr', 'agent', 'kind', 'project', 'repo', 'tag', 'since']);
 
 /** The parts of a filter that name a field. */
 export const tokensOf = (filter: string): Token[] =>
   [...filter.matchAll(TOKEN)]
     .map(([text, name = '', wanted = '']) => ({ text, name, wanted }))
-    .filter(({ name }) => name in FIELDS);
+    .filter(({ name }) => FIELDS.has(name));
 
 /** What a filter holds besides. */
 export const wordsOf = (filter: string): string =>
@@ -36,13 +34,55 @@ export const wordsOf = (filter: string): string =>
     .replace(/\s+/g, ' ')
     .trim();
 
-/** Whether a piece of work has every word of a filter in its title or id, and every field that it names. */
-export function fits(work: Work, filter: string): boolean {
-  const tokens = tokensOf(filter);
-  const rest = wordsOf(filter).toLowerCase();
-  const title = `${work.title} ${work.id}`.toLowerCase();
-  return (
-    rest.split(/\s+/).every((word) => title.includes(word)) &&
-    tokens.every(({ name, wanted }) => FIELDS[name]?.(work).includes(wanted))
-  );
+const UNITS_MS: Record<string, number> = { m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 };
+const MINUTE_MS = 60_000;
+
+/** The moment that since: names: a date, a time, today, or a duration before now such as 12h. */
+function momentOf(text: string): string | null {
+  if (text === 'today') return new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
+  const [, count, unit = ''] = /^(\d+)([mhdw])$/.exec(text) ?? [];
+  // By the minute, so that the same filter is the same list for a while.
+  const now = Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
+  if (count) return new Date(now - Number(count) * (UNITS_MS[unit] ?? 0)).toISOString();
+  return Number.isNaN(Date.parse(text)) ? null : new Date(text).toISOString();
+}
+
+/** Whether a word is the beginning of one that is known: it is still being typed. */
+const isBegun = (known: readonly string[], word: string): boolean =>
+  known.some((one) => one.startsWith(word));
+
+export interface Asked {
+  filter: Filter;
+  /** What a token says that the daemon does not know. */
+  problem: string | null;
+}
+
+/** What the daemon is asked for by a filter as it is typed. */
+export function askedBy(typed: string): Asked {
+  const filter: Filter = {};
+  const words = wordsOf(typed);
+  if (words) filter.q = words;
+  for (const { name, wanted, text } of tokensOf(typed)) {
+    if (name === 'state') {
+      const state = CALLED[wanted] ?? STATES.find((one) => one === wanted.replace('-', '_'));
+      if (!state && isBegun(STATES, wanted)) continue;
+      if (!state) return { filter, problem: `${text} is no state. States: ${STATES.join(', ')}.` };
+      filter.state = [...(filter.state ?? []), state];
+    } else if (name === 'pr') {
+      const pull = PULLS.find((one) => one === wanted);
+      if (!pull && isBegun(PULLS, wanted)) continue;
+      if (!pull) return { filter, problem: `${text} is no state of a pull request: ${PULLS.join(', ')}.` };
+      filter.pr = pull;
+    } else if (name === 'since') {
+      const moment = momentOf(wanted);
+      if (!moment)
+        return { filter, problem: `${text} is no time. Write since:12h, since:7d or since:2026-11-01.` };
+      filter.since = moment;
+    } else if (name === 'repo') {
+      filter.repository = wanted;
+    } else {
+      filter[name as 'agent' | 'kind' | 'project' | 'tag'] = wanted;
+    }
+  }
+  return { filter, problem: null };
 }

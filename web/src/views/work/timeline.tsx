@@ -137,7 +137,7 @@ export function Timeline({ work }: { work: Work[] }) {
     'tl-ok': 'verified',
     'tl-bad': 'failed',
     'tl-go': 'running',
-    'tl-you': 'waits for you',
+    'tl-you': 'needs you',
     'tl-cx': 'only said, or cancelled',
   };
   const legend = (

@@ -2,9 +2,9 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { lazy, memo, Suspense, useCallback, useEffect, useMemo, useRef, useState } from 'react';
 import { isRun, type Work } from '../../api/client';
-import { useInside, useWork } from '../../api/queries';
-import { money, visible } from '../../model/format';
-import { costOf, hasEnded, named, progressOf, stateOf, whoOf } from '../../model/work';
+import { useInside, useTotal, useWork } from '../../api/queries';
+import { counted, money, nameOfPath, visible } from '../../model/format';
+import { costOf, hasEnded, named, progressOf, repositoryOf, stateOf, whoOf } from '../../model/work';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
@@ -14,7 +14,7 @@ import { useKeys } from '../../shell/keys';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
 import { WorkLink } from '../work_link';
-import { fits, type Token, tokensOf, wordsOf } from './filter';
+import { askedBy, type Token, tokensOf, wordsOf } from './filter';
 import { Roll } from './roll';
 
 const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
@@ -28,9 +28,10 @@ export function View() {
   const { q = '', view = 'list' } = useSearch({ from: '/inside/work' });
   const navigate = useNavigate();
   const [project] = useScope();
-  const list = useWork({ project, nested: view !== 'list', limit: 200 });
-  const all = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
-  const shown = useMemo(() => (q ? all.filter((work) => fits(work, q)) : all), [all, q]);
+  const { filter, problem } = useMemo(() => askedBy(q), [q]);
+  const list = useWork({ project, ...filter, nested: view !== 'list', limit: 200 });
+  const shown = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
+  const total = useTotal({ project, ...filter, nested: view !== 'list' });
   return (
     <Frame title="Work">
       <div className="page wide">
@@ -41,6 +42,9 @@ export function View() {
               navigate({ to: '/work', search: { view: shownAs(view), q: next || undefined }, replace: true })
             }
           />
+          {total !== undefined && !problem && (
+            <output className="faint small">{counted(total, 'item')}</output>
+          )}
           <span className="end">
             <Choices
               label="View"
@@ -55,12 +59,13 @@ export function View() {
           </span>
         </div>
         <Problem error={list.error} />
+        {problem && <p className="note">{problem}</p>}
         {list.isPending && <Loading lines={10} />}
         {list.data && shown.length === 0 && (
-          <Empty title={all.length > 0 ? 'Nothing fits this filter' : 'No work yet'}>
+          <Empty title={q ? 'No matching work' : 'No work yet'}>
             <p>
-              {all.length > 0
-                ? 'Words are searched in titles; state:failed, agent:claude and project:name narrow it.'
+              {q
+                ? 'Words are searched in titles; state:failed, agent:claude, repo:name and since:7d narrow it.'
                 : 'The key c begins something.'}
             </p>
           </Empty>
@@ -127,7 +132,11 @@ function FilterBox({ value, change }: { value: string; change: (value: string) =
       <input
         ref={field}
         aria-label="Filter"
-        placeholder={tokens.length > 0 ? '' : 'Filter: words, state:failed, agent:, kind:, project:, tag:'}
+        placeholder={
+          tokens.length > 0
+            ? ''
+            : 'Filter: words, state:failed, repo:, agent:, kind:, project:, tag:, since:7d'
+        }
         value={typed}
         onChange={(event) => {
           // A field becomes a chip when the word is over.
@@ -207,7 +216,7 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   return (
     <div className="panel worklist" role="table" aria-label="Work" aria-rowcount={shown.length}>
       <div className="row head" role="row">
-        {['What', 'Kind', 'Who', 'Proof', 'Project', 'Began', 'Cost'].map((name) => (
+        {['Title', 'Kind', 'Agent', 'Evidence', 'Repository', 'Started', 'Cost'].map((name) => (
           <span key={name} role="columnheader">
             {name}
           </span>
@@ -262,7 +271,7 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
   ) : (
     <span className={`cut small ${stateOf(work) === 'you' ? 'c-you' : 'faint'}`}>
       {isRun(work) && <Roll run={work} />}
-      <Said>{stateOf(work) === 'you' ? 'asks you' : atWhat(work, titleOf)}</Said>
+      <Said>{stateOf(work) === 'you' ? 'needs you' : atWhat(work, titleOf)}</Said>
     </span>
   );
   return (
@@ -294,13 +303,15 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
         {proof}
       </span>
       <span role="cell" className="dim cut">
-        <Said>{work.project ?? ''}</Said>
+        <span title={repositoryOf(work)}>
+          <Said>{nameOfPath(repositoryOf(work))}</Said>
+        </span>
       </span>
       <span role="cell" className="faint num">
         <Moment at={work.started_at ?? work.created_at} />
       </span>
       <span role="cell" className="num">
-        {cost === undefined ? '' : money(cost)}
+        {cost === undefined ? '' : money(cost, '–')}
       </span>
     </>
   );

@@ -1,0 +1,102 @@
+"""What the page counts, filters and judges comes from the daemon, however long its lists are."""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from kapelle.store.database import connect, sqlite_url
+from tests.e2e.ensembles import rule, with_playbook
+from tests.e2e.instance import Instance
+from tests.e2e.test_page import browser, log_in, page, url_of
+from tests.integration.store.test_needs import CHANGED, DONE, Rows
+
+__all__ = ["browser", "page"]
+
+
+def store(kapelle: Instance, rows: Rows) -> None:
+    engine = connect(sqlite_url(kapelle.home.database))
+    with engine.begin() as connection:
+        rows.store(connection)
+    engine.dispose()
+
+
+def test_any_number_of_ended_tasks_changes_no_total_and_hides_nothing(
+    page: Page, kapelle: Instance
+) -> None:
+    first = Rows()
+    first.add(**CHANGED, proved=True, title="Implement the pitch", repository="/src/opera")
+    for name in ("one", "two"):
+        first.add(**CHANGED, title=f"Unproven {name}", repository=f"/src/{name}")
+    store(kapelle, first)
+    log_in(page, kapelle)
+    for number in (61, 140):
+        rows = Rows()
+        for at in range(number):
+            rows.add(**DONE, title=f"Quick {number}.{at}")
+        store(kapelle, rows)
+    page.reload()
+    expect(page).to_have_title(re.compile(r"^\(2\) Now"))
+    expect(page.locator(".pulse .say")).to_contain_text("Two things need you.")
+    expect(page.locator(".pulse .say")).to_contain_text("204 results today: 1 verified, 0 merged")
+    needs = page.locator(".needs > li")
+    expect(needs.filter(has_text="Implement the pitch")).to_contain_text("opera")
+    unproven = needs.filter(has_text="2 results to look at")
+    expect(unproven).to_contain_text("2 repositories")
+    unproven.get_by_role("button", name="Show 2").click()
+    expect(unproven.get_by_role("link", name="Unproven one")).to_be_visible()
+    unproven.get_by_role("button", name="Mark all as looked at").click()
+    expect(unproven).to_have_count(0)
+    # The oldest of all is found by its words, and by what is known of it.
+    for typed, found in (
+        ("PITCH implement", "1 item"),
+        ("state:verified", "1 item"),
+        ("repo:opera state:needs_you", "1 item"),
+        ("state:completed since:1d", "204 items"),
+        ("state:failed", "No matching work"),
+        ("state:nonsense", "state:nonsense is no state"),
+    ):
+        page.goto(f"{url_of(kapelle)}/work?q={typed.replace(' ', '+')}")
+        expect(page.locator("main")).to_contain_text(found)
+
+
+def test_the_verdict_of_work_whose_checks_prove_nothing_is_one(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n"
+    checks = ["diff_not_empty", "true"]
+    spec = {"title": "Blind", "checks": checks, "prove": "once"}
+    task = kapelle.wait(kapelle.play(work, repository, **spec))
+    assert (task["verified"], task["need"]) == (False, "look")
+    log_in(page, kapelle)
+    need = page.locator(".needs > li", has_text="Blind")
+    expect(need).to_contain_text("completed, not proven")
+    page.goto(f"{url_of(kapelle)}/tasks/{task['id']}")
+    blind = "2 of 2 checks do not look at the change"
+    expect(page.locator(".verdict")).to_have_text(f"Completed, not proven: {blind}.")
+    expect(page.locator(".checked header")).to_contain_text(f"2 of 2 passed; {blind}")
+    expect(page.locator(".checked.ok")).to_have_count(0)
+    expect(page.locator(".ladder")).to_contain_text(blind)
+
+
+def test_a_test_of_an_agent_lifts_its_pause_and_those_who_wait_for_it_are_one(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(
+        kapelle,
+        '[[rule]]\nmatch = "Limited"\nattempt = 1\ndo = [{ rate_limit = { reset_in_s = 7200 } }]\n'
+        + rule("Limited", {"result": "done"})
+        + rule("single word ok", {"result": "ok"}),
+    )
+    ids = [kapelle.submit(f"Limited {name}", repository) for name in ("one", "two")]
+    for id_ in ids:
+        kapelle.wait_for_status(id_, "waiting")
+    log_in(page, kapelle)
+    account = page.locator(".waits > li")
+    expect(account).to_have_count(1)
+    expect(account).to_contain_text("2 tasks")
+    expect(account).to_contain_text("rehearsal is rate-limited until")
+    account.get_by_role("button", name="Try now").click()
+    expect(account).to_have_count(0)
+    for id_ in ids:
+        assert kapelle.wait(id_)["status"] == "completed"
