@@ -69,7 +69,7 @@ export function View() {
         {all.length > 0 && (
           <div className="facets">
             <nav className="facet" aria-label="Narrow">
-              <h3>Where</h3>
+              <h2>Where</h2>
               <Facet name="Everywhere" count={all.length} on={kind === null} choose={() => narrow(null)} />
               {KINDS.map(([one, name]) => {
                 const count = all.filter((hit) => hit.kind === one).length;

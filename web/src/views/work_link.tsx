@@ -44,13 +44,14 @@ export const WorkLink = ({ work, tab, className, children }: Props) => (
 
 interface ToProps {
   id: string | null | undefined;
+  tab?: string;
   className?: string;
   style?: CSSProperties;
   children: ReactNode;
 }
 
 /** A link to a task or run of which only the id is known; without one, only what it would hold. */
-export function WorkTo({ id, className, style, children }: ToProps) {
+export function WorkTo({ id, tab, className, style, children }: ToProps) {
   if (!id) {
     return (
       <span className={className} style={style}>
@@ -59,7 +60,7 @@ export function WorkTo({ id, className, style, children }: ToProps) {
     );
   }
   return (
-    <Anchor href={placeOf(id)} className={className} style={style}>
+    <Anchor href={placeOf(id, tab)} className={className} style={style}>
       {children}
     </Anchor>
   );

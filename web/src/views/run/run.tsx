@@ -5,6 +5,7 @@ import { useOne, useSteps } from '../../api/queries';
 import { shortId } from '../../model/format';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Columns } from '../columns';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
@@ -77,7 +78,7 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
     <Frame title={run.title} head={<Crumbs work={run} />}>
       <Head work={run}>{Phases && <Phases run={run} steps={steps} />}</Head>
       <Tabs work={run} tabs={tabs} current={current ?? ''} />
-      <div className="cols">
+      <Columns tab={current} beside={<RunInspector run={run} steps={steps} />}>
         <div className="body stack">
           <Suspense fallback={<Loading lines={8} />}>
             {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
@@ -88,8 +89,7 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
           {current === 'picture' && <Belongs run={run} />}
           <FollowUp run={run} />
         </div>
-        <RunInspector run={run} steps={steps} />
-      </div>
+      </Columns>
     </Frame>
   );
 }

@@ -133,7 +133,7 @@ export function View() {
         </div>
         <aside className="inspector" aria-label="About this schedule">
           <section>
-            <h3>When</h3>
+            <h2>When</h2>
             <Facts
               facts={[
                 ['Rhythm', <Said key="r">{rhythm(schedule)}</Said>],
@@ -152,7 +152,7 @@ export function View() {
             )}
           </section>
           <section>
-            <h3>What</h3>
+            <h2>What</h2>
             <Facts
               facts={[
                 ['Kind', schedule.kind],

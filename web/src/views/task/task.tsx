@@ -6,6 +6,7 @@ import { bytes, counted, shortId } from '../../model/format';
 import { latest } from '../../model/work';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Columns } from '../columns';
 import { useComments } from '../comments';
 import { Events } from '../events';
 import { Missing } from '../missing';
@@ -63,14 +64,13 @@ function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) 
         <Ladder task={task} />
       </Head>
       <Tabs work={task} tabs={tabs} current={tab} />
-      <div className="cols">
+      <Columns tab={tab} beside={<Inspector task={task} />}>
         <div className="body">
           <Suspense fallback={<Loading lines={8} />}>
             <Part task={task} tab={tab} />
           </Suspense>
         </div>
-        <Inspector task={task} />
-      </div>
+      </Columns>
     </Frame>
   );
 }
