@@ -43,6 +43,7 @@ def test_what_one_can_do_stays_in_sight_while_an_agent_talks(
     page.get_by_role("button", name="Say it").click()
     expect(page.get_by_text(re.compile("^Its agent is told")).first).to_be_visible()
     expect(page.get_by_label("Say something to its agent")).to_have_value("")
+    expect(page.locator(".you-said", has_text="Hurry up.")).to_contain_text("not read yet")
     # Keys and the ruler lead through it.
     page.locator(".ruler svg").click(position={"x": 10, "y": 2})
     expect(told.get_by_text("Step 0.", exact=True)).to_be_in_viewport()
@@ -63,11 +64,12 @@ def test_both_attempts_are_read_and_marks_are_seen_and_taken_back(
         '[[do]]\nsay = "I try."\n[[do]]\nfail = "no ideas"\n', repository, title="H"
     )
     kapelle.wait(task)
-    kapelle.post(f"/tasks/{task}/retry")
+    kapelle.post(f"/tasks/{task}/resume", {"message": "Try it with less."})
     kapelle.wait(task)
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/tasks/{task}")
     expect(page.locator(".divider")).to_contain_text(["Attempt 1", "Attempt 2"])
+    expect(page.locator(".you-said", has_text="Try it with less.")).to_contain_text("read")
     expect(page.get_by_text("Earlier lines are not read yet.")).to_have_count(0)
     marked, more = page.locator(".marked"), page.get_by_role("button", name="More")
     more.click()

@@ -163,7 +163,8 @@ class Tasks:
                 if (base := task.workspace.base) is None:
                     raise Conflict(f"{task.id} began at no branch that could be merged into its.")
                 await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, given, heard_at, body.merge)
+        said = body.message if parent is None else None
+        args = (message, given, heard_at, body.merge, said)
         return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:

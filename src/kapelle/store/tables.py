@@ -147,6 +147,9 @@ tasks = _table(
     # the retry policy has already spent on this round.
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     *_columns(SafeText, "next_message"),
+    # What a person said for the next attempt, of all that its message holds.
+    *_columns(SafeText, "next_said"),
+    *_columns(Instant, "next_said_at"),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools, and what else it is given or not.
     *_flags("coordinate", "interactive", "read_only", "browser"),
@@ -184,6 +187,9 @@ attempts = _table(
     *_columns(
         SafeText, "message", "model", "model_reason", "diagnosis", "question", "reason", "evidence"
     ),
+    # What a person said for it, of all that its message holds.
+    *_columns(SafeText, "said"),
+    *_columns(Instant, "said_at"),
     # Whose limits it works under (see the accounts), and who performs it: a home on a host, as the
     # daemon that claimed it is called.
     *_columns(SafeText, "account", "performer"),

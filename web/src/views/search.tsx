@@ -16,6 +16,7 @@ const FIRST = 3;
 const KINDS: [Hit['kind'], string][] = [
   ['output', 'Output'],
   ['prompt', 'Prompts'],
+  ['message', 'What you said'],
   ['result', 'Results'],
   ['commit', 'Commits'],
   ['learning', 'Knowledge'],

@@ -37,7 +37,9 @@ class NewLimits(Spec):
 
 
 _UNCHANGED = NewLimits()
-_AFRESH: dict[str, Any] = {"next_mode": "fresh", "next_message": None, "tries": 0}
+_AFRESH: dict[str, Any] = {
+    "next_mode": "fresh", "next_message": None, "next_said": None, "next_said_at": None, "tries": 0,
+}  # fmt: skip
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
@@ -80,9 +82,11 @@ def resume(
     limits: NewLimits = _UNCHANGED,
     heard_at: datetime | None = None,
     merge: bool = False,
+    said: str | None = None,
 ) -> Stop:
     """Have it go on with a message, in which it is told the comments of others up to a time; with
-    merge its base is merged into its branch first, when the attempt is claimed."""
+    merge its base is merged into its branch first, when the attempt is claimed. Said is what a
+    person wrote of the message."""
     require_ended(connection, task_id, "resumed")
     if heard_at is not None:
         deliveries.update(connection, task_id, heard_at=heard_at)
@@ -93,7 +97,16 @@ def resume(
     tasks.enqueue_again(
         connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
     )
+    if said:
+        _keep_said(connection, task_id, said)
+        events.append(connection, "task.said", task_id, text=excerpt(said))
     return None
+
+
+def _keep_said(connection: Connection, task_id: str, text: str) -> None:
+    """Store what a person said for the next attempt of a task."""
+    said = _joined(tasks.row(connection, task_id)["next_said"], text)
+    tasks.update(connection, task_id, next_said=said, next_said_at=datetime.now(UTC))
 
 
 def _joined(*texts: str | None) -> str | None:
@@ -104,10 +117,14 @@ def say(connection: Connection, task_id: str, text: str, place: Path) -> Row | N
     """Leave a text for the agent of a task; the attempt at work that may read it, None where the
     next one will."""
     task, attempt = tasks.row(connection, task_id), attempts.live(connection, task_id)
+    facts = {"text": excerpt(text)}
     if attempt is not None:
         folder = place / attempt["id"]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.replace(str(folder / f"{time.time_ns()}.txt"), text.encode(), durable=True)
+        message_id = str(time.time_ns())
+        files.replace(str(folder / f"{message_id}.txt"), text.encode(), durable=True)
+        # The history is where messages to running agents are read from later: all of the text.
+        facts = {"text": text, "message": message_id}
     elif task["status"] in FINAL:
         hint = f'kapelle resume {task_id} "…" goes on with it.'
         raise Conflict(f"{task_id} has ended; nobody is there to hear.", hint=hint)
@@ -115,10 +132,14 @@ def say(connection: Connection, task_id: str, text: str, place: Path) -> Row | N
         raise Conflict(f"{task_id} asks something.", hint=f'kapelle answer {task_id} "…"')
     else:
         tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
-    events.append(
-        connection, "task.said", task_id, attempt["id"] if attempt else None, text=excerpt(text)
-    )
+        _keep_said(connection, task_id, text)
+    events.append(connection, "task.said", task_id, attempt["id"] if attempt else None, **facts)
     return attempt
+
+
+def unread_ids(place: Path, attempt_id: str) -> list[str]:
+    """The ids of the messages to an attempt that it has not read, the oldest first."""
+    return sorted(path.stem for path in (place / attempt_id).glob("*.txt"))
 
 
 def unread(place: Path, attempt_id: str) -> str | None:

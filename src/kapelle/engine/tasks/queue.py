@@ -170,10 +170,12 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     attempts.insert(
         connection, id=attempt_id, task_id=task["id"], number=number, status=AttemptStatus.RUNNING,
         mode=task["next_mode"], message=task["next_message"], **asdict(chosen),
+        said=task["next_said"], said_at=task["next_said_at"],
         performer=performer, warnings=[], started_at=now,
     )  # fmt: skip
     begun = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
     over = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
+    over |= {"next_said": None, "next_said_at": None}
     tasks.move(connection, task, TaskStatus.RUNNING, **begun, **over)
     events.append(
         connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent

@@ -20,7 +20,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
-from kapelle.engine.tasks.actions import unread
+from kapelle.engine.tasks.actions import unread, unread_ids
 from kapelle.engine.tasks.attempt import ClaimLost, claimed
 from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, questions, tasks
@@ -55,6 +55,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
+        if ids := unread_ids(parts.home.said, attempt_id):
+            events.append(connection, "attempt.unread", task["id"], attempt_id, messages=ids)
         _Settlement(connection, attempt, task, evidence, others, failures, said).write()
 
     with suppress(ClaimLost):
