@@ -111,10 +111,18 @@ def waiting_for(gate: Path) -> str:
 
 
 def test_it_finds_a_daemon_that_was_killed(page: Page, kapelle: Instance, repository: Path) -> None:
-    log_in(page, kapelle)
+    # It is loaded when nothing else is to be done, after all the places.
+    with page.expect_response(re.compile("/assets/terminal-")):
+        log_in(page, kapelle)
     kapelle.kill()
     banner = page.locator(".banner")
     expect(banner).to_contain_text("The daemon does not answer.")
+    # Places that were not visited yet are there too.
+    places = page.get_by_role("navigation", name="Places").first
+    for place in ("Usage", "Schedules", "System", "Now"):
+        places.get_by_role("link", name=place, exact=True).click()
+        expect(page.get_by_role("heading", name=place, level=1)).to_be_visible()
+        expect(banner).to_be_visible()
     kapelle.start()
     expect(banner).to_have_count(0)
     kapelle.submit("Hello", repository, title="After the crash")
@@ -165,9 +173,19 @@ def test_a_question_is_answered_where_it_is_asked(
     with_playbook(kapelle, book)
     log_in(page, kapelle)
     kapelle.submit("Paint it", repository, title="The door")
+    kapelle.submit("Paint that", repository, title="The wall")
     need = page.locator(".needs .open")
     expect(need).to_contain_text("Which colour?")
-    expect(page).to_have_title(re.compile(r"^\(1\) Now"))
+    expect(page).to_have_title(re.compile(r"^\(2\) Now"))
+    # The focus moves with the keys, and after an answer to what needs one next.
+    page.locator("body").press("j")
+    expect(page.locator(".needs > li").nth(1)).to_be_focused()
+    page.keyboard.press("k")
+    expect(page.locator(".needs > li").nth(0)).to_be_focused()
+    need.get_by_label("Answer").fill("Indigo")
+    need.get_by_label("Answer").press("Enter")
+    expect(page.locator(".needs > li")).to_have_count(1)
+    expect(page.locator(".needs > li")).to_be_focused()
     need.get_by_label("Answer").fill("Indigo")
     need.get_by_label("Answer").press("Enter")
     expect(page.locator(".needs")).to_have_count(0)

@@ -1,5 +1,5 @@
 import { useNavigate } from '@tanstack/react-router';
-import { useState } from 'react';
+import { type RefObject, useEffect, useRef, useState } from 'react';
 import { isRun, type Task, type Work } from '../../api/client';
 import { actions, useAction, useMergePreview } from '../../api/queries';
 import { counted, inline, inWords } from '../../model/format';
@@ -17,9 +17,26 @@ import { MergeDialog } from '../merge_dialog';
 import { Questions } from '../questions';
 import { WorkLink } from '../work_link';
 
+/** Puts the focus on the chosen need when the one that had it is gone, as after an answer. */
+function useFocusKept(list: RefObject<HTMLUListElement | null>, key: string | undefined): void {
+  const had = useRef(false);
+  useEffect(() => {
+    const look = () => {
+      had.current = list.current?.contains(document.activeElement) ?? false;
+    };
+    document.addEventListener('focusin', look);
+    return () => document.removeEventListener('focusin', look);
+  }, [list]);
+  useEffect(() => {
+    if (!had.current || document.activeElement !== document.body) return;
+    list.current?.querySelector<HTMLElement>(':scope > li[tabindex="0"]')?.focus();
+  }, [list, key]);
+}
+
 /** Everything that waits for the person; the chosen one is open. */
 export function Needs({ needs, running }: { needs: Need[]; running: number }) {
   const [chosen, choose] = useState<string | null>(null);
+  const list = useRef<HTMLUListElement>(null);
   const navigate = useNavigate();
   const at = Math.max(
     0,
@@ -27,9 +44,12 @@ export function Needs({ needs, running }: { needs: Need[]; running: number }) {
   );
   const step = (by: number) => {
     const next = needs[Math.max(0, Math.min(needs.length - 1, at + by))];
-    if (next) choose(keyOf(next));
+    if (!next) return;
+    choose(keyOf(next));
+    list.current?.querySelectorAll<HTMLElement>(':scope > li')[needs.indexOf(next)]?.focus();
   };
   const current = needs[at];
+  useFocusKept(list, current && keyOf(current));
   useKeys({
     j: () => step(1),
     k: () => step(-1),
@@ -51,11 +71,16 @@ export function Needs({ needs, running }: { needs: Need[]; running: number }) {
     );
   }
   return (
-    <ul className="needs panel">
+    <ul ref={list} className="needs panel">
       {needs.map((need, place) => {
         const open = place === at;
         return (
-          <li key={keyOf(need)} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
+          <li
+            key={keyOf(need)}
+            tabIndex={open ? 0 : -1}
+            aria-current={open ? 'true' : undefined}
+            className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}
+          >
             <One need={need} open={open} choose={() => choose(keyOf(need))} />
             <span className="age">
               <Age at={need.at} />

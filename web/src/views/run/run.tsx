@@ -1,7 +1,7 @@
 import { Navigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense } from 'react';
 import { isRun, type Run, type Step } from '../../api/client';
 import { useOne, useSteps } from '../../api/queries';
+import { lazyPart } from '../../lazy';
 import { shortId } from '../../model/format';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
@@ -24,7 +24,7 @@ import { Steps } from './steps';
 import { Team, TeamPhases } from './team';
 import { Workflow, WorkflowPhases } from './workflow';
 
-const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
+const Changes = lazyPart(async () => (await import('../changes')).Changes);
 
 type Part = (props: { run: Run; steps: Step[] }) => React.ReactNode;
 
@@ -80,12 +80,10 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
       <Tabs work={run} tabs={tabs} current={current ?? ''} />
       <Columns tab={current} beside={<RunInspector run={run} steps={steps} />}>
         <div className="body stack">
-          <Suspense fallback={<Loading lines={8} />}>
-            {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
-            {current === 'steps' && <Steps run={run} steps={steps} />}
-            {current === 'changes' && <Changes work={run} />}
-            {current === 'events' && <Events of={{ run_id: run.id }} />}
-          </Suspense>
+          {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
+          {current === 'steps' && <Steps run={run} steps={steps} />}
+          {current === 'changes' && <Changes work={run} />}
+          {current === 'events' && <Events of={{ run_id: run.id }} />}
           {current === 'picture' && <Belongs run={run} />}
           <FollowUp run={run} />
         </div>

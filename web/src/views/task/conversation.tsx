@@ -35,7 +35,8 @@ export function Conversation({ task }: { task: Task }) {
   const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
   // What begins with an attempt is read from there: only what is cut in the middle of one is long.
   const cut = told.more && !beginsAttempt(lines[0]);
-  const follows = useFollow(blocks, active, cut && !outlined);
+  const [follows, toEnd] = useFollow(blocks, active, cut && !outlined);
+  const below = useBelow(blocks, follows);
   const [goal, setGoal] = useState<string | null>(null);
   const go = async (place: string) => {
     await told.reach(place);
@@ -111,6 +112,14 @@ export function Conversation({ task }: { task: Task }) {
       {unbegun.map((message) => (
         <YouSaid key={message.id} {...message} />
       ))}
+      {!outlined && active && !follows && (
+        <div className="below">
+          <Button small onClick={toEnd}>
+            <Icon name="down" />
+            {below > 0 ? `${below} new below` : 'To the end'}
+          </Button>
+        </div>
+      )}
       <Composer task={task} />
     </>
   );
@@ -156,7 +165,7 @@ const under = (): number => {
 const isMessage = (block: Block): boolean => block.kind === 'text' || block.kind === 'result';
 
 /** Stays at the end while it grows, unless the person has scrolled up; what is long and over opens there. */
-function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
+function useFollow(blocks: Block[], active: boolean, long: boolean): [boolean, () => void] {
   const [shown, show] = useState(true);
   const follows = useRef(true);
   const last = useRef(0);
@@ -184,7 +193,15 @@ function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
   }, []);
   useKeys({ G: end });
   useLayoutEffect(() => stay.current(), [blocks]);
-  return shown;
+  return [shown, end];
+}
+
+/** How many blocks have come since one stopped following the end. */
+function useBelow(blocks: Block[], follows: boolean): number {
+  const last = useRef<string | undefined>(undefined);
+  if (follows) last.current = blocks.at(-1)?.key;
+  const at = blocks.findLastIndex(({ key }) => key === last.current);
+  return follows || at < 0 ? 0 : blocks.length - 1 - at;
 }
 
 interface BlocksProps {

@@ -1,7 +1,7 @@
 import { Navigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense } from 'react';
 import { isRun, type Task } from '../../api/client';
 import { useDiff, useOne } from '../../api/queries';
+import { lazyPart } from '../../lazy';
 import { bytes, counted, shortId } from '../../model/format';
 import { latest } from '../../model/work';
 import { Loading } from '../../parts/controls';
@@ -18,9 +18,9 @@ import { Inspector } from './inspector';
 import { Ladder } from './ladder';
 import { Pictures } from './pictures';
 
-const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
-const Terminal = lazy(() => import('./terminal').then((module) => ({ default: module.Terminal })));
-const Output = lazy(() => import('./output').then((module) => ({ default: module.Output })));
+const Changes = lazyPart(async () => (await import('../changes')).Changes);
+const Terminal = lazyPart(async () => (await import('./terminal')).Terminal);
+const Output = lazyPart(async () => (await import('./output')).Output);
 
 export function View() {
   const { id, tab } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
@@ -66,9 +66,7 @@ function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) 
       <Tabs work={task} tabs={tabs} current={tab} />
       <Columns tab={tab} beside={<Inspector task={task} />}>
         <div className="body">
-          <Suspense fallback={<Loading lines={8} />}>
-            <Part task={task} tab={tab} />
-          </Suspense>
+          <Part task={task} tab={tab} />
         </div>
       </Columns>
     </Frame>
