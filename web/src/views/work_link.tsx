@@ -32,12 +32,14 @@ const placeOf = (id: string, tab?: string): string =>
 interface Props {
   work: Work;
   tab?: string;
+  /** What of the page is meant: `continue` is the field for the next message. */
+  hash?: string;
   className?: string;
   children: ReactNode;
 }
 
-export const WorkLink = ({ work, tab, className, children }: Props) => (
-  <Anchor href={placeOf(work.id, tab)} className={className}>
+export const WorkLink = ({ work, tab, hash, className, children }: Props) => (
+  <Anchor href={`${placeOf(work.id, tab)}${hash ? `#${hash}` : ''}`} className={className}>
     {children}
   </Anchor>
 );

@@ -216,7 +216,7 @@ function Failure({ work }: { work: Work }) {
           </span>
         )}
         <div className="acts">
-          <WorkLink work={work} className="btn sm">
+          <WorkLink work={work} hash="continue" className="btn sm">
             {isRun(work) && !work.workspace.branch ? 'Look' : 'Continue with a hint'}
           </WorkLink>
           {canMergeAnyway(work) && (

@@ -16,7 +16,9 @@ import { Facts } from '../work_head';
 import { WorkLink } from '../work_link';
 
 export function Inspector({ task }: { task: Task }) {
-  const warnings = task.attempts.flatMap((attempt) => attempt.warnings);
+  const all = task.attempts.flatMap((attempt) => attempt.warnings);
+  // A further attempt may warn of the same.
+  const warnings = [...new Map(all.map((warning) => [warning.text, warning])).values()];
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
     <aside className="inspector" aria-label="About this task" tabIndex={0}>

@@ -301,7 +301,7 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
         <Moment at={work.started_at ?? work.created_at} />
       </span>
       <span role="cell" className="num">
-        {cost === undefined ? '' : money(cost)}
+        {cost === undefined ? '' : money(cost, '–')}
       </span>
     </>
   );
