@@ -112,7 +112,7 @@ def test_what_is_sent_stands_in_the_form_and_the_command_does_the_same(
     budget.fill("$5")
     page.get_by_label(re.compile("^Checks")).fill("test -f hello.txt\ndiff_not_empty")
     page.locator("details.more > summary").click()
-    page.get_by_label(re.compile("^Workspace")).select_option("in_place")
+    page.get_by_label(re.compile("^Workspace")).select_option("worktree")
     page.get_by_label(re.compile("^After a failure")).select_option("same")
     page.get_by_label(re.compile("^Max attempts")).fill("2")
     page.get_by_label(re.compile("^Context")).fill("COLOUR=blue")
@@ -132,7 +132,7 @@ def test_what_is_sent_stands_in_the_form_and_the_command_does_the_same(
         str(other),
         ["test -f hello.txt", "diff_not_empty"],
     )
-    assert ours["place"] == "in_place"
+    assert ours["place"] == "worktree"
 
 
 def told(task: dict[str, Any]) -> dict[str, Any]:

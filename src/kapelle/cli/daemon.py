@@ -116,9 +116,9 @@ def open_page(
     work: OptionalId = None,
     only_print: bool = flag("Print the address instead; it works once.", "--print"),
 ) -> Report:
-    """Open the page in the browser, logged in; with ID, at that task or run.
+    """Open the page in the browser, logged in.
 
-    The address holds a code that works once, within a minute.
+    With ID, it opens at that task or run. The address holds a code that works once, within a minute.
     """
     client = Connection()
     code = client.post("/login-codes")
