@@ -118,7 +118,8 @@ def open_page(
 ) -> Report:
     """Open the page in the browser, logged in.
 
-    With ID, it opens at that task or run. The address holds a code that works once, within a minute.
+    With ID, it opens at that task or run. The address holds a code that works once, within a
+    minute.
     """
     client = Connection()
     code = client.post("/login-codes")
