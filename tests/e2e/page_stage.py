@@ -47,6 +47,12 @@ SERIES = (
     'f=$(git rev-parse --git-common-dir)/turn; n=$(cat "$f" 2>/dev/null || echo 0);'
     ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
 )
+# Code in prose that is wider than a phone.
+WIDE = (
+    "The page is computed with OFFSET, so an insert shifts every later page:\n\n```sql\n"
+    "SELECT id, created_at, total, currency FROM orders WHERE (created_at, id) > (:at, :id)"
+    " ORDER BY created_at, id LIMIT 51;\n```\n"
+)
 LOOK: list[dict[str, Any]] = [
     {"say": "I will look at how orders are queried now, before I decide on the cursor."},
     {"tool": "Read", "input": {"path": "orders.py"}, "result": ORDERS},
@@ -84,7 +90,7 @@ NOT_SEEN = {"step": 1, "passed": False, "evidence": "The answer is an empty file
 ITEMS = ["Sketch the price list", "Index the audit log", "Write the notes", "Sketch the referrals"]
 PARTS = (
     rule("(?s)Paginate.*", *LOOK, {"write": "orders.py", "content": BY_CURSOR},
-         {"say": "The page is computed with OFFSET, so an insert shifts every later page."},
+         {"say": WIDE},
          {"write": "docs/orders.md", "content": "# Orders\n\nPages follow a cursor.\n"},
          {"result": "Orders are paginated by cursor; ?page= still works."})
     + rule("Cache the price", {"write": "cache.py", "content": "PRICES = {}\n"},
@@ -184,4 +190,8 @@ def stage(kapelle: Instance, root: Path) -> dict[str, str]:
     nightly = {"prompt": "Sketch", "directory": str(shop), "agent": "rehearsal"}
     schedule = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly update", "spec": nightly}
     kapelle.post("/schedules", schedule)
+    learning = {"title": "Tests of the importer need Redis on port 6380, started by make redis",
+                "content": "It is started once for the whole session; " * 6,
+                "directory": str(ledger)}  # fmt: skip
+    kapelle.post("/learnings", learning)
     return ids

@@ -111,6 +111,15 @@ def test_what_is_sent_stands_in_the_form_and_the_command_does_the_same(
     expect(of_budget).to_contain_text("“Budget” must be more than 0")
     budget.fill("$5")
     page.get_by_label(re.compile("^Checks")).fill("test -f hello.txt\ndiff_not_empty")
+    page.locator("details.more > summary").click()
+    page.get_by_label(re.compile("^Workspace")).select_option("worktree")
+    page.get_by_label(re.compile("^After a failure")).select_option("same")
+    page.get_by_label(re.compile("^Max attempts")).fill("2")
+    page.get_by_label(re.compile("^Context")).fill("COLOUR=blue")
+    servers = page.get_by_label(re.compile("^MCP servers"))
+    servers.fill("docs=https://docs.example/mcp")
+    expect(page.locator("aside .cmd")).to_contain_text("--mcp docs=https://docs.example/mcp")
+    servers.fill("")  # the rehearsal takes none
     same = page.locator("aside .cmd").inner_text()
     start.click()
     expect(page.locator(".verdict")).to_contain_text("Completed")
@@ -123,12 +132,14 @@ def test_what_is_sent_stands_in_the_form_and_the_command_does_the_same(
         str(other),
         ["test -f hello.txt", "diff_not_empty"],
     )
+    assert ours["place"] == "worktree"
 
 
 def told(task: dict[str, Any]) -> dict[str, Any]:
     names = ("prompt", "directory", "agent", "budget_usd", "project", "template", "status")
     made = [check["name"] for check in task["checks"]]
-    return {**{name: task[name] for name in names}, "made": made}
+    place = task["workspace"]["kind"]
+    return {**{name: task[name] for name in names}, "made": made, "place": place}
 
 
 def test_a_batch_is_begun_with_what_is_seen(

@@ -251,6 +251,7 @@ def test_a_firing_shows_the_state_of_its_work_and_deleting_a_schedule_is_confirm
     schedule = kapelle.post("/schedules", nightly)["id"]
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/schedules/{schedule}")
+    expect(page.get_by_label("About this schedule")).to_contain_text("Hello")
     page.get_by_role("button", name="Start now").click()
     firing = page.locator(".happenings li")
     expect(firing).to_contain_text("started")
@@ -292,6 +293,18 @@ def test_the_login_leads_back_and_a_half_typed_message_survives_a_reload(
         keep += " JSON.stringify({ path, at: Date.now() - age }))"
         page.evaluate(keep, [path, age_ms])
         log_in(page, kapelle)
+
+
+def test_the_page_is_opened_at_a_task_and_a_hint_is_typed_at_once(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    task = kapelle.play('[[do]]\nfail = "no ideas"\n', repository, title="Mend the import")
+    kapelle.wait(task)
+    page.goto(kapelle.cli("open", task[-6:], "--print").stdout.strip())
+    expect(page.get_by_role("heading", name="Mend the import")).to_be_visible()
+    page.goto(url_of(kapelle))
+    page.get_by_role("link", name="Continue with a hint").click()
+    expect(page.get_by_label("Continue this conversation")).to_be_focused()
 
 
 def test_the_project_is_chosen_on_a_phone(page: Page, kapelle: Instance, repository: Path) -> None:

@@ -1,15 +1,29 @@
-import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
-import { Layout } from './shell/layout';
+import { createRootRoute, createRoute, createRouter } from '@tanstack/react-router';
+import { lazyPart } from './lazy';
+import { View as Frame, Layout } from './shell/layout';
 import { Login } from './views/login';
-import { Missing } from './views/missing';
+import { Broken, Missing } from './views/missing';
 import { Now } from './views/now/now';
 
 const root = createRootRoute();
 const login = createRoute({ getParentRoute: () => root, path: '/login', component: Login });
 const inside = createRoute({ getParentRoute: () => root, id: 'inside', component: Layout });
 
-const view = <Path extends string>(path: Path, load: () => Promise<{ View: () => React.ReactNode }>) =>
-  createRoute({ getParentRoute: () => inside, path, component: lazyRouteComponent(load, 'View') });
+type Load = () => Promise<{ View: () => React.ReactNode }>;
+
+/** A place whose code is loaded when it is needed. The router's own way replaces the page if that fails. */
+const place = (load: Load) =>
+  lazyPart(
+    async () => (await load()).View,
+    (shown) => (
+      <Frame title="Kapelle">
+        <div className="page">{shown}</div>
+      </Frame>
+    ),
+  );
+
+const view = <Path extends string>(path: Path, load: Load) =>
+  createRoute({ getParentRoute: () => inside, path, component: place(load) });
 
 const now = createRoute({ getParentRoute: () => inside, path: '/', component: Now });
 
@@ -25,7 +39,7 @@ const work = createRoute({
     view: search.view === 'graph' || search.view === 'timeline' ? search.view : undefined,
     q: typeof search.q === 'string' && search.q ? search.q : undefined,
   }),
-  component: lazyRouteComponent(() => import('./views/work/work'), 'View'),
+  component: place(() => import('./views/work/work')),
 });
 
 interface NewSearch {
@@ -42,7 +56,7 @@ const fresh = createRoute({
     template: typeof search.template === 'string' ? search.template : undefined,
     when: search.when === 'cron' ? search.when : undefined,
   }),
-  component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
+  component: place(() => import('./views/new/new')),
 });
 
 const search = createRoute({
@@ -52,7 +66,7 @@ const search = createRoute({
     // What looks like a number or a list is text all the same.
     q: given.q === undefined || given.q === '' ? undefined : String(given.q),
   }),
-  component: lazyRouteComponent(() => import('./views/search'), 'View'),
+  component: place(() => import('./views/search')),
 });
 
 const tree = root.addChildren([
@@ -80,6 +94,8 @@ export const router = createRouter({
   defaultPreload: 'intent',
   scrollRestoration: true,
   defaultNotFoundComponent: () => <Missing />,
+  // What goes wrong in a view leaves the page around it.
+  defaultErrorComponent: ({ error }) => <Broken error={error} />,
 });
 
 declare module '@tanstack/react-router' {

@@ -9,9 +9,11 @@ import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from kapelle.cli.command import Ended, Json, Report, command_group, flag, option
 from kapelle.cli.format import DONE, WORK_FAILED, size
+from kapelle.cli.ids import OptionalId, is_run, path_of
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import duration_s, optional
 from kapelle.client.address import Address
@@ -116,19 +118,28 @@ def _wait_until_gone(client: Connection, pid: int) -> None:
 
 
 def open_page(
+    work: OptionalId = None,
     only_print: bool = flag("Print the address instead; it works once.", "--print"),
 ) -> Report:
     """Open the page in the browser, logged in.
 
-    The address holds a code that works once, within a minute.
+    With ID, it opens at that task or run. The address holds a code that works once, within a
+    minute.
     """
     client = Connection()
     code = client.post("/login-codes")
     # What follows the # stays in the browser: no log sees it.
-    url = f"{client.get('/daemon')['url']}/login#{code['code']}"
+    place = f"?to={quote(_page_path(client, work))}" if work else ""
+    url = f"{client.get('/daemon')['url']}/login{place}#{code['code']}"
     yield {"url": url, "expires_at": code["expires_at"]}
     if only_print or not _browse(url):
         data(url)
+
+
+def _page_path(client: Connection, work: str) -> str:
+    """Return the path of a task or run on the page."""
+    found = client.get(path_of(work))["id"]
+    return f"/{'runs' if is_run(found) else 'tasks'}/{found}"
 
 
 def _browse(url: str) -> bool:

@@ -129,6 +129,7 @@ LearningId = Annotated[str, _argument("a learning", "learnings")]
 LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
+OptionalId = Annotated[str | None, _argument("a task or a run", "work")]
 NewestIds = Annotated[
     list[str] | None, _argument("tasks and runs", "work", several=True, newest=True)
 ]

@@ -36,6 +36,15 @@ class Passage:
     style: str | None = None
 
 
+_UNHEARD = {"waiting": " (not read yet)", "refused": " (not read: the task has ended)"}
+
+
+def _person_passage(data: dict[str, Any], text: str) -> Passage:
+    """How a hint, an answer or a message of a person is shown."""
+    label = {"answer": "You answered"}.get(str(data.get("message")), "You")
+    return Passage(f"{label}: {text}{_UNHEARD.get(str(data.get('state')), '')}", "bold")
+
+
 def passage(event: ServerEvent) -> Passage | None:
     """How an event is shown to a person; None for those that say nothing to one."""
     text = clean(str(event.data.get("text") or "")).rstrip("\n")
@@ -47,6 +56,8 @@ def passage(event: ServerEvent) -> Passage | None:
             why = f", after: {one_line(after, 300)}" if after else ""
             who = event.data.get("agent") or "its agent"
             return Passage(f"── attempt {number} by {who}{why} ──", "dim")
+        case "person":
+            return _person_passage(event.data, text)
         case "tool_call":
             given = event.data.get("data")
             about = json.dumps(given, ensure_ascii=False) if given else text
@@ -185,7 +196,7 @@ def _transcript(
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show_event(event)
         kinds.add(event.kind)
-    if tail != 0 and not kinds - {"attempt", "end"} and not as_json:
+    if tail != 0 and not kinds - {"attempt", "person", "end"} and not as_json:
         say("There is no output." if kinds > {"end"} else "It has not started yet.")
 
 

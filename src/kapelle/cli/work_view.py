@@ -70,7 +70,8 @@ _ROLES = ("planner", "worker", "reviewer", "judge")
 def describe(client: Connection, item: Task | Run) -> Iterator[str]:
     """The human view, of a run with what only the daemon knows of its past and its tasks."""
     if not is_run(item["id"]):
-        yield from describe_task(item)
+        messages = client.get(path_of(item["id"], "messages"))
+        yield from describe_task(item, messages)
         return
     steps = client.get(path_of(item["id"], "steps"))
     progress: list[Item] = []
@@ -86,8 +87,20 @@ def describe(client: Connection, item: Task | Run) -> Iterator[str]:
     yield from describe_run(item, steps, progress, tasks, titles)
 
 
-def describe_task(task: Task) -> Iterator[str]:
-    """The lines of the human view, ready for the terminal."""
+_MESSAGE_STATES = {
+    "waiting": "not read yet", "delivered": "read", "refused": "not read: the task has ended",
+}  # fmt: skip
+
+
+def _message_field(message: Item) -> str:
+    """What a person said, of what kind it was, and whether an agent has read it."""
+    about = f"attempt {message['attempt']}, " if message["attempt"] else ""
+    state = _MESSAGE_STATES[message["state"]]
+    return field(message["kind"], f"{one_line(message['text'], 200)} ({about}{state})")
+
+
+def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
+    """The lines of the human view with what people said to it, ready for the terminal."""
     reason = waiting_words(task) if task["status"] == "waiting" else task["reason"]
     yield from heading(task, None if task.get("questions") else reason)
     yield from asked_lines(task)
@@ -116,6 +129,8 @@ def describe_task(task: Task) -> Iterator[str]:
     yield from fields(facts)
     yield from _claim_and_verdict(task)
     yield from _attempts(task)
+    for message in messages:
+        yield _message_field(message)
     yield from workspace_fields(task)
     if refused := task.get("merge_refused"):
         where = f"on what {refused['base']} would be, commit {refused['commit'][:12]}"

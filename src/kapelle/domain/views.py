@@ -402,7 +402,21 @@ class SayView(Record):
     told: Literal["now", "next_attempt"]
 
 
-SearchKind = Literal["prompt", "result", "output", "commit", "learning", "note"]
+class PersonMessage(Record):
+    """What a person said to a task: a hint begins an attempt, an answer ends a question, a message
+    is for an agent at work. Refused is one that no agent has read, for the task has ended."""
+
+    id: str
+    kind: Literal["hint", "answer", "message"]
+    text: str
+    question: str | None = None  # the question that it answers
+    state: Literal["waiting", "delivered", "refused"]
+    attempt: int | None = None  # the number of the attempt that it belongs to, once it has begun
+    at_work: bool = False  # whether the attempt's agent was at work when it was said
+    at: datetime
+
+
+SearchKind = Literal["prompt", "message", "result", "output", "commit", "learning", "note"]
 
 
 class Hit(Record):

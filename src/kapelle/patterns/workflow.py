@@ -175,6 +175,8 @@ class _Cycles(Phases):
         self._best = max(self._best, now.done)
         left = f"the next is: {now.open[0].title}"
         if now.cycle > self.spec.cycles:
+            # The review behind the last cycle begins no further one.
+            now.cycle = self.spec.cycles
             cycles = counted(self.spec.cycles, "cycle")
             raise Failed(f"{now.done} of {of} milestones hold after {cycles}; {left}")
         if self._stale >= _STALE:

@@ -15,16 +15,16 @@ from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, Record, RunningCheck, Task
 from kapelle.domain.text import cut
-from kapelle.domain.views import AttemptFile, OutputHits
+from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, picture
 from kapelle.runner.output import FARTHEST, LogReader, find, read, tail_offset
 from kapelle.runner.pack import pack_of
-from kapelle.store import attempts, tasks
+from kapelle.store import attempts, person_messages, tasks
 from kapelle.store.database import Connection
 
-_PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,2}"
+_PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,3}"
 Stream = Literal["out", "err"]
 Which = Annotated[
     str | None,
@@ -37,7 +37,8 @@ Offset = Annotated[int, Field(ge=0, le=FARTHEST)]
 _LOOK_S = 0.1
 # An outline leaves out what is used and what tools answer, and cuts the rest to so much.
 _OUTLINE = {
-    "attempt", "text", "tool_call", "plan", "result", "error", "notice", "question", "check", "end",
+    "attempt", "person", "text", "tool_call", "plan", "result", "error", "notice", "question",
+    "check", "end",
 }  # fmt: skip
 _SHORT = 200
 _DELETED = "output was deleted, for it ended long ago."
@@ -116,6 +117,15 @@ class Output:
         if self._is_deleted(attempt):
             raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
+
+    async def messages(self, text: str) -> list[PersonMessage]:
+        """All that people said to a task, the oldest first: hints, answers to its questions, and
+        messages to its agent at work, each with its state."""
+        task = await self._parts.db.read(tasks.get, text)
+        return await self._messages(task.id)
+
+    async def _messages(self, task_id: str) -> list[PersonMessage]:
+        return await self._parts.db.read(person_messages.of_task, task_id)
 
     async def files(self, text: str) -> list[AttemptFile]:
         """The pictures that its agents took of what they saw, in the order of their attempts."""
@@ -235,8 +245,9 @@ class Output:
         out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
         err_log = LogReader(process_dir / "err.log", place.err, until=until.err)
         ended, told = attempt.ended_at is not None, list[RunningCheck]()
-        if self._is_deleted(attempt):
-            yield place.event(AgentEvent("notice", f"Its {_DELETED}"))
+        heard = 0
+        for line in await self._first_lines(task, attempt, place):
+            yield line
         while True:
             # First what it complained of: the answer is what one looks for at the end.
             err = await asyncio.to_thread(err_log.lines, ended=ended)
@@ -250,13 +261,38 @@ class Output:
             if out or err:
                 continue
             if until.out == FARTHEST:
-                for line in await self._check_lines(attempt, place, told):
+                count = await self._parts.db.glance(person_messages.count_at_work, attempt.id)
+                lines = await self._person_lines(task, place, at_work=True) if count > heard else []
+                lines += await self._check_lines(attempt, place, told)
+                heard = count
+                for line in lines:
                     yield line
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
             row = await self._parts.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
+
+    async def _first_lines(self, task: Task, attempt: Attempt, place: "_Place") -> list[Line]:
+        """What comes before an attempt's output, or instead of it."""
+        lines = await self._person_lines(task, place, at_work=False)
+        if self._is_deleted(attempt):
+            lines.append(place.event(AgentEvent("notice", f"Its {_DELETED}")))
+        return lines
+
+    async def _person_lines(self, task: Task, place: "_Place", at_work: bool) -> list[Line]:
+        """What people said for an attempt before it began, and with at_work what they said to its
+        agent since the last time."""
+        of_task = await self._messages(task.id)
+        of_attempt = [one for one in of_task if one.attempt == place.number]
+        before = [one for one in of_attempt if not one.at_work]
+        said = before + [one for one in of_attempt if one.at_work and at_work]
+        lines = []
+        for message in said[place.said :]:
+            place.said += 1
+            body = message.model_dump(mode="json")
+            lines.append(place.line("person", {"message": body.pop("kind"), **body}))
+        return lines
 
     async def _check_lines(
         self, attempt: Attempt, place: "_Place", told: list[RunningCheck]
@@ -304,13 +340,14 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 @dataclass
 class _Place:
     """Where in a transcript a reader is: sent counts the events of the first line from out on that
-    says something, checks those that were told."""
+    says something, checks those that were told, said the messages of people that were."""
 
     number: int = 0
     out: int = 0
     err: int = 0
     sent: int = 0
     checks: int = 0
+    said: int = 0
 
     def line(self, kind: str, body: dict[str, Any]) -> Line:
         return Line(kind, body, ":".join(str(part) for part in astuple(self)))

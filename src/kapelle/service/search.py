@@ -19,7 +19,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
 from kapelle.runner.output import read
 from kapelle.runner.redaction import redact
-from kapelle.store import attempts, learnings, notes, search
+from kapelle.store import attempts, learnings, notes, person_messages, search
 from kapelle.store.query import Row
 from kapelle.store.search import Damaged, Document, SearchIndex
 
@@ -62,8 +62,9 @@ class Search:
         project: Project | None = None,
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> SearchView:
-        """What prompts, results, outputs and commits of ended tasks and runs, learnings and notes
-        have all these words, "several" together; each hit in its context, with where it stands."""
+        """What prompts, results, outputs and commits of ended tasks and runs, what people said to
+        them, learnings and notes have all these words, "several" together; each hit in its context,
+        with where it stands."""
         terms = search_terms(query)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
@@ -101,6 +102,9 @@ class Search:
             messages = {
                 id_: text for one in committed for id_, text in await self._messages(rows[one])
             }
+            told = {document.owner for document in found if document.kind == "message"}
+            for owner in told:
+                messages |= await self._said(owner)
             shown = self._shown(found, rows, messages, terms)
             hits += await asyncio.to_thread(list, islice(shown, limit - len(hits)))
         return hits
@@ -125,7 +129,8 @@ class Search:
                     yield Hit(**known, **place)
                 continue
             message = messages.get(document.source, "")
-            text = message if document.kind == "commit" else _field(row, document.kind)
+            in_message = document.kind in {"commit", "message"}
+            text = message if in_message else _field(row, document.kind)
             # The title stands beside it, and is most often how the prompt begins.
             without = text.removeprefix(f"{row['title']}\n")
             if _has(text, terms):
@@ -198,8 +203,16 @@ class Search:
             (Document("commit", owner, project, id_), text)
             for id_, text in await self._messages(row)
         ]
-        await self._use(self._open().forget, owner, ["prompt", "result", "commit"])
+        if noun == "task":
+            said = await self._said(owner)
+            told += [(Document("message", owner, project, id_), text) for id_, text in said.items()]
+        await self._use(self._open().forget, owner, ["prompt", "message", "result", "commit"])
         await self._use(self._open().add, told, **{noun: f"{row['ended_at'].isoformat()} {owner}"})
+
+    async def _said(self, task_id: str) -> dict[str, str]:
+        """What people said to a task, by the ids of their messages."""
+        said = await self._parts.db.read(person_messages.of_task, task_id)
+        return {message.id: message.text for message in said}
 
     async def _messages(self, row: Row | None) -> list[tuple[str, str]]:
         """The commits of a task's or run's own branch that do not just repeat its title."""

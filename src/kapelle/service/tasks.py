@@ -184,7 +184,7 @@ class Tasks:
                 if (base := task.workspace.base) is None:
                     raise Conflict(f"{task.id} began at no branch that could be merged into its.")
                 await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, given, heard, body.merge, parent or "person")
+        args = (message, given, heard, body.merge, parent or "person", body.message)
         return await self._apply_change(text, actions.resume, *args, parent=parent)
 
     async def check(self, text: str) -> Task:

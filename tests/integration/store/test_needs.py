@@ -35,9 +35,11 @@ class Rows:
     def add(self, *, failure: str | None = None, proved: bool | None = None, **task: Any) -> str:
         row = {column.name: None for column in task_table.columns if column.nullable}
         row |= task_row(**task) | {"tools": []}
-        attempt: dict[str, Any] = {"id": new_id("attempt"), "task_id": row["id"], "number": 1, "agent": "claude",
-                   "status": AttemptStatus.COMPLETED, "mode": "fresh", "warnings": [],
-                   "started_at": NOW, "failure": failure}  # fmt: skip
+        attempt: dict[str, Any] = {
+            "id": new_id("attempt"), "task_id": row["id"], "number": 1, "agent": "claude",
+            "status": AttemptStatus.COMPLETED, "mode": "fresh", "warnings": [],
+            "started_at": NOW, "failure": failure,
+        }  # fmt: skip
         self.tasks.append(row)
         self.attempts.append(attempt)
         if proved is not None:

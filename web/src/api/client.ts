@@ -7,6 +7,7 @@ export type Run = Schemas['Run'];
 export type Work = Task | Run;
 export type Attempt = Schemas['Attempt'];
 export type CheckResult = Schemas['CheckResult'];
+export type PersonMessage = Schemas['PersonMessage'];
 export type Question = Schemas['Question'];
 export type Schedule = Schemas['Schedule'];
 export type Agent = Schemas['AgentView'];

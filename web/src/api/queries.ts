@@ -7,7 +7,16 @@ import {
   useQueryClient,
 } from '@tanstack/react-query';
 import { useCallback } from 'react';
-import { type ApiError, api, ask, type Run, type Step, type Task, type Work } from './client';
+import {
+  type ApiError,
+  api,
+  ask,
+  type PersonMessage,
+  type Run,
+  type Step,
+  type Task,
+  type Work,
+} from './client';
 import { BEGUN, ENDED, type Filter, NEXT, type Pages, readPage } from './lists';
 import { put } from './live';
 import { refreshNeeds } from './needs';
@@ -187,6 +196,17 @@ export const useDiff = (id: string) =>
         : ask(api.GET('/api/v1/tasks/{task_id}/diff', { params: { path: { task_id: id } } })),
     retry: false,
   });
+
+const UNREAD_MS = 2000;
+
+/** What people said to a task. That an agent has read it is no event, so it is asked for. */
+export const useMessages = (id: string): PersonMessage[] =>
+  useQuery({
+    queryKey: ['of', id, 'messages'],
+    queryFn: () => ask(api.GET('/api/v1/tasks/{task_id}/messages', { params: { path: { task_id: id } } })),
+    refetchInterval: ({ state }) =>
+      state.data?.some((message) => message.state === 'waiting') ? UNREAD_MS : false,
+  }).data ?? [];
 
 export const useMergePreview = (id: string, wanted: boolean) =>
   useQuery({

@@ -1,4 +1,5 @@
 import { useEffect, useReducer, useRef, useState } from 'react';
+import type { PersonMessage } from './client';
 import { events, follow, type StreamEvent } from './sse';
 
 /** One thing that an agent said or did, or that was done about it. */
@@ -13,6 +14,13 @@ export interface Line {
   number?: number;
   agent?: string;
   after?: string | null;
+  /** Of what a person said: what it is, when, whether an agent was at work, and what became of it. */
+  id?: string;
+  message?: PersonMessage['kind'];
+  question?: string | null;
+  at?: string;
+  at_work?: boolean;
+  state?: PersonMessage['state'];
 }
 
 /** So many lines of output are read at first, and with each step back; to get somewhere, more at once. */
@@ -55,11 +63,15 @@ function changed(held: Held, change: Change): Held {
   return { ...held, lines: joined(change.before, held.lines), more: !isFirst(first) };
 }
 
+/** Whether a line belongs to the head of a part: the attempt, and what people said before it began. */
+const isHead = (line: Line): boolean => line.kind === 'attempt' || (line.kind === 'person' && !line.at_work);
+
 /** Each part begins with the attempt that it is of. */
-const joined = (before: Line[], lines: Line[]): Line[] => [
-  ...before,
-  ...lines.slice(lines[0]?.number === before[0]?.number ? 1 : 0),
-];
+function joined(before: Line[], lines: Line[]): Line[] {
+  if (lines[0]?.number !== before[0]?.number) return [...before, ...lines];
+  const begin = lines.findIndex((line) => !isHead(line));
+  return begin < 0 ? before : [...before, ...lines.slice(begin)];
+}
 
 /** Reads what comes before a line. */
 type Back = (first: Line) => Promise<Line[]>;

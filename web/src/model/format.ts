@@ -25,8 +25,9 @@ export function money(usd: number | null | undefined, unknown = 'unknown'): stri
   return `$${DOLLARS.format(usd)}`;
 }
 
-/** Seconds as a clock shows them: 4:05, 1:58:20. */
+/** Seconds as a clock shows them: 4:05, 1:58:20; what took less than a second, 0.4 s. */
 export function clock(seconds: number): string {
+  if (seconds > 0 && seconds < 1) return `${Math.max(0.1, Math.floor(seconds * 10) / 10)} s`;
   const whole = Math.max(0, Math.floor(seconds));
   const [h, m, s] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), whole % 60];
   const two = (value: number) => String(value).padStart(2, '0');

@@ -106,7 +106,7 @@ export function Loading({ lines = 4 }: { lines?: number }) {
 
 export const Empty = ({ title, children }: { title: string; children?: ReactNode }) => (
   <div className="panel empty">
-    <h3>{title}</h3>
+    <h2>{title}</h2>
     {children}
   </div>
 );

@@ -9,7 +9,8 @@ export function Prose({ children }: { children: string }) {
 function block(text: string, place: number): ReactNode {
   if (place % 2 === 1) {
     return (
-      <pre key={place} className="term">
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
+      <pre key={place} className="term" tabIndex={0}>
         {visible(text.replace(/^\n|\n$/g, ''))}
       </pre>
     );

@@ -4,6 +4,7 @@ import { type ReactNode, useEffect, useState } from 'react';
 import { onUnauthorized } from '../api/client';
 import { keepLive } from '../api/live';
 import { retryNow } from '../api/sse';
+import { preloadAll } from '../lazy';
 import { Button } from '../parts/controls';
 import { Dialog } from '../parts/dialog';
 import { Glyph } from '../parts/glyph';
@@ -18,6 +19,9 @@ import { PLACES } from './places';
 import { switchTheme } from './preferences';
 import { keepReturnPath } from './return_path';
 import { Scope, Sidebar, useNeeds } from './sidebar';
+
+/** So long after the first view the rest of the page is loaded. */
+const PRELOAD_AFTER_MS = 1500;
 
 type Open = 'palette' | 'keys' | 'more' | null;
 
@@ -38,6 +42,10 @@ export function Layout() {
     };
   }, [queries, navigate]);
   useNotifier();
+  useEffect(() => {
+    const timer = setTimeout(preloadAll, PRELOAD_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, []);
   const places: Keys = Object.fromEntries(
     PLACES.filter(({ keys }) => keys.startsWith('g ')).map(({ keys, to }) => [
       keys,

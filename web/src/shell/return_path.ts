@@ -4,8 +4,12 @@ const MAX_AGE_MS = 10 * 60_000;
 /** Keep the current address, to come back to it after the login. */
 export function keepReturnPath(): void {
   const { pathname, search } = window.location;
-  if (pathname === '/login') return;
-  localStorage.setItem(KEY, JSON.stringify({ path: pathname + search, at: Date.now() }));
+  if (pathname !== '/login') keepPath(pathname + search);
+}
+
+/** Keep a path to go to after the login. */
+export function keepPath(path: string): void {
+  localStorage.setItem(KEY, JSON.stringify({ path, at: Date.now() }));
 }
 
 /** Remove and return the kept path; `/` if there is none, or an old one, or one of another origin. */

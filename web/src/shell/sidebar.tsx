@@ -38,9 +38,10 @@ function Place(props: { to: string; icon: IconName; children: string; extra?: Re
       to={props.to}
       activeOptions={{ exact: props.exact ?? false, includeSearch: false }}
       activeProps={{ 'aria-current': 'page' }}
+      title={props.children}
     >
       <Icon name={props.icon} />
-      {props.children}
+      <span className="label">{props.children}</span>
       {props.extra}
     </Link>
   );
@@ -59,12 +60,13 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
     <nav className="side" aria-label="Places">
       <div className="brand">
         <Mark />
-        Kapelle
+        <span className="label">Kapelle</span>
       </div>
       <Scope />
       <Link className="btn new" to="/new">
         <Icon name="plus" />
-        New<kbd>c</kbd>
+        <span className="label">New</span>
+        <kbd>c</kbd>
       </Link>
       <div className="nav">
         <Place
@@ -117,29 +119,33 @@ export function Scope({ chosen }: { chosen?: () => void }) {
   if (project) names.add(project);
   const ofRuns = present.filter((one) => isOfRun(one.name) && one.open > 0 && one.name !== project);
   return (
-    <select
-      className="scope"
-      aria-label="Project"
-      value={project ?? ''}
-      onChange={({ target }) => {
-        if (target.value === MANAGE) navigate({ to: '/projects' });
-        else choose(target.value);
-        chosen?.();
-      }}
-    >
-      <option value="">All projects</option>
-      {[...names].sort().map((name) => (
-        <option key={name}>{name}</option>
-      ))}
-      {ofRuns.length > 0 && (
-        <optgroup label="Of one run, under way">
-          {ofRuns.map(({ name }) => (
-            <option key={name}>{name}</option>
-          ))}
-        </optgroup>
-      )}
-      <option value={MANAGE}>Projects and archive…</option>
-    </select>
+    <span className="scopes">
+      <Icon name="folder" />
+      <select
+        className="scope"
+        aria-label="Project"
+        title={project ?? 'All projects'}
+        value={project ?? ''}
+        onChange={({ target }) => {
+          if (target.value === MANAGE) navigate({ to: '/projects' });
+          else choose(target.value);
+          chosen?.();
+        }}
+      >
+        <option value="">All projects</option>
+        {[...names].sort().map((name) => (
+          <option key={name}>{name}</option>
+        ))}
+        {ofRuns.length > 0 && (
+          <optgroup label="Of one run, under way">
+            {ofRuns.map(({ name }) => (
+              <option key={name}>{name}</option>
+            ))}
+          </optgroup>
+        )}
+        <option value={MANAGE}>Projects and archive…</option>
+      </select>
+    </span>
   );
 }
 
@@ -156,7 +162,7 @@ function UnderWay({ work }: { work: Work[] }) {
   if (rows.length === 0) return null;
   return (
     <>
-      <h2>Runs under way</h2>
+      <h2 className="label">Runs under way</h2>
       <div className="under">
         {rows.map(([run, level]) => (
           <Link
@@ -188,9 +194,9 @@ function Foot({ showKeys }: { showKeys: () => void }) {
     <div className="foot">
       <span className="live">
         <span className={`dot ${link.state}`} />
-        {words}
+        <span className="label">{words}</span>
       </span>
-      <span>{daemon.data && `v${daemon.data.version}`}</span>
+      <span className="label">{daemon.data && `v${daemon.data.version}`}</span>
       <button type="button" className="btn quiet icon sm" aria-label="Light or dark" onClick={switchTheme}>
         <Icon name="theme" />
       </button>

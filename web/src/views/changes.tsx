@@ -20,6 +20,8 @@ export function Changes({ work }: { work: Work }) {
   const diff = useDiff(work.id);
   const files = useMemo(() => parsePatch(diff.data?.patch ?? ''), [diff.data]);
   const [at, setAt] = useState(0);
+  // In narrow windows the files stand above the diff, folded.
+  const [showsFiles, showFiles] = useState(false);
   const [look, choose] = usePreference('diff', 'unified');
   const reviewed = useReviewed(work.id);
   const go = (place: number) => {
@@ -66,7 +68,10 @@ export function Changes({ work }: { work: Work }) {
         </span>
       </div>
       <div className="changes">
-        <Tree files={files} at={at} go={go} has={reviewed.has} />
+        <Button small className="files" aria-expanded={showsFiles} onClick={() => showFiles(!showsFiles)}>
+          {showsFiles ? 'Hide files' : 'Show files'}
+        </Button>
+        <Tree files={files} at={at} go={go} has={reviewed.has} open={showsFiles} />
         <div className="min-w-0">
           {files.map((file, place) => (
             <OneFile
@@ -93,11 +98,13 @@ interface TreeProps {
   at: number;
   go: (place: number) => void;
   has: (file: DiffFile) => boolean;
+  /** Whether the person has unfolded it. */
+  open: boolean;
 }
 
-function Tree({ files, at, go, has }: TreeProps) {
+function Tree({ files, at, go, has, open }: TreeProps) {
   return (
-    <nav className="tree desk" aria-label="Files">
+    <nav className={`tree ${open ? 'open' : ''}`} aria-label="Files">
       {files.map((file, place) => {
         const folder = folderOf(file.path);
         const first = folder !== folderOf(files[place - 1]?.path ?? '');

@@ -3,7 +3,7 @@ import { useLocation, useNavigate, useRouter } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { type ApiError, api, ask } from '../api/client';
 import { Problem } from '../parts/controls';
-import { takeReturnPath } from '../shell/return_path';
+import { keepPath, takeReturnPath } from '../shell/return_path';
 import { Mark } from '../shell/sidebar';
 
 let used = '';
@@ -13,12 +13,14 @@ export function Login() {
   const navigate = useNavigate();
   const { history } = useRouter();
   const queries = useQueryClient();
-  const code = useLocation().hash;
+  const { hash: code, searchStr } = useLocation();
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
     document.title = 'Log in · Kapelle';
     if (!code || code === used) return;
     used = code;
+    const goal = new URLSearchParams(searchStr).get('to');
+    if (goal) keepPath(goal);
     // Neither a bookmark nor the browser's history is to hold it.
     navigate({ to: '/login', replace: true });
     const enter = () => {

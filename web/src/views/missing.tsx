@@ -1,4 +1,5 @@
 import { Link } from '@tanstack/react-router';
+import { Button } from '../parts/controls';
 import { View } from '../shell/layout';
 
 /** Where nothing is, or nothing is any more. */
@@ -16,6 +17,19 @@ export const Missing = ({ what = 'There is no such page.' }: { what?: string }) 
             Search
           </Link>
         </p>
+      </div>
+    </div>
+  </View>
+);
+
+/** Stands where a view failed; everything around it goes on. */
+export const Broken = ({ error }: { error: unknown }) => (
+  <View title="Error">
+    <div className="page">
+      <div className="panel empty">
+        <h2>This view failed</h2>
+        <p className="mono small">{error instanceof Error ? error.message : String(error)}</p>
+        <Button onClick={() => location.reload()}>Reload the page</Button>
       </div>
     </div>
   </View>

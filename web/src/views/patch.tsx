@@ -132,6 +132,7 @@ export function countLines(patch: string): LineCount {
 
 export const PlusMinus = ({ count }: { count: LineCount }) => (
   <span className="pm">
-    <span className="plus">+{count.added}</span> <span className="minus">−{count.removed}</span>
+    <span className="plus">+{count.added.toLocaleString('en')}</span>{' '}
+    <span className="minus">−{count.removed.toLocaleString('en')}</span>
   </span>
 );

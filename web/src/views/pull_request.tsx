@@ -16,7 +16,7 @@ export function PullRequestSection({ work }: { work: Work }) {
   const { status, state, ci, reason } = told.data?.delivery ?? work.delivery;
   return (
     <section>
-      <h3>Pull request</h3>
+      <h2>Pull request</h2>
       <p>
         <PullRequest work={work} />{' '}
         <span className="faint">

@@ -1,4 +1,4 @@
-import { type FormEvent, useId, useState } from 'react';
+import { type FormEvent, useEffect, useId, useRef, useState } from 'react';
 import type { Question, Work } from '../api/client';
 import { actions, useAction } from '../api/queries';
 import { Problem } from '../parts/controls';
@@ -16,13 +16,26 @@ export const Questions = ({ work }: { work: Work }) =>
     </div>
   );
 
+/** The work whose question was answered last: its next question gets the focus. */
+let lastAnswered: string | null = null;
+
 function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
   const id = useId();
   const [typed, setTyped] = useState('');
+  const field = useRef<HTMLInputElement>(null);
   const answer = useAction((text: string) => actions.answer(work.id, asked.token, text));
+  useEffect(() => {
+    // Who has just answered the question before goes on with this one.
+    if (lastAnswered === work.id && document.activeElement === document.body) field.current?.focus();
+    lastAnswered = null;
+  }, [work.id]);
+  const send = (text: string) => {
+    lastAnswered = work.id;
+    answer.mutate(text);
+  };
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (typed.trim()) answer.mutate(typed.trim());
+    if (typed.trim()) send(typed.trim());
   };
   const otherwise = asked.default;
   const choices = [...new Set(otherwise ? [...asked.choices, otherwise] : asked.choices)];
@@ -34,7 +47,7 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
       {choices.length > 0 && (
         <div className="choices">
           {choices.map((choice) => (
-            <Act key={choice} disabled={answer.isPending} onClick={() => answer.mutate(choice)}>
+            <Act key={choice} disabled={answer.isPending} onClick={() => send(choice)}>
               <Said>{choice}</Said> {choice === otherwise && <span className="faint">its default</span>}
             </Act>
           ))}
@@ -45,6 +58,7 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
           Answer
         </label>
         <input
+          ref={field}
           className="field"
           id={id}
           aria-describedby={`${id}-ask`}

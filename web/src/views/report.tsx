@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { api, ask } from '../api/client';
+import { actions, useAction } from '../api/queries';
 import type { components } from '../api/schema';
 import { capital, counted, grouped, inline, nameOfPath, sentence, shortCommit } from '../model/format';
 import { price, priceOfSum } from '../model/price';
@@ -11,6 +12,7 @@ import { Glyph } from '../parts/glyph';
 import { Moment, Said } from '../parts/text';
 import { View as Frame } from '../shell/layout';
 import { useScope } from '../shell/preferences';
+import { Act } from './act';
 import { WorkTo } from './work_link';
 
 type Report = components['schemas']['ReportView'];
@@ -137,6 +139,45 @@ function stateOfEntry({ need, verified, status }: Entry): State {
   return OPEN[status] ?? 'todo';
 }
 
+/** What a person may do next about an entry; the command for it is for those at a keyboard. */
+function Next({ entry }: { entry: Entry }) {
+  const retry = useAction(() => actions.task(entry.id, 'retry'));
+  const resume = useAction(() => actions.run(entry.id, 'resume'));
+  const isRun = entry.pattern !== null;
+  const canReview = entry.group === 'done' && entry.changed && entry.branch && !entry.merged;
+  const canRetry = entry.group === 'failed' && !isRun;
+  const canResume = isRun && entry.status === 'paused';
+  const command = entry.group === 'done' ? undefined : entry.next[0]?.command;
+  return (
+    <>
+      <div className="acts next">
+        {entry.question && (
+          <WorkTo id={entry.id} className="btn sm">
+            Answer
+          </WorkTo>
+        )}
+        {canReview && (
+          <WorkTo id={entry.id} tab="changes" className="btn sm">
+            Review changes
+          </WorkTo>
+        )}
+        {canRetry && (
+          <Act small disabled={retry.isPending || retry.isSuccess} onClick={() => retry.mutate(undefined)}>
+            {retry.isSuccess ? 'Retried' : 'Retry'}
+          </Act>
+        )}
+        {canResume && (
+          <Act small disabled={resume.isPending || resume.isSuccess} onClick={() => resume.mutate(undefined)}>
+            {resume.isSuccess ? 'Resumed' : 'Resume'}
+          </Act>
+        )}
+        {command && <code className="faint desk">{command}</code>}
+      </div>
+      <Problem error={retry.error ?? resume.error} />
+    </>
+  );
+}
+
 function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
   const checks = entry.evidence.filter((check) => check.passed);
   const parts = entry.parts.filter((part) => part.status !== 'completed');
@@ -196,7 +237,7 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
             )}
           </p>
         ))}
-        {entry.group !== 'done' && entry.next[0] && <p className="cmd">{entry.next[0].command}</p>}
+        <Next entry={entry} />
       </div>
       <span className="age">
         <span title={entry.repository ?? entry.directory}>

@@ -16,6 +16,7 @@ const FIRST = 3;
 const KINDS: [Hit['kind'], string][] = [
   ['output', 'Output'],
   ['prompt', 'Prompts'],
+  ['message', 'What you said'],
   ['result', 'Results'],
   ['commit', 'Commits'],
   ['learning', 'Knowledge'],
@@ -69,7 +70,7 @@ export function View() {
         {all.length > 0 && (
           <div className="facets">
             <nav className="facet" aria-label="Narrow">
-              <h3>Where</h3>
+              <h2>Where</h2>
               <Facet name="Everywhere" count={all.length} on={kind === null} choose={() => narrow(null)} />
               {KINDS.map(([one, name]) => {
                 const count = all.filter((hit) => hit.kind === one).length;

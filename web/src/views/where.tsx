@@ -49,7 +49,7 @@ export function Where({ work }: { work: Work }) {
   ];
   return (
     <section>
-      <h3>Where</h3>
+      <h2>Where</h2>
       <Facts facts={found.filter(([, value]) => value)} />
     </section>
   );

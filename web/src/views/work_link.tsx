@@ -32,25 +32,28 @@ const placeOf = (id: string, tab?: string): string =>
 interface Props {
   work: Work;
   tab?: string;
+  /** What of the page is meant: `continue` is the field for the next message. */
+  hash?: string;
   className?: string;
   children: ReactNode;
 }
 
-export const WorkLink = ({ work, tab, className, children }: Props) => (
-  <Anchor href={placeOf(work.id, tab)} className={className}>
+export const WorkLink = ({ work, tab, hash, className, children }: Props) => (
+  <Anchor href={`${placeOf(work.id, tab)}${hash ? `#${hash}` : ''}`} className={className}>
     {children}
   </Anchor>
 );
 
 interface ToProps {
   id: string | null | undefined;
+  tab?: string;
   className?: string;
   style?: CSSProperties;
   children: ReactNode;
 }
 
 /** A link to a task or run of which only the id is known; without one, only what it would hold. */
-export function WorkTo({ id, className, style, children }: ToProps) {
+export function WorkTo({ id, tab, className, style, children }: ToProps) {
   if (!id) {
     return (
       <span className={className} style={style}>
@@ -59,7 +62,7 @@ export function WorkTo({ id, className, style, children }: ToProps) {
     );
   }
   return (
-    <Anchor href={placeOf(id)} className={className} style={style}>
+    <Anchor href={placeOf(id, tab)} className={className} style={style}>
       {children}
     </Anchor>
   );

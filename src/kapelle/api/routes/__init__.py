@@ -235,6 +235,7 @@ ROUTES: dict[str, tuple[Row, ...]] = {
     "output": (
         Row("GET", "/tasks/{task_id}/output", own_or_below, Output.output, told=_BYTES),
         Row("GET", "/tasks/{task_id}/output/find", own_or_below, Output.find),
+        Row("GET", "/tasks/{task_id}/messages", own_or_below, Output.messages),
         Row("GET", "/tasks/{task_id}/files", own_or_below, Output.files),
         Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, Output.picture, told=_PICTURE),
         Row(

@@ -80,14 +80,13 @@ def resume(
     limits: NewLimits = _UNCHANGED,
     heard: list[str] | None = None,
     merge: bool = False,
-    author: str | None = None,
+    author: str = "person",
+    said: str | None = None,
 ) -> Stop:
     """Have it go on with a message, in which it is told the comments of others with these ids; with
-    merge its base is merged into its branch first, when the attempt is claimed. A message with an
-    author is stored as one."""
+    merge its base is merged into its branch first, when the attempt is claimed. Said is what the
+    author wrote of the message."""
     require_ended(connection, task_id, "resumed")
-    if message and author:
-        messages.add(connection, task_id, "resume", message, author=author)
     if heard is not None:
         deliveries.update(connection, task_id, heard=heard)
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
@@ -103,6 +102,10 @@ def resume(
         uncounted=0,
         **limits.given,
     )
+    if said:
+        message_id = messages.add(connection, task_id, "resume", said, author=author)
+        facts = {"message_id": message_id, "author": author, "text": excerpt(said)}
+        events.append(connection, "task.said", task_id, **facts)
     return None
 
 

@@ -1,6 +1,7 @@
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { Choices } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Missing } from '../missing';
 import { Learnings } from './learnings';
 import { Lists } from './lists';
 import { Notes } from './notes';
@@ -19,6 +20,7 @@ export function View() {
   const { tab: typed = 'learnings' } = useParams({ from: '/inside/knowledge/{-$tab}' });
   const navigate = useNavigate();
   const tab: Tab = typed in TABS ? (typed as Tab) : 'learnings';
+  if (!(typed in TABS)) return <Missing />;
   const { Shown } = TABS[tab];
   return (
     <Frame title="Knowledge">

@@ -85,7 +85,7 @@ function Row({ learning, open, chosen }: { learning: Learning; open: () => void;
   const drop = useChange('learnings', deleteLearning);
   return (
     <tr className={chosen ? 'chosen' : ''}>
-      <td className="full">
+      <td className="full cuts">
         <button type="button" className="link" onClick={open}>
           <Said>{learning.title}</Said>
         </button>

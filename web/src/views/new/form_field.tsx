@@ -28,7 +28,9 @@ export function FormField(props: Props) {
   const { field, problem, known } = props;
   const id = useId();
   return (
-    <div className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs'].includes(field.input) ? 'whole' : ''}`}>
+    <div
+      className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs', 'servers', 'json'].includes(field.input) ? 'whole' : ''}`}
+    >
       <label htmlFor={id} className={field.input === 'long' ? 'vh' : 'name'}>
         {field.label}
         {field.option && <span className="opt">{field.option}</span>}
@@ -72,6 +74,17 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
       );
     case 'lines':
       return <textarea {...common} className="field mono" rows={field.option ? 2 : 4} />;
+    case 'json':
+      return <textarea {...common} className="field mono" rows={2} placeholder="{}" />;
+    case 'servers':
+      return (
+        <textarea
+          {...common}
+          className="field mono"
+          rows={2}
+          placeholder="docs=npx docs-mcp, one in each line"
+        />
+      );
     case 'pairs':
       return (
         <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one in each line" />

@@ -88,12 +88,15 @@ export function happensOf(pattern: string, typed: Typed, agent: string | undefin
   const told = TOLD[pattern]?.(typed);
   const command = ['tracks', 'debate'].includes(pattern) ? '' : typed.verify;
   const place = typed.directory?.split('/').findLast(Boolean) ?? 'the directory';
+  const inPlace = typed.workspace === 'in_place';
   return [
-    `A worktree of ${place} is made from ${typed.base || 'the branch that is checked out'}; your files are not touched. Only where there is no git repository, ${place} itself is changed.`,
+    inPlace
+      ? `${place} itself is changed; nothing is merged.`
+      : `A worktree of ${place} is made from ${typed.base || 'the branch that is checked out'}; your files are not touched. Only where there is no git repository, ${place} itself is changed.`,
     told?.work ?? `${agent ?? 'The agent that you choose'} works in it.`,
     typed.checks || typed.until || typed.eval || command
       ? (told?.checked ?? ONLY_THAT)
       : (told?.unchecked ?? ONLY_SAID),
-    DELIVERED[typed.deliver ?? ''] ?? 'You merge the result, or not.',
+    ...(inPlace ? [] : [DELIVERED[typed.deliver ?? ''] ?? 'You merge the result, or not.']),
   ];
 }

@@ -349,8 +349,14 @@ function askedFor(pattern: string, typed: Typed): Typed {
 
 /** What the daemon is asked for. */
 function specOf(pattern: string, fields: Field[], asked: Typed): Record<string, unknown> {
-  const values = fields.map((field) => [field.name, given(field, asked[field.name] ?? '')] as const);
-  const spec: Record<string, unknown> = Object.fromEntries(values.filter(([, value]) => value !== undefined));
+  const spec: Record<string, unknown> = {};
+  for (const field of fields) {
+    const value = given(field, asked[field.name] ?? '');
+    if (value === undefined) continue;
+    const [name = '', part] = field.name.split('.');
+    if (part) spec[name] = { ...(spec[name] as object | undefined), [part]: value };
+    else spec[name] = value;
+  }
   // In a terminal the first words may be typed there.
   if (spec.interactive) spec.prompt ??= '';
   // Further steps follow the prompt, as they do on the command line.

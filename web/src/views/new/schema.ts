@@ -23,6 +23,8 @@ export interface Schema {
     argument?: string;
     complete?: string;
     hidden?: boolean;
+    /** The fields of a nested object are options of their own; this is said of some of them. */
+    group?: Record<string, unknown>;
     /** Options that stand for one value of it. */
     flags?: [option: string, value: unknown, about: string][];
   };
@@ -43,6 +45,8 @@ export interface Field {
     | 'duration'
     | 'agent'
     | 'pairs'
+    | 'servers'
+    | 'json'
     | 'template'
     | 'list';
   choices: string[];
@@ -58,16 +62,30 @@ export interface Field {
 
 export type Typed = Record<string, string>;
 
+const PAIRS = new Set(['env', 'tracks', 'context']);
 const PROMPTS = new Set(['prompt', 'goal', 'task']);
-const LEFT_OUT = new Set(['shell', 'mcp', 'context', 'retry', 'eval_schema', 'fork_session']);
+const LEFT_OUT = new Set(['shell', 'eval_schema']);
 
 /** The fields that a form can ask for. */
 export function fieldsOf(pattern: string, schema: Schema, defs: Record<string, Schema>): Field[] {
   return Object.entries(schema.properties ?? {})
-    .filter(([name, field]) => !LEFT_OUT.has(name) && !field['x-cli']?.hidden)
+    .filter(([name, field]) => !LEFT_OUT.has(name) && isAsked(field))
+    .flatMap(([name, field]) => partsOf(name, field, defs))
     .map(([name, field]) => fieldOf(pattern, name, field, schema, defs))
     .filter((field) => field !== null);
 }
+
+/** Whether a person may choose: what is hidden as an option may have options for its values. */
+const isAsked = ({ 'x-cli': cli }: Schema): boolean => !cli?.hidden || (cli.flags?.length ?? 0) > 0;
+
+/** A field by its name, or those of a nested object by theirs, such as retry.policy. */
+function partsOf(name: string, field: Schema, defs: Record<string, Schema>): [string, Schema][] {
+  if (!field['x-cli']?.group) return [[name, field]];
+  const parts = Object.entries(plain(field, defs).properties ?? {});
+  return parts.map(([part, schema]) => [`${name}.${part}`, schema]);
+}
+
+const lastOf = (name: string): string => name.split('.').at(-1) ?? name;
 
 function fieldOf(
   pattern: string,
@@ -82,13 +100,21 @@ function fieldOf(
   const words = wordsOf(pattern, name);
   return {
     name,
-    label: words.label ?? capital(name.replace(/_(s|usd)$/, '').replaceAll('_', ' ')),
+    label:
+      words.label ??
+      capital(
+        lastOf(name)
+          .replace(/_(s|usd)$/, '')
+          .replaceAll('_', ' '),
+      ),
     about: words.about ?? sentence(capital(field.description ?? '')),
-    option: cli?.argument
-      ? ''
-      : (cli?.names?.find((given) => given.startsWith('--')) ??
-        cli?.names?.[0] ??
-        `--${name.replace(/_s$/, '').replaceAll('_', '-')}`),
+    option: cli?.hidden
+      ? (cli.flags ?? []).map(([flag]) => flag).join(' ')
+      : cli?.argument
+        ? ''
+        : (cli?.names?.find((given) => given.startsWith('--')) ??
+          cli?.names?.[0] ??
+          `--${lastOf(name).replace(/_s$/, '').replaceAll('_', '-')}`),
     input,
     choices: choicesOf(field, defs),
     required: owner.required?.includes(name) ?? false,
@@ -118,7 +144,9 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   if (type === 'boolean') return 'truth';
   if (type === 'integer' || type === 'number') return 'number';
   if (type === 'array') return 'lines';
-  if (name === 'env' || name === 'tracks') return 'pairs';
+  if (PAIRS.has(name)) return 'pairs';
+  if (name === 'mcp') return 'servers';
+  if (name === 'options') return 'json';
   return type === 'string' ? 'text' : null;
 }
 
@@ -137,6 +165,16 @@ export function secondsOf(text: string): number | string {
   return amount ? Number(amount) * (UNITS[unit] ?? 1) : text;
 }
 
+const pairsOf = (text: string): [string, string][] =>
+  linesOf(text).map((line) => [line.split('=')[0] ?? '', line.split('=').slice(1).join('=')]);
+
+/** An MCP server as it is typed: an address, or a command with its words. */
+function serverOf(value: string): { url: string } | { command: string[] } {
+  if (/^https?:/.test(value)) return { url: value };
+  const words = value.match(/"[^"]*"|'[^']*'|\S+/g) ?? [];
+  return { command: words.map((word) => word.replace(/^(["'])(.*)\1$/, '$2')) };
+}
+
 /** What was typed, as the daemon wants it; undefined for nothing. */
 export function given(field: Field, typed: string): unknown {
   const text = typed.trim();
@@ -153,9 +191,15 @@ export function given(field: Field, typed: string): unknown {
     case 'lines':
       return linesOf(text);
     case 'pairs':
-      return Object.fromEntries(
-        linesOf(text).map((line) => [line.split('=')[0], line.split('=').slice(1).join('=')]),
-      );
+      return Object.fromEntries(pairsOf(text));
+    case 'servers':
+      return Object.fromEntries(pairsOf(text).map(([name, value]) => [name, serverOf(value)]));
+    case 'json':
+      try {
+        return JSON.parse(text);
+      } catch {
+        return text;
+      }
     default:
       return typed;
   }
@@ -169,10 +213,9 @@ function optionsOf(field: Field, text: string): string[] {
   const flag = field.flags.get(text);
   if (flag) return [flag];
   if (field.input === 'truth') return [text === 'true' ? field.option : field.option.replace(/^--/, '--no-')];
-  const values =
-    field.input === 'lines' || field.input === 'pairs'
-      ? linesOf(text)
-      : [field.input === 'number' ? String(given(field, text)) : text];
+  const values = ['lines', 'pairs', 'servers'].includes(field.input)
+    ? linesOf(text)
+    : [field.input === 'number' ? String(given(field, text)) : text];
   return values.map((value) => (field.option ? `${field.option} ${quoted(value)}` : quoted(value)));
 }
 

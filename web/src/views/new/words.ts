@@ -136,6 +136,18 @@ const WORDS: Record<string, Words> = {
   },
   browser: { about: 'The agent gets a browser, and the application that the setting browser.serve starts.' },
   tags: { about: 'One in each line.' },
+  workspace: { label: 'Workspace', empty: 'a worktree in a git repository, else in place' },
+  context: { label: 'Context', about: 'Facts that the agent is told, one in each line.' },
+  mcp: {
+    label: 'MCP servers',
+    about: 'Servers that the agent may use, one in each line: a command or an https URL.',
+  },
+  fork_session: { label: 'Fork the conversation' },
+  'retry.policy': { label: 'After a failure' },
+  'batch.options': {
+    label: 'Options of the pattern',
+    about: 'As JSON; for debate, its sides: {"sides": [{"agent": "claude"}, {"agent": "codex"}]}',
+  },
   'batch.pattern': {
     label: 'Done by',
     about: 'The pattern that does each item, such as debate. Without one, each is a task.',
@@ -191,7 +203,13 @@ const CHOICES: Record<string, Record<string, string>> = {
   deliver: { branch: 'it stays on its branch', merge: 'it is merged', pr: 'it becomes a pull request' },
   deps_policy: { cancel: 'it is cancelled', run: 'it begins all the same' },
   priority: { P0: 'P0, before the others', P1: 'P1', P2: 'P2, after the others' },
-  workspaces: { shared: 'one worktree for all steps', isolated: 'one worktree for each step' },
+  workspaces: { shared: 'one worktree for all steps', each: 'one worktree for each step' },
+  workspace: { worktree: 'in a git worktree of its own', in_place: 'right in the directory' },
+  'retry.policy': {
+    none: 'it is not tried again',
+    same: 'it is tried again',
+    analyze: 'its failure is analyzed, then it is tried again',
+  },
   actor: { one: 'side one', two: 'side two' },
 };
 

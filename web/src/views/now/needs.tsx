@@ -1,5 +1,5 @@
 import { useNavigate } from '@tanstack/react-router';
-import { useState } from 'react';
+import { type RefObject, useEffect, useRef, useState } from 'react';
 import { isRun, type Work } from '../../api/client';
 import { idsOfCause, type Need, useNeedPages } from '../../api/needs';
 import { actions, useAction, useMergePreview } from '../../api/queries';
@@ -19,6 +19,22 @@ import { MergeDialog } from '../merge_dialog';
 import { Questions } from '../questions';
 import { WorkLink } from '../work_link';
 
+/** Puts the focus on the chosen need when the one that had it is gone, as after an answer. */
+function useFocusKept(list: RefObject<HTMLUListElement | null>, key: string | undefined): void {
+  const had = useRef(false);
+  useEffect(() => {
+    const look = () => {
+      had.current = list.current?.contains(document.activeElement) ?? false;
+    };
+    document.addEventListener('focusin', look);
+    return () => document.removeEventListener('focusin', look);
+  }, [list]);
+  useEffect(() => {
+    if (!had.current || document.activeElement !== document.body) return;
+    list.current?.querySelector<HTMLElement>(':scope > li[tabindex="0"]')?.focus();
+  }, [list, key]);
+}
+
 interface NeedsProps {
   needs: Need[];
   rows: number;
@@ -29,6 +45,7 @@ interface NeedsProps {
 /** Everything that needs the person; the chosen one is open. */
 export function Needs({ needs, rows, running, more }: NeedsProps) {
   const [chosen, choose] = useState<string | null>(null);
+  const list = useRef<HTMLUListElement>(null);
   const navigate = useNavigate();
   const at = Math.max(
     0,
@@ -36,9 +53,12 @@ export function Needs({ needs, rows, running, more }: NeedsProps) {
   );
   const step = (by: number) => {
     const next = needs[Math.max(0, Math.min(needs.length - 1, at + by))];
-    if (next) choose(next.key);
+    if (!next) return;
+    choose(next.key);
+    list.current?.querySelectorAll<HTMLElement>(':scope > li')[needs.indexOf(next)]?.focus();
   };
   const current = needs[at];
+  useFocusKept(list, current?.key);
   useKeys({
     j: () => step(1),
     k: () => step(-1),
@@ -61,11 +81,16 @@ export function Needs({ needs, rows, running, more }: NeedsProps) {
   }
   return (
     <>
-      <ul className="needs panel">
+      <ul ref={list} className="needs panel">
         {needs.map((need, place) => {
           const open = place === at;
           return (
-            <li key={need.key} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
+            <li
+              key={need.key}
+              tabIndex={open ? 0 : -1}
+              aria-current={open ? 'true' : undefined}
+              className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}
+            >
               <One need={need} open={open} choose={() => choose(need.key)} />
               <span className="age">
                 <Age at={need.at} />
@@ -290,7 +315,7 @@ function Failure({ work }: { work: Work }) {
           </span>
         )}
         <div className="acts">
-          <WorkLink work={work} className="btn sm">
+          <WorkLink work={work} hash="continue" className="btn sm">
             {isRun(work) && !work.workspace.branch ? 'Look' : 'Continue with a hint'}
           </WorkLink>
           {canMergeAnyway(work) && (

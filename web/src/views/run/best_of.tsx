@@ -81,14 +81,14 @@ function Column({ run, candidate, won }: { run: Run; candidate: Candidate; won: 
   const state = stepState(task, run);
   return (
     <>
-      <h3>
+      <h2>
         <Glyph state={state} />
         <Link to="/tasks/$id/{-$tab}" params={{ id: task.subject ?? '' }}>
           Candidate {candidate.number}
         </Link>
         {won && <span className="c-ok">wins</span>}
         <Elapsed className="faint" from={task.started_at} to={task.ended_at ?? run.ended_at} />
-      </h3>
+      </h2>
       {candidate.score !== null && <p className="score">{candidate.score}</p>}
       {candidate.problem && (
         <p className="c-bad">

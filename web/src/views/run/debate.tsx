@@ -42,7 +42,7 @@ export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
     <>
       {rounds.map(([at, sides]) => (
         <section key={at}>
-          <h3 className="faint mb-2">Round {SIDE.exec(sides[0]?.label ?? '')?.[2]}</h3>
+          <h2 className="faint mb-2">Round {SIDE.exec(sides[0]?.label ?? '')?.[2]}</h2>
           <ul className="candidates">
             {sides.map((step) => (
               <li key={step.position} className="panel">

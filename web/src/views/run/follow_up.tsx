@@ -22,6 +22,8 @@ export function FollowUp({ run }: { run: Run }) {
     <form className="composer still" onSubmit={submit}>
       <div className="box">
         <textarea
+          // biome-ignore lint/a11y/noAutofocus: one has come here to type
+          autoFocus={location.hash === '#continue'}
           aria-label="Continue this run"
           placeholder="Continue: what is left to do?"
           rows={1}

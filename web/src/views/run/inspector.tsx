@@ -26,7 +26,7 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
       {run.pattern === 'team' && <Criteria run={run} />}
       {measure && (
         <section>
-          <h3>Measured by</h3>
+          <h2>Measured by</h2>
           <p className="cmd">{measure}</p>
           <p className="hint">
             {run.spec.direction === 'minimize' ? 'Smaller wins.' : 'Larger wins.'} The last line it prints is
@@ -36,7 +36,7 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
       )}
       {asked && (
         <section>
-          <h3>Asked</h3>
+          <h2>Asked</h2>
           <p className="break">
             <Said>{asked}</Said>
           </p>
@@ -75,7 +75,7 @@ function Ends({ run, steps }: { run: Run; steps: Step[] }) {
   if (!budget && spent.agent_calls > 0) facts.push(['Cost', cost]);
   return (
     <section className={hasEnded(run) ? 'over' : ''}>
-      <h3>{hasEnded(run) ? 'What it used' : 'What will end it'}</h3>
+      <h2>{hasEnded(run) ? 'What it used' : 'What will end it'}</h2>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
       {cycles && <Meter name="Cycles" used={cycle} most={cycles} text={`${cycle} of ${cycles}`} />}
       {failures && (
@@ -113,7 +113,7 @@ function Criteria({ run }: { run: Run }) {
   const reached = run.status === 'completed';
   return (
     <section>
-      <h3>Reached when</h3>
+      <h2>Reached when</h2>
       <ul className="links">
         {criteria.map((criterion) => (
           <li key={criterion} className="split">

@@ -62,13 +62,13 @@ export function Lanes({ run }: { run: Run }) {
         const passed = own.filter(({ status }) => status === 'passed').length;
         return (
           <li key={track} className={`panel ${own.length > 0 && passed === own.length ? 'won' : ''}`}>
-            <h3>
+            <h2>
               {track}
               {track in paused && <span className="c-bad">paused</span>}
               <span className="faint">
                 {passed} of {counted(own.length, 'feature')}
               </span>
-            </h3>
+            </h2>
             <ol className="lane">
               {own.map((feature) => (
                 <Row key={feature.id} feature={feature} run={run} />

@@ -36,7 +36,7 @@ function OneStep(props: { number: number; asked: StepSpec; step: Step | undefine
   const title = asked.name ?? oneLine(asked.prompt ?? asked.run ?? '').slice(0, 120);
   return (
     <li className={`panel ${state === 'run' ? 'now' : ''}`}>
-      <h3>
+      <h2>
         <Glyph state={state} />
         {step?.subject ? (
           <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject }}>
@@ -46,7 +46,7 @@ function OneStep(props: { number: number; asked: StepSpec; step: Step | undefine
           <Said className="cut">{`${number}. ${title}`}</Said>
         )}
         {step && <Elapsed className="faint" from={step.started_at} to={step.ended_at ?? run.ended_at} />}
-      </h3>
+      </h2>
       {step && (
         <p className="dim">
           <Said>{oneLine(step.error ?? taskOf(step)?.reason ?? taskOf(step)?.text ?? '')}</Said>

@@ -1,10 +1,11 @@
 import { Navigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense } from 'react';
 import { isRun, type Run, type Step } from '../../api/client';
 import { useOne, useSteps } from '../../api/queries';
+import { lazyPart } from '../../lazy';
 import { shortId } from '../../model/format';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Columns } from '../columns';
 import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
@@ -23,7 +24,7 @@ import { Steps } from './steps';
 import { Team, TeamPhases } from './team';
 import { Workflow, WorkflowPhases } from './workflow';
 
-const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
+const Changes = lazyPart(async () => (await import('../changes')).Changes);
 
 type Part = (props: { run: Run; steps: Step[] }) => React.ReactNode;
 
@@ -77,19 +78,16 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
     <Frame title={run.title} head={<Crumbs work={run} />}>
       <Head work={run}>{Phases && <Phases run={run} steps={steps} />}</Head>
       <Tabs work={run} tabs={tabs} current={current ?? ''} />
-      <div className="cols">
+      <Columns tab={current} beside={<RunInspector run={run} steps={steps} />}>
         <div className="body stack">
-          <Suspense fallback={<Loading lines={8} />}>
-            {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
-            {current === 'steps' && <Steps run={run} steps={steps} />}
-            {current === 'changes' && <Changes work={run} />}
-            {current === 'events' && <Events of={{ run_id: run.id }} />}
-          </Suspense>
+          {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
+          {current === 'steps' && <Steps run={run} steps={steps} />}
+          {current === 'changes' && <Changes work={run} />}
+          {current === 'events' && <Events of={{ run_id: run.id }} />}
           {current === 'picture' && <Belongs run={run} />}
           <FollowUp run={run} />
         </div>
-        <RunInspector run={run} steps={steps} />
-      </div>
+      </Columns>
     </Frame>
   );
 }

@@ -31,6 +31,12 @@ interface Facts {
   worklog?: { task: string; text: string }[];
 }
 
+/** The cycle that a run is in; the review behind the last one begins no further one. */
+function cycleOf(run: Run): string {
+  const most = Number(run.spec.cycles ?? 10);
+  return `cycle ${Math.min(Number(run.progress.cycle ?? 0), most)} of ${most}`;
+}
+
 const PHASE = /^(Assess|Review|Implement) \(cycle (\d+)\)/;
 
 const PHASES = ['assess', 'review', 'implement'];
@@ -42,7 +48,7 @@ export function WorkflowPhases({ run }: { run: Run }) {
   const held = plan.filter((one) => one.evidence).length;
   const phases: Phase[] = [
     ['assess', plan.length ? counted(plan.length, 'milestone') : ''],
-    ['review', `cycle ${run.progress.cycle ?? 0} of ${run.spec.cycles ?? 10}`],
+    ['review', cycleOf(run)],
     [
       'implement',
       `${held} of ${counted(plan.length, 'milestone')} ${held === 1 ? 'holds' : 'hold'}`,
@@ -80,7 +86,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
               {plan.filter((one) => one.evidence).length} of {plan.length} milestones hold
             </span>
             <span className="end faint">
-              cycle {String(run.progress.cycle ?? 0)} of {String(run.spec.cycles ?? 10)}
+              {cycleOf(run)}
               {hasEnded(run) ? '' : `, ${phaseOf(run)}`}
             </span>
           </header>

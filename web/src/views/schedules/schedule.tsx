@@ -1,7 +1,7 @@
 import { useQueryClient } from '@tanstack/react-query';
 import { Link, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
-import { api, ask } from '../../api/client';
+import { api, ask, type Schedule } from '../../api/client';
 import { useAction, useFirings, useSchedule } from '../../api/queries';
 import { capital, sentence, shortId } from '../../model/format';
 import type { State } from '../../model/work';
@@ -38,6 +38,42 @@ const STATUSES: Record<string, State> = {
   cancelled: 'cancelled',
 };
 
+const TOLD: [string, string][] = [
+  ['prompt', 'Prompt'],
+  ['goal', 'Goal'],
+  ['task', 'Task'],
+  ['agent', 'Agent'],
+  ['model', 'Model'],
+  ['template', 'Template'],
+];
+
+/** What a schedule starts: what is asked for, of whom, and the checks. */
+function startsOf(schedule: Schedule): [string, React.ReactNode][] {
+  const spec = schedule.spec as Record<string, unknown>;
+  const facts: [string, React.ReactNode][] = TOLD.filter(([name]) => typeof spec[name] === 'string').map(
+    ([name, label]) => [
+      label,
+      <Said key={name} className="break">
+        {String(spec[name])}
+      </Said>,
+    ],
+  );
+  const checks = Array.isArray(spec.checks) ? spec.checks : [];
+  if (checks.length === 0) return facts;
+  const names = checks.map((check) =>
+    typeof check === 'string' ? check : String(check.command ?? check.kind),
+  );
+  return [
+    ...facts,
+    [
+      'Checks',
+      <Said key="checks" className="break">
+        {names.join(', ')}
+      </Said>,
+    ],
+  ];
+}
+
 export function View() {
   const { id } = useParams({ from: '/inside/schedules/$id' });
   const read = useSchedule(id);
@@ -73,7 +109,8 @@ export function View() {
                 <b>{sentence(capital(schedule.status))}</b>{' '}
                 {schedule.next_at ? (
                   <>
-                    Next at <Moment at={schedule.next_at} />.
+                    Next at <Moment at={schedule.next_at} />
+                    {schedule.cron && schedule.timezone !== zone() && ` your time (${zone()})`}.
                   </>
                 ) : (
                   schedule.reason && <Said>{sentence(capital(schedule.reason))}</Said>
@@ -133,7 +170,7 @@ export function View() {
         </div>
         <aside className="inspector" aria-label="About this schedule">
           <section>
-            <h3>When</h3>
+            <h2>When</h2>
             <Facts
               facts={[
                 ['Rhythm', <Said key="r">{rhythm(schedule)}</Said>],
@@ -152,10 +189,11 @@ export function View() {
             )}
           </section>
           <section>
-            <h3>What</h3>
+            <h2>What</h2>
             <Facts
               facts={[
                 ['Kind', schedule.kind],
+                ...startsOf(schedule),
                 ['Directory', <code key="d">{schedule.directory}</code>],
               ]}
             />

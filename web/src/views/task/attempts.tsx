@@ -52,7 +52,7 @@ export function Attempts({ task }: { task: Task }) {
           </td>
           <td className="num faint desk">{attempt.usage ? counted(attempt.usage.turns, 'turn') : ''}</td>
           <td className="num faint desk">{bytes(attempt.output_bytes)}</td>
-          <td className="num">{attempt.usage ? money(attempt.usage.cost_usd) : ''}</td>
+          <td className="num">{attempt.usage ? money(attempt.usage.cost_usd, '–') : ''}</td>
         </tr>
       ))}
     </Table>

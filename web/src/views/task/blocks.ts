@@ -10,6 +10,7 @@ export interface ToolUse {
 /** What is shown as one thing in a conversation. */
 export type Block =
   | { kind: 'attempt'; key: string; number: number; agent: string; after: string | null }
+  | { kind: 'person'; key: string; line: Line }
   | { kind: 'text'; key: string; text: string }
   | { kind: 'tools'; key: string; uses: ToolUse[] }
   | { kind: 'checks'; key: string; checks: CheckResult[]; running: string | null }
@@ -44,6 +45,9 @@ function add(blocks: Block[], line: Line, everything: boolean): void {
         agent: line.agent ?? '',
         after: line.after ?? null,
       });
+      return;
+    case 'person':
+      blocks.push({ kind: 'person', key, line });
       return;
     case 'text': {
       const joint = line.data?.delta ? '' : '\n';

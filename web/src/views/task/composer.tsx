@@ -51,6 +51,8 @@ export function Composer({ task }: { task: Task }) {
     <form className="composer" onSubmit={submit}>
       <div className="box">
         <textarea
+          // biome-ignore lint/a11y/noAutofocus: one has come here to type
+          autoFocus={location.hash === '#continue'}
           aria-label={ended ? 'Continue this conversation' : 'Say something to its agent'}
           placeholder={ended ? 'Continue this conversation: what next?' : 'Say something to its agent'}
           rows={1}

@@ -1,6 +1,7 @@
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import { memo, type ReactNode, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
-import type { Task } from '../../api/client';
+import type { PersonMessage, Task } from '../../api/client';
+import { useMessages } from '../../api/queries';
 import { beginsAttempt, type Line, useOutline, useTranscript } from '../../api/transcript';
 import { clock, counted, visible } from '../../model/format';
 import { hasEnded } from '../../model/work';
@@ -28,10 +29,14 @@ export function Conversation({ task }: { task: Task }) {
   const told = useTranscript(task.id, active);
   const outline = useOutline(task.id, active, outlined);
   const { lines, done } = outlined ? outline : told;
+  const said = useMessages(task.id);
+  const states = new Map(said.map(({ id, state }) => [id, state]));
+  const unbegun = said.filter((message) => message.attempt === null);
   const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
   // What begins with an attempt is read from there: only what is cut in the middle of one is long.
   const cut = told.more && !beginsAttempt(lines[0]);
-  const follows = useFollow(blocks, active, cut && !outlined);
+  const [follows, toEnd] = useFollow(blocks, active, cut && !outlined);
+  const below = useBelow(blocks, follows);
   const [goal, setGoal] = useState<string | null>(null);
   const go = async (place: string) => {
     await told.reach(place);
@@ -95,10 +100,26 @@ export function Conversation({ task }: { task: Task }) {
           outlined ? (
             <Summary block={block} go={() => go(placeOf(block))} />
           ) : (
-            <One block={block} task={task} underWay={active && block === blocks.at(-1)} />
+            <One
+              block={block}
+              task={task}
+              underWay={active && block === blocks.at(-1)}
+              state={block.kind === 'person' ? states.get(block.line.id ?? '') : undefined}
+            />
           )
         }
       </Blocks>
+      {unbegun.map((message) => (
+        <YouSaid key={message.id} {...message} />
+      ))}
+      {!outlined && active && !follows && (
+        <div className="below">
+          <Button small onClick={toEnd}>
+            <Icon name="down" />
+            {below > 0 ? `${below} new below` : 'To the end'}
+          </Button>
+        </div>
+      )}
       <Composer task={task} />
     </>
   );
@@ -144,7 +165,7 @@ const under = (): number => {
 const isMessage = (block: Block): boolean => block.kind === 'text' || block.kind === 'result';
 
 /** Stays at the end while it grows, unless the person has scrolled up; what is long and over opens there. */
-function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
+function useFollow(blocks: Block[], active: boolean, long: boolean): [boolean, () => void] {
   const [shown, show] = useState(true);
   const follows = useRef(true);
   const last = useRef(0);
@@ -172,7 +193,15 @@ function useFollow(blocks: Block[], active: boolean, long: boolean): boolean {
   }, []);
   useKeys({ G: end });
   useLayoutEffect(() => stay.current(), [blocks]);
-  return shown;
+  return [shown, end];
+}
+
+/** How many blocks have come since one stopped following the end. */
+function useBelow(blocks: Block[], follows: boolean): number {
+  const last = useRef<string | undefined>(undefined);
+  if (follows) last.current = blocks.at(-1)?.key;
+  const at = blocks.findLastIndex(({ key }) => key === last.current);
+  return follows || at < 0 ? 0 : blocks.length - 1 - at;
 }
 
 interface BlocksProps {
@@ -280,8 +309,48 @@ function blockWith(blocks: Block[], lines: Line[], place: string | null): number
   );
 }
 
+const WHAT: Record<PersonMessage['kind'], string> = {
+  hint: 'You',
+  answer: 'You answered',
+  message: 'You, while it worked',
+};
+const STATES: Record<PersonMessage['state'], string> = {
+  waiting: 'not read yet',
+  delivered: 'read',
+  refused: 'not read: the task has ended',
+};
+
+interface YouSaidProps {
+  kind: PersonMessage['kind'];
+  text: string;
+  question?: string | null;
+  at: string | undefined;
+  state: PersonMessage['state'];
+}
+
+/** What a person said, and whether the agent has read it. */
+const YouSaid = ({ kind, text, question, at, state }: YouSaidProps) => (
+  <div className="you-said">
+    <div className="by">
+      <span>
+        {WHAT[kind]}
+        {at && (
+          <>
+            , <Moment at={at} />
+          </>
+        )}
+      </span>
+      <span className={state === 'delivered' ? '' : 'c-you'}>{STATES[state]}</span>
+    </div>
+    {question && <Said className="dim small break">{question}</Said>}
+    <Prose>{text}</Prose>
+  </div>
+);
+
 const SUMMARIES: Record<Block['kind'], (block: Block) => string> = {
   attempt: (block) => (block.kind === 'attempt' ? `Attempt ${block.number}, ${block.agent}` : ''),
+  person: (block) =>
+    block.kind === 'person' ? `${WHAT[block.line.message ?? 'hint']}: ${oneLine(block.line.text ?? '')}` : '',
   text: (block) => (block.kind === 'text' ? oneLine(block.text) : ''),
   tools: (block) =>
     block.kind === 'tools'
@@ -305,8 +374,21 @@ const Summary = ({ block, go }: { block: Block; go: () => void }) => (
   </button>
 );
 
-const One = memo(({ block, task, underWay }: { block: Block; task: Task; underWay: boolean }) => {
+interface OneProps {
+  block: Block;
+  task: Task;
+  underWay: boolean;
+  /** Of what a person said, what has become of it since it was read here. */
+  state: PersonMessage['state'] | undefined;
+}
+
+const One = memo(({ block, task, underWay, state }: OneProps) => {
   switch (block.kind) {
+    case 'person': {
+      const { message = 'hint', text = '', question, at } = block.line;
+      const now = state ?? block.line.state ?? 'delivered';
+      return <YouSaid kind={message} text={text} question={question} at={at} state={now} />;
+    }
     case 'attempt':
       return <Divider block={block} task={task} />;
     case 'text':

@@ -16,13 +16,15 @@ import { Facts } from '../work_head';
 import { WorkLink } from '../work_link';
 
 export function Inspector({ task }: { task: Task }) {
-  const warnings = task.attempts.flatMap((attempt) => attempt.warnings);
+  const all = task.attempts.flatMap((attempt) => attempt.warnings);
+  // A further attempt may warn of the same.
+  const warnings = [...new Map(all.map((warning) => [warning.text, warning])).values()];
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
     <aside className="inspector" aria-label="About this task" tabIndex={0}>
       {warnings.length > 0 && (
         <section>
-          <h3>Warnings</h3>
+          <h2>Warnings</h2>
           {warnings.map((warning) => (
             <p key={warning.at + warning.what} className="tag c-you">
               <Icon name="warn" />
@@ -33,7 +35,7 @@ export function Inspector({ task }: { task: Task }) {
       )}
       {task.attempts.length > 0 && (
         <section>
-          <h3>Attempts</h3>
+          <h2>Attempts</h2>
           <div className="attempts">
             {task.attempts.map((attempt) => (
               <WorkLink key={attempt.id} work={task} tab="attempts">
@@ -83,7 +85,7 @@ function Used({ task }: { task: Task }) {
   const turns = last?.usage?.turns;
   return (
     <section>
-      <h3>Used {task.attempts.length > 1 && <span className="end">all attempts</span>}</h3>
+      <h2>Used {task.attempts.length > 1 && <span className="end">all attempts</span>}</h2>
       {task.budget_usd !== null && (
         <Meter
           name="Cost"
@@ -114,7 +116,7 @@ function Around({ task }: { task: Task }) {
   if (task.depends_on.length + after.length === 0 && !task.continue_from && !task.schedule_id) return null;
   return (
     <section>
-      <h3>Around it</h3>
+      <h2>Around it</h2>
       <div className="links">
         {task.depends_on.map((id) => (
           <Neighbour key={id} id={id} as="before" />

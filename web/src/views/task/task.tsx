@@ -1,11 +1,12 @@
 import { Navigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense } from 'react';
 import { isRun, type Task } from '../../api/client';
 import { useDiff, useOne } from '../../api/queries';
+import { lazyPart } from '../../lazy';
 import { bytes, counted, shortId } from '../../model/format';
 import { latest } from '../../model/work';
 import { Loading } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
+import { Columns } from '../columns';
 import { useComments } from '../comments';
 import { Events } from '../events';
 import { Missing } from '../missing';
@@ -17,9 +18,9 @@ import { Inspector } from './inspector';
 import { Ladder } from './ladder';
 import { Pictures } from './pictures';
 
-const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
-const Terminal = lazy(() => import('./terminal').then((module) => ({ default: module.Terminal })));
-const Output = lazy(() => import('./output').then((module) => ({ default: module.Output })));
+const Changes = lazyPart(async () => (await import('../changes')).Changes);
+const Terminal = lazyPart(async () => (await import('./terminal')).Terminal);
+const Output = lazyPart(async () => (await import('./output')).Output);
 
 export function View() {
   const { id, tab } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
@@ -63,14 +64,11 @@ function OneTask({ task, tab: named }: { task: Task; tab: string | undefined }) 
         <Ladder task={task} />
       </Head>
       <Tabs work={task} tabs={tabs} current={tab} />
-      <div className="cols">
+      <Columns tab={tab} beside={<Inspector task={task} />}>
         <div className="body">
-          <Suspense fallback={<Loading lines={8} />}>
-            <Part task={task} tab={tab} />
-          </Suspense>
+          <Part task={task} tab={tab} />
         </div>
-        <Inspector task={task} />
-      </div>
+      </Columns>
     </Frame>
   );
 }

@@ -39,12 +39,12 @@ export function Table({ by, rows, total, days }: Props) {
             {days && <th className="byday">by day</th>}
             <th className="num">Attempts</th>
             <th className="num">In</th>
-            <th className="num">cached</th>
+            <th className="num rare">cached</th>
             <th className="num">Out</th>
             <th className="num">Verified</th>
             <th className="num">per verified one</th>
             <th className="num">Cost</th>
-            <th>
+            <th className="part">
               <span className="vh">Share of the cost</span>
             </th>
           </tr>
@@ -67,7 +67,7 @@ export function Table({ by, rows, total, days }: Props) {
               )}
               <td className="num">{row.attempts}</td>
               <td className="num desk">{short(row.input_tokens)}</td>
-              <td className="num faint desk">{percent(row.cached_tokens, row.input_tokens)}</td>
+              <td className="num faint desk rare">{percent(row.cached_tokens, row.input_tokens)}</td>
               <td className="num desk">{short(row.output_tokens)}</td>
               <td className="num desk">{percent(row.verified, row.attempts)}</td>
               <td className="num desk">{perVerified(row)}</td>

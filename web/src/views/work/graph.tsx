@@ -1,7 +1,7 @@
 import { useMemo, useState } from 'react';
 import { isRun, type Run, type Work } from '../../api/client';
 import { useStepsOf } from '../../api/queries';
-import { clock, counted, secondsBetween } from '../../model/format';
+import { clock, counted, secondsBetween, shortId } from '../../model/format';
 import { hasEnded, parentOf, progressOf, stateOf, whoOf } from '../../model/work';
 import { Button, Empty } from '../../parts/controls';
 import { Legend } from '../../parts/glyph';
@@ -23,11 +23,14 @@ function aboutOf(work: Work): string {
 /** Work as nodes, the parts of a run inside it. */
 function nodesOf(work: Work[], folds: boolean, after: After): Node[] {
   const inside = new Map<string, Work[]>();
+  const orphans = new Map<string, Work[]>();
   const ids = new Set(work.map((item) => item.id));
   for (const item of work) {
     const parent = parentOf(item) ?? '';
+    // A run that is not listed with its parts stands for them all the same.
     const key = ids.has(parent) ? parent : '';
-    inside.set(key, [item, ...(inside.get(key) ?? [])]);
+    if (key || !parent) inside.set(key, [item, ...(inside.get(key) ?? [])]);
+    else orphans.set(parent, [item, ...(orphans.get(parent) ?? [])]);
   }
   const node = (item: Work): Node => {
     const parts = inside.get(item.id) ?? [];
@@ -42,14 +45,42 @@ function nodesOf(work: Work[], folds: boolean, after: After): Node[] {
       inside: folded ? [] : parts.map(node),
     };
   };
-  return (inside.get('') ?? []).map(node).reverse();
+  const listed = (inside.get('') ?? []).map(node).reverse();
+  const unlisted = [...orphans].map(([parent, parts]) => ({
+    id: parent,
+    title: shortId(parent),
+    about: counted(parts.length, 'part'),
+    state: 'todo' as const,
+    work: parent,
+    after: [],
+    inside: folds && parts.every(hasEnded) ? [] : parts.map(node),
+  }));
+  return [...listed, ...unlisted];
+}
+
+/** The newest work, so much of it: with a run all that is inside it, unless that is folded. */
+function newest(work: Work[], folds: boolean): Work[] {
+  const inside = Map.groupBy(work, (item) => parentOf(item) ?? '');
+  const ids = new Set(work.map((item) => item.id));
+  const shown: Work[] = [];
+  const add = (item: Work): number => {
+    shown.push(item);
+    const counts = (inside.get(item.id) ?? []).map(add);
+    return 1 + (folds && hasEnded(item) ? 0 : counts.reduce((sum, count) => sum + count, 0));
+  };
+  let boxes = 0;
+  for (const item of work.filter((one) => !ids.has(parentOf(one) ?? ''))) {
+    if (boxes >= MOST) break;
+    boxes += add(item);
+  }
+  return shown;
 }
 
 /** What depends on what, and what is inside what. */
 export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
-  const shown = useMemo(() => work.slice(0, MOST), [work]);
   const [unfolded, unfold] = useState(false);
-  const folds = shown.length > CROWD && !unfolded;
+  const folds = work.length > CROWD && !unfolded;
+  const shown = useMemo(() => newest(work, folds), [work, folds]);
   const planned = useMemo(
     () => shown.filter((item): item is Run => isRun(item) && hasPlan(item) && !(folds && hasEnded(item))),
     [shown, folds],
@@ -70,9 +101,10 @@ export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
       <header>
         <h2>What depends on what</h2>
         <span className="faint">
-          {more || work.length > MOST ? `the newest ${shown.length}` : counted(shown.length, 'piece')} of work
+          {more || work.length > shown.length ? `the newest ${shown.length}` : counted(shown.length, 'piece')}{' '}
+          of work
         </span>
-        {shown.length > CROWD && (
+        {work.length > CROWD && (
           <Button small look="quiet" onClick={() => unfold(!unfolded)}>
             {unfolded ? 'Fold what has ended' : 'Unfold what has ended'}
           </Button>

@@ -1,8 +1,10 @@
 import { Link } from '@tanstack/react-router';
+import { useState } from 'react';
 import { type Attempt, isRun, type Task, type Work } from '../../api/client';
 import { moment, visible } from '../../model/format';
 import { parentOf, stateOf } from '../../model/work';
 import { Chart } from '../../parts/chart';
+import { Choices } from '../../parts/controls';
 import { useNow } from '../../parts/text';
 
 const [LANE, TOP] = [30, 44];
@@ -35,6 +37,10 @@ const wordsOf = (ms: number, step: number): string => {
   const second = step < MINUTE ? ('2-digit' as const) : undefined;
   return at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
 };
+
+/** How far back one looks. */
+const SPANS = { hour: HOUR, day: DAY, week: 7 * DAY, all: Number.POSITIVE_INFINITY };
+type Span = keyof typeof SPANS;
 
 interface Bar {
   from: number;
@@ -81,10 +87,15 @@ const cutTo = (text: string, most: number): string =>
 /** When each attempt was made. */
 export function Timeline({ work }: { work: Work[] }) {
   const now = useNow();
+  const [span, choose] = useState<Span>('day');
+  const sinceMs = now - SPANS[span];
+  const seen = ({ to }: Bar) => to === null || to >= sinceMs;
   const rows = inOrder(work)
-    .filter(([item]) => barsOf(item).length > 0)
+    .filter(([item]) => barsOf(item).some(seen))
     .slice(0, MOST);
-  const begin = Math.min(...rows.flatMap(([item]) => barsOf(item).map((bar) => bar.from)), now - 60_000);
+  // What began before the window is cut at its edge, so that one long task does not squeeze the others.
+  const begins = rows.flatMap(([item]) => barsOf(item).map((bar) => Math.max(bar.from, sinceMs)));
+  const begin = Math.min(...begins, now - MINUTE);
   const height = TOP + rows.length * LANE + 12;
   const since = moment(new Date(begin).toISOString());
   const draw = (width: number) => {
@@ -117,17 +128,19 @@ export function Timeline({ work }: { work: Work[] }) {
             <text className="lane" x={4 + depth * 18} y={TOP + row * LANE + 12}>
               {cutTo(visible(item.title), left / 8 - depth * 3)}
             </text>
-            {barsOf(item).map((bar) => (
-              <rect
-                key={bar.from}
-                className={bar.look}
-                x={x(bar.from)}
-                y={TOP + row * LANE}
-                width={Math.max(3, x(bar.to ?? now) - x(bar.from))}
-                height={16}
-                rx={3}
-              />
-            ))}
+            {barsOf(item)
+              .filter(seen)
+              .map((bar) => (
+                <rect
+                  key={bar.from}
+                  className={bar.look}
+                  x={x(Math.max(bar.from, begin))}
+                  y={TOP + row * LANE}
+                  width={Math.max(3, x(bar.to ?? now) - x(Math.max(bar.from, begin)))}
+                  height={16}
+                  rx={3}
+                />
+              ))}
           </Link>
         ))}
       </>
@@ -153,14 +166,29 @@ export function Timeline({ work }: { work: Work[] }) {
     </span>
   );
   return (
-    <Chart
-      title={`Attempts since ${since}`}
-      label={`Attempts of ${rows.length} tasks and runs since ${since}`}
-      legend={legend}
-      height={height}
-      links
-    >
-      {draw}
-    </Chart>
+    <>
+      <div className="tbar">
+        <Choices
+          label="Time"
+          value={span}
+          choose={choose}
+          of={[
+            { value: 'hour', label: '1 hour' },
+            { value: 'day', label: '24 hours' },
+            { value: 'week', label: '7 days' },
+            { value: 'all', label: 'All' },
+          ]}
+        />
+      </div>
+      <Chart
+        title={`Attempts since ${since}`}
+        label={`Attempts of ${rows.length} tasks and runs since ${since}`}
+        legend={legend}
+        height={height}
+        links
+      >
+        {draw}
+      </Chart>
+    </>
   );
 }

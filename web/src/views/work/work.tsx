@@ -1,8 +1,9 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { lazy, memo, Suspense, useCallback, useEffect, useMemo, useRef, useState } from 'react';
+import { memo, useCallback, useEffect, useMemo, useRef, useState } from 'react';
 import { isRun, type Work } from '../../api/client';
 import { useInside, useTotal, useWork } from '../../api/queries';
+import { lazyPart } from '../../lazy';
 import { counted, money, nameOfPath, visible } from '../../model/format';
 import { costOf, hasEnded, named, progressOf, repositoryOf, stateOf, whoOf } from '../../model/work';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
@@ -17,8 +18,8 @@ import { WorkLink } from '../work_link';
 import { askedBy, type Token, tokensOf, wordsOf } from './filter';
 import { Roll } from './roll';
 
-const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
-const WorkGraph = lazy(() => import('./graph').then((module) => ({ default: module.WorkGraph })));
+const Timeline = lazyPart(async () => (await import('./timeline')).Timeline);
+const WorkGraph = lazyPart(async () => (await import('./graph')).WorkGraph);
 
 type Shape = 'list' | 'graph' | 'timeline';
 /** The list has no name in the address. */
@@ -76,15 +77,8 @@ export function View() {
             more={list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null}
           />
         )}
-        {shown.length > 0 && view !== 'list' && (
-          <Suspense fallback={<Loading />}>
-            {view === 'graph' ? (
-              <WorkGraph work={shown} more={list.hasNextPage} />
-            ) : (
-              <Timeline work={shown} />
-            )}
-          </Suspense>
-        )}
+        {shown.length > 0 && view === 'graph' && <WorkGraph work={shown} more={list.hasNextPage} />}
+        {shown.length > 0 && view === 'timeline' && <Timeline work={shown} />}
       </div>
     </Frame>
   );
@@ -196,6 +190,10 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
     const next = Math.max(0, Math.min(shown.length - 1, at + by));
     setAt(next);
     rows.scrollToIndex(next);
+    // The row may have to be made first.
+    requestAnimationFrame(() =>
+      box.current?.querySelector<HTMLElement>(`[data-index="${next}"]`)?.focus({ preventScroll: true }),
+    );
   };
   const titles = useRef(new Map<string, string>());
   for (const item of work) titles.current.set(item.id, item.title);
@@ -232,6 +230,9 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
                 <div
                   key={key}
                   role="row"
+                  aria-rowindex={index + 2}
+                  data-index={index}
+                  tabIndex={index === at ? 0 : -1}
                   className={`row ${index === at ? 'chosen' : ''}`}
                   style={{ transform: `translateY(${start}px)` }}
                 >
