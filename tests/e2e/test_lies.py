@@ -405,7 +405,7 @@ def begin_cheat(
 ) -> str:
     """Start a cheat, with a home of its own, for one changes the packages of its user."""
     env = {"HOME": tempfile.mkdtemp(dir=tmp_path)}
-    spec = {"prove": prove, "deliver": "merge", "env": env, "agent": "sh"}
+    spec: dict[str, Any] = {"prove": prove, "deliver": "merge", "env": env, "agent": "sh"}
     if pattern:
         spec |= {"prompt": does, "until": [check], "max_iterations": 1}
         return start(place.kapelle, pattern, place.repository, **spec)
