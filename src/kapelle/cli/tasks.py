@@ -476,7 +476,10 @@ def diff(
     against: str | None = option("ID", "Instead, how it differs from that task's work."),
     attempt: int | None = option("N", "Only what this attempt of a task changed."),
 ) -> Report:
-    """Show what a task or a run changed; of one that went on after its merge, what is new."""
+    """Show what a task or a run changed.
+
+    Of one that went on after its merge, show what is new since then.
+    """
     client = Connection()
     whole = work_id(client, task_id)
     two = "--against compares the work of two tasks."
