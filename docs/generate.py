@@ -147,12 +147,18 @@ def _settings_table(section: str, model: Any) -> str:
     if section:
         scope = "" if top in REPOSITORY_KEYS else " Only in your own config.toml."
         lines += [f"{_docstrings(Settings)[top]}{scope}", ""]
-    lines += ["| key | default | meaning |", "|---|---|---|"]
     told = _docstrings(model)
+    rows = []
     for name, field in model.model_fields.items():
         if not children_of(field.annotation) and name != "agents":
             about = told.get(name, field.description)
-            lines.append(f"| `{field.alias or name}` | {_settings_default(field)} | {about} |")
+            rows.append(f"| `{field.alias or name}` | {_settings_default(field)} | {about} |")
+    if rows:
+        lines += ["| key | default | meaning |", "|---|---|---|", *rows]
+    else:
+        # It holds tables alone, which stand below.
+        names = ", ".join(f"`[{section}.{name}]`" for name in model.model_fields)
+        lines.append(f"Tables: {names}.")
     return "\n".join([*lines, ""])
 
 

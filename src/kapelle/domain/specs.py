@@ -185,9 +185,10 @@ class RetrySpec(Spec):
         "--retry",
     )
     max_attempts: int = field(3, "at most so many attempts", ge=1, le=100)
-    delay_s: Seconds = field(
-        10, "wait this long before the second attempt", "--retry-delay", kind="duration"
-    )
+    delay_s: float = field(
+        10, "wait this long before the second attempt", "--retry-delay",
+        kind="duration", ge=0, le=31_536_000, allow_inf_nan=False,
+    )  # fmt: skip
     max_delay_s: Seconds = field(
         600, "wait at most this long before a further one", "--max-retry-delay", kind="duration"
     )
