@@ -124,9 +124,7 @@ function Checked({ task }: { task: Task }) {
       state={areProof(task.checks) ? 'ok' : 'said'}
       name="Checked"
       value={`${count} of ${count} passed`}
-      detail={
-        doubted ? <Said>{doubted.proof ?? ''}</Said> : blind || (commit && `on ${shortCommit(commit)}`)
-      }
+      detail={doubted ? <Said>{doubted.proof ?? ''}</Said> : blind || (commit && `on ${shortCommit(commit)}`)}
     />
   );
 }
