@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.refs import BRANCHES, Refs
-from kapelle.workspaces.repository import find_checkout
+from kapelle.workspaces.repository import find_checkout, read_pointer
 
 _OURS = f"{BRANCHES}kapelle/"
 _KEPT = "refs/kapelle/"
@@ -94,7 +94,10 @@ def _worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
     """Return the worktrees of a repository that are below the home."""
     found: dict[str, Path] = {}
     for pointer in sorted((common_dir / "worktrees").glob("*/gitdir")):
-        place = Path(pointer.read_text(encoding="utf-8", errors="surrogateescape").strip()).parent
+        text = read_pointer(pointer)
+        if text is None:
+            continue
+        place = Path(text).parent
         if place.is_relative_to(home):
             found[str(place)] = pointer.parent
     return found
