@@ -60,8 +60,8 @@ def test_what_is_installed_is_told_from_what_is_verified(kapelle: Instance) -> N
     assert kapelle.get("/agents/codex") == codex
 
 
-def test_a_login_of_the_program_itself_is_not_verified(kapelle: Instance, tmp_path: Path) -> None:
-    login = tmp_path / ".codex" / "auth.json"
+def test_a_login_of_the_program_itself_is_not_verified(kapelle: Instance) -> None:
+    login = kapelle.user_home / ".codex" / "auth.json"
     login.parent.mkdir()
     login.write_text("{}", encoding="utf-8")
     codex = kapelle.get("/agents/codex")

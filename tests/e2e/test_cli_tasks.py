@@ -105,7 +105,8 @@ do = [{ result = "That one." }]
     assert shared.cli("wait", task_id).returncode == 0
     log = shared.cli("logs", task_id).stdout
     assert log.endswith(
-        "── attempt 2 by rehearsal, after: It asks: Which one? ──\nResult: That one.\n"
+        "── attempt 2 by rehearsal, after: It asks: Which one? ──\n"
+        "You answered: the first\nResult: That one.\n"
     )
 
 

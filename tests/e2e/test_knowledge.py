@@ -388,7 +388,7 @@ def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
     # It is not deleted with what belongs to it.
     refused = instance.cli("project", "delete", "store")
     assert refused.returncode == 2
-    assert "it has 6 tasks, 2 runs, 1 schedules, 1 learnings, 1 notes" in refused.stderr
+    assert "it has 6 tasks, 2 runs, 1 schedule, 1 learning, 1 note" in refused.stderr
     assert "kapelle project archive store" in refused.stderr
     instance.cli("project", "switch", "empty", cwd=repository, check=True)
     instance.post("/notes", {"key": "k", "value": "v", "scope": "project:empty"})

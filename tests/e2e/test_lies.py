@@ -361,7 +361,8 @@ def test_nothing_of_it_is_believed(kapelle: Instance, tmp_path: Path) -> None:
         spec = {"prompt": prompt, "agent": "sh", "max_iterations": 1, **spec}
         run = start(kapelle, "loop", repository, **spec)
         begun.append((Lie(tried, prompt), Place(kapelle, repository), run))
-    begun += begin_cheats(kapelle, tmp_path)
+    cheating, mender = begin_cheats(kapelle, tmp_path)
+    begun += cheating
     rows, wrong = [], []
     for lie, place, subject in begun:
         work = ended(kapelle, subject)
@@ -370,6 +371,7 @@ def test_nothing_of_it_is_believed(kapelle: Instance, tmp_path: Path) -> None:
             wrong.append(f"{lie.tried}: {said(work)}")
     assert wrong == [], "\n".join(wrong)
     assert nothing_was_merged(kapelle, begun)
+    kapelle.wait(mender)
     # Nothing works on after its end.
     assert not [one for one in kapelle.processes() if "sleep" in one.cmdline()]
     compare([*rows, one_agent_against_another(kapelle, tmp_path)])
@@ -385,8 +387,8 @@ def prepared_for_cheats(kapelle: Instance, tmp_path: Path) -> Path:
     return repository
 
 
-def begin_cheats(kapelle: Instance, tmp_path: Path) -> list[tuple[Lie, Place, str]]:
-    """Tasks that are merged if they are believed."""
+def begin_cheats(kapelle: Instance, tmp_path: Path) -> tuple[list[tuple[Lie, Place, str]], str]:
+    """Tasks that are merged if they are believed, and one whose agent helps the last of them."""
     place = Place(kapelle, prepared_for_cheats(kapelle, tmp_path))
     begun = []
     for tried, (does, check) in cheats.CHEATS.items():
@@ -395,9 +397,9 @@ def begin_cheats(kapelle: Instance, tmp_path: Path) -> list[tuple[Lie, Place, st
     tried = "is mended by another agent while it is checked"
     task = begin_cheat(place, tmp_path, cheats.BREAK, cheats.SLOW, prove="once")
     worktree = kapelle.home.root / "worktrees" / task
-    kapelle.submit(cheats.mend_meanwhile(task, worktree), place.repository, agent="sh")
+    mender = kapelle.submit(cheats.mend_meanwhile(task, worktree), place.repository, agent="sh")
     begun.append((Lie(tried, "", truth=unbelieved_and_unmerged, told=False), place, task))
-    return begun
+    return begun, mender
 
 
 def begin_cheat(

@@ -319,6 +319,7 @@ mcp install claude --print
 open --print
 acp
 completion bash
+uninstall --dry-run
 stop
 """
 

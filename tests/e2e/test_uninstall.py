@@ -27,10 +27,10 @@ def test_it_removes_what_this_home_has_left_and_nothing_else(
             break
     foreign = f"refs/heads/kapelle/task_{'0' * 26}"
     git(repository, "update-ref", foreign, "HEAD")
-    claude = tmp_path / ".claude.json"
+    claude = kapelle.user_home / ".claude.json"
     home = {"env": {"KAPELLE_HOME": str(kapelle.home.root)}, "command": "kapelle"}
     claude.write_text(json.dumps({"mcpServers": {"kapelle": home, "other": {}}}))
-    (tmp_path / ".bashrc").write_text('alias x=y\neval "$(kapelle completion bash)"\n')
+    (kapelle.user_home / ".bashrc").write_text('alias x=y\neval "$(kapelle completion bash)"\n')
 
     before = _branches(repository)
     listed = json.loads(kapelle.cli("uninstall", "--dry-run", "--json", check=True).stdout)
@@ -52,5 +52,5 @@ def test_it_removes_what_this_home_has_left_and_nothing_else(
     git(repository, "branch", "-D", f"kapelle/{kept['id']}")
     assert not kapelle.home.root.exists()
     assert json.loads(claude.read_text()) == {"mcpServers": {"other": {}}}
-    assert (tmp_path / ".bashrc").read_text() == "alias x=y\n"
+    assert (kapelle.user_home / ".bashrc").read_text() == "alias x=y\n"
     assert kapelle.processes() == []

@@ -212,7 +212,9 @@ def test_a_follow_up_goes_on_and_a_fork_is_a_new_task(kapelle: Instance, tmp_pat
     kapelle.wait(first)
     done = kapelle.cli("continue", first, "and more", "-f", "--max-turns", "9")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [first, "── attempt 2 by rehearsal ──", "Result: one"]
+    assert done.stdout.splitlines() == [
+        first, "── attempt 2 by rehearsal ──", "You: and more", "Result: one"
+    ]  # fmt: skip
     task = kapelle.task(first)
     assert [attempt["mode"] for attempt in task["attempts"]] == ["fresh", "resume"]
     assert task["max_turns"] == 9

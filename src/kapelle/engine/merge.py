@@ -277,7 +277,7 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
         return Diff(b"", "", [])
     await recall(parts, work)
     row = await parts.db.read(work_rows(work.id).row, work.id)
-    goes_on = work.merged_at is None and row["merge_undone_at"] is None
+    goes_on = row["merged_at"] is None and row["merge_undone_at"] is None
     if goes_on and row["merged_tip"] is not None and work.workspace.owner is None:
         return await parts.workspaces.diff(work.id, since=row["merged_tip"])
     if isinstance(work, Task):

@@ -12,7 +12,7 @@ from kapelle.store.query import Row, count
 from kapelle.store.tables import attempts, events, questions, tasks
 
 _State = Literal["waiting", "delivered", "refused"]
-_STATES: dict[str, _State] = {"waiting": "waiting", "delivered": "delivered", "ended": "refused"}
+_STATES: dict[str, _State] = {"delivered": "delivered", "ended": "refused"}
 
 
 def of_task(connection: sa.Connection, task_id: str) -> list[PersonMessage]:
@@ -20,7 +20,7 @@ def of_task(connection: sa.Connection, task_id: str) -> list[PersonMessage]:
     task = _rows(connection, sa.select(tasks).where(tasks.c.id == task_id))[0]
     query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
     tried = _rows(connection, query)
-    found = [*_messages(connection, task_id, tried), *_answers(connection, task, tried)]
+    found = [*_messages(connection, task, tried), *_answers(connection, task, tried)]
     return sorted(found, key=lambda message: message.at)
 
 
@@ -44,11 +44,11 @@ def _undelivered(task: Row) -> _State:
     return "refused" if task["status"] in FINAL else "waiting"
 
 
-def _messages(connection: sa.Connection, task_id: str, tried: Sequence[Row]) -> list[PersonMessage]:
+def _messages(connection: sa.Connection, task: Row, tried: Sequence[Row]) -> list[PersonMessage]:
     """The hints and messages, each with the attempt at which it was said, or that it began."""
     by_id = {attempt["id"]: attempt for attempt in tried}
     found = []
-    for row in messages.of_task(connection, task_id):
+    for row in messages.of_task(connection, task["id"]):
         if row["author"] != "person":
             continue
         said_at = row["created_at"]
@@ -67,7 +67,7 @@ def _messages(connection: sa.Connection, task_id: str, tried: Sequence[Row]) -> 
                 id=row["id"],
                 kind="message" if listening else "hint",
                 text=row["text"],
-                state=_STATES[row["state"]],
+                state=_undelivered(task) if row["state"] == "waiting" else _STATES[row["state"]],
                 attempt=attempt["number"] if attempt else None,
                 at_work=listening is not None,
                 at=said_at,

@@ -127,7 +127,7 @@ async def test_thousands_of_rows_change_no_total_and_are_quick(db: Database) -> 
     assert await ids(state=["verified"]) == ([oldest], 1)
     assert (await ids(state=["needs_you"]))[1] == 502
     assert (await ids(state=["failed", "verified"]))[1] == 2
-    assert (await ids(repo="r2"))[1] == 1_666
+    assert (await ids(repository="/src/r2"))[1] == 1_666
     assert (await ids(kind="loop"))[1] == 0
     assert (await ids(agent="rehearsal"))[1] == 5_001
     assert (await ids(q="100% of_nothing"))[1] == 0

@@ -135,7 +135,7 @@ function Gates({ run }: { run: Run }) {
           <Glyph state={state(4)} />
           Gate: review
         </span>
-        four times yes
+        4 review questions
       </div>
     </>
   );
@@ -160,7 +160,7 @@ function Verdict({ iteration, parts, run }: { iteration: Told; parts: Part[]; ru
         <Glyph state={good ? 'ok' : stopped ? 'cancelled' : 'bad'} label={stopped ? 'stopped' : undefined} />
         <b>Iteration {iteration.number}</b>
         <span className="dim cut">
-          <Said>{good ? 'the reviewer said yes four times' : lacks}</Said>
+          <Said>{good ? 'all 4 review questions were answered with yes' : lacks}</Said>
         </span>
       </summary>
       <div className="in">
