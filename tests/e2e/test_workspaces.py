@@ -400,3 +400,26 @@ def test_work_of_a_moved_repository_names_the_remedy(kapelle: Instance, reposito
     moved.rename(repository)
     kapelle.cli("merge", task_id, check=True)
     assert (repository / "new.txt").exists()
+
+
+def test_what_a_check_leaves_behind_is_no_work_of_the_next_attempt(
+    kapelle: Instance, repository: Path
+) -> None:
+    check = "mkdir -p out && date > out/report && date > report.out && test -f one.txt"
+    task_id = kapelle.play(
+        '[[rule]]\nattempt = 1\ndo = [{ write = "one.txt", content = "1" }]\n'
+        '[[rule]]\ndo = [{ write = "two.txt", content = "2" }]',
+        repository,
+        workspace="worktree",
+        checks=[check],
+    )
+    kapelle.wait(task_id)
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["one.txt"]
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": "and two"})
+    task = kapelle.wait(task_id)
+    assert (task["status"], task["verified"]) == ("completed", True)
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["one.txt", "two.txt"]
+    assert git(repository, "diff", "--name-only", "main", task["workspace"]["branch"]).split() == [
+        "one.txt",
+        "two.txt",
+    ]

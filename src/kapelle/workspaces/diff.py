@@ -1,5 +1,9 @@
 """What changed: from a commit or a snapshot to the files as they are now."""
 
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,6 +86,14 @@ class Diffs(Guard):
                     await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
         return [shown_path(name) for name in changed]
 
+    async def remove_new(self, owner: str) -> list[str]:
+        """Remove files that are neither on the branch nor ignored by git; return their paths."""
+        async with self._standing(owner) as marker:
+            marker.require_present()
+            added = await self._uncommitted(marker, "--diff-filter=A")
+            await asyncio.to_thread(_remove_files, marker.toplevel, added)
+        return [shown_path(name) for name in added]
+
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
         marker = self._markers.require(owner)
@@ -155,3 +167,18 @@ async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINAR
         files.update(names)
     stat, _, patch = rest.partition(b"\0")
     return Diff(patch, shown_path(stat), [*map(shown_path, sorted(files))], output.truncated)
+
+
+def _remove_files(top: Path, names: Sequence[bytes]) -> None:
+    """Remove files of a worktree, and the directories that are empty after that."""
+    for name in names:
+        path = top / os.fsdecode(name)
+        # A directory above it may have become a link that leads out of the worktree.
+        if path.parent.resolve() != top.resolve() / path.parent.relative_to(top):
+            continue
+        with suppress(OSError):
+            path.unlink()
+            for folder in path.parents:
+                if folder == top:
+                    break
+                folder.rmdir()

@@ -82,6 +82,7 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
             await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
+            await _remove_what_checks_left(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
@@ -109,6 +110,12 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+async def _remove_what_checks_left(attempt: Attempt, commit: str | None) -> None:
+    """Remove what the checks left behind: it is neither this agent's work nor the next one's."""
+    if commit is not None and attempt.checks and not attempt.shares_files:
+        await attempt.parts.workspaces.remove_new(attempt.owner)
 
 
 async def _model_of_session(attempt: Attempt) -> str | None:
