@@ -283,6 +283,10 @@ class Markers:
         """Know a removed worktree for a while without its marker, which was forgotten."""
         self._recalled[marker.task_id] = marker
 
+    def forget_recalled(self) -> None:
+        """Forget all removed worktrees that are known without a marker."""
+        self._recalled.clear()
+
     def forget(self, task_id: str) -> None:
         self._recalled.pop(task_id, None)
         self._marker(task_id).unlink(missing_ok=True)
