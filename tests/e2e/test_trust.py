@@ -301,6 +301,7 @@ trust list
 trust --show
 prompts
 untrust
+relocate README.md
 init
 config show
 config get checks
@@ -320,6 +321,7 @@ open --print
 acp
 completion bash
 stop
+uninstall --help
 """
 
 

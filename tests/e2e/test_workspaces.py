@@ -396,7 +396,7 @@ def test_work_of_a_moved_repository_names_the_remedy(kapelle: Instance, reposito
     moved = repository.rename(repository.with_name("moved"))
     lost = kapelle.cli("merge", task_id)
     assert lost.returncode != 0
-    assert f"move it back to {repository}" in lost.stderr
-    moved.rename(repository)
+    assert f"kapelle relocate {repository}" in lost.stderr
+    kapelle.cli("relocate", str(repository), str(moved), check=True)
     kapelle.cli("merge", task_id, check=True)
-    assert (repository / "new.txt").exists()
+    assert (moved / "new.txt").exists()
