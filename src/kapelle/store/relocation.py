@@ -70,7 +70,7 @@ def relocate(connection: sa.Connection, old: str, new: str) -> dict[str, int]:
             _resolve_directories(connection, table, old)
         for name in columns:
             column = table.c[name]
-            values = {name: new + sa.func.substr(column, len(old) + 1)}
+            values = {name: sa.literal(new).concat(sa.func.substr(column, len(old) + 1))}
             connection.execute(table.update().where(_is_inside(column, old)).values(values))
     counts[projects.name] = _relocate_projects(connection, old, new)
     counts[locks.name] = _relocate_locks(connection, old, new)
