@@ -249,6 +249,14 @@ def test_verified_work_is_merged_after_one_question(
     page.keyboard.press("g")
     page.keyboard.press("n")
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    # A merge is undone after one question as well, and can be made again.
+    page.goto(f"{url_of(kapelle)}/tasks/{task}")
+    page.get_by_role("button", name="Undo merge").click()
+    assert git(repository, "show", "main:new.txt") == "new"
+    dialog.get_by_role("button", name="Undo merge").click()
+    expect(page.get_by_role("button", name="Merge into main")).to_be_visible()
+    assert git(repository, "ls-tree", "--name-only", "main", "new.txt") == ""
+    assert kapelle.task(task)["merged_at"] is None
 
 
 def test_work_that_conflicts_is_not_called_ready_to_merge(

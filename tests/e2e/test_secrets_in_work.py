@@ -94,6 +94,10 @@ def test_an_agent_cannot_hand_a_secret_on_in_names(kapelle: Instance, repository
     assert child["title"] == "with [redacted]"
     assert "use [redacted]" in child["prompt"]
     speaker.refused("invalid_input", "POST", "/notes", {"key": word, "value": "x"})
+    speaker.call("POST", "/locks", {"paths": [f"p/{word}"], "reason": f"for {word}"})
+    told = kapelle.cli("events", "--task", task_id).stdout
+    assert "for [redacted]" in told
+    assert word not in told
     gate.touch()
     assert kapelle.wait(task_id)["status"] == "completed"
     diff = kapelle.get(f"/tasks/{task_id}/diff")

@@ -301,6 +301,7 @@ trust list
 trust --show
 prompts
 untrust
+relocate README.md
 init
 config show
 config get checks
@@ -321,6 +322,7 @@ acp
 completion bash
 uninstall --dry-run
 stop
+uninstall --help
 """
 
 

@@ -396,10 +396,10 @@ def test_work_of_a_moved_repository_names_the_remedy(kapelle: Instance, reposito
     moved = repository.rename(repository.with_name("moved"))
     lost = kapelle.cli("merge", task_id)
     assert lost.returncode != 0
-    assert f"move it back to {repository}" in lost.stderr
-    moved.rename(repository)
+    assert f"kapelle relocate {repository}" in lost.stderr
+    kapelle.cli("relocate", str(repository), str(moved), check=True)
     kapelle.cli("merge", task_id, check=True)
-    assert (repository / "new.txt").exists()
+    assert (moved / "new.txt").exists()
 
 
 def test_what_a_check_leaves_behind_is_no_work_of_the_next_attempt(

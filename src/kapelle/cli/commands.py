@@ -54,6 +54,7 @@ acp         acp:acp  Be an agent for an editor that speaks the Agent Client Prot
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
 prompts     trust:prompts  Show what the roles of patterns are told, and copy it to change it.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.
+relocate    relocation:relocate  Take the work of a repository along after it was moved.
 init        init:init  Choose an agent and set up this repository.
 config      config:config  Show and change settings.
 doctor      doctor:doctor  Look for anything that keeps Kapelle from working.

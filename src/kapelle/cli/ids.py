@@ -45,9 +45,12 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
+        from kapelle.cli.relocation import moved_hint
+
         raise NotFound(
             f"This repository has not had {_NOUNS[nouns][0]}.",
-            hint="Type an id: `kapelle list --all` shows those of all repositories.",
+            hint=moved_hint(client)
+            or "Type an id: `kapelle list --all` shows those of all repositories.",
         )
     say(f"The newest here is {found[0]['id']}: {one_line(found[0]['title'], 60)}")
     return str(found[0]["id"])

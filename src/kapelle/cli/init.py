@@ -29,6 +29,7 @@ diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --
 """
 
 _EXAMPLES = {
+    "project": '# project = "my-project"',
     "checks": '# checks = ["make test"]',
     "copy": '# copy = [".env"]',
     "link": '# link = ["data"]',

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MOST_READ = 1_000_000
+_LONGEST_NAME = 200
 # Files that programs want and git ignores, so that a worktree has none.
 _PRIVATE = (".env", ".env.local", "config/master.key")
 
@@ -45,6 +46,7 @@ class Proposal:
     copy: list[str] = field(default_factory=list)
     link: list[str] = field(default_factory=list)
     filters: list[str] = field(default_factory=list)
+    project: str | None = None
     tracks: dict[str, Any] = field(default_factory=dict)
     # Further tables of the configuration, and what of another program's is not taken over.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -55,7 +57,8 @@ class Proposal:
 
     def as_toml(self) -> dict[str, str]:
         """What is proposed by the name of its setting, as it is written in a config file."""
-        given = [(name, self.as_json()[name]) for name in ("checks", "copy", "link", "setup")]
+        names = ("project", "checks", "copy", "link", "setup")
+        given = [(name, self.as_json()[name]) for name in names]
         # JSON writes texts and lists of them as TOML does.
         return {name: json.dumps(one, ensure_ascii=False) for name, one in given if one}
 
@@ -68,7 +71,7 @@ _BROWSER = {
 _TAKEN_OVER: dict[str, set[str] | None] = {
     **dict.fromkeys(
         ("tracks", "featuresFile", "instructionsFile", "progressFile", "baseBranch",
-         "criticalPatterns")
+         "criticalPatterns", "projectName")
     ),
     "worktree": {"symlinkDirs", "copyFiles", *_DOCKER},
     "agent": {
@@ -120,7 +123,12 @@ def _understand(path: Path, proposal: Proposal) -> None:
         return
     proposal.found.append(".orchestrator/config.json")
     _take_over_tables(given, proposal)
-    dropped = _left_over(given)
+    dropped = [*_left_over(given)]
+    name = given.get("projectName")
+    if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME:
+        proposal.project = name
+    elif name is not None:
+        dropped.append("projectName")
     proposal.dropped += [f"{name} of .orchestrator/config.json" for name in dropped]
     prompts = sorted(path.parent.glob("*.md"))
     proposal.dropped += [f".orchestrator/{prompt.name}" for prompt in prompts]

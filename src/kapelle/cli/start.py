@@ -130,6 +130,7 @@ def work_command(name: str) -> Callable[..., None]:
 
 def _start(starter: Starter, params: Params) -> None:
     from kapelle.cli.follow import show_new
+    from kapelle.cli.relocation import say_if_moved
 
     client, how = Connection(), dict[str, Any]()
     with spelled(starter.options):
@@ -140,6 +141,7 @@ def _start(starter: Starter, params: Params) -> None:
             begun, how["tail"] = _answered(client, params, starter.options), 0
         else:
             path, body = starter.order(params)
+            say_if_moved(client)
             begun = client.create(path, body)
     to_end = bool(params["follow"] or params.get("progress"))
     if begun.get("interactive"):

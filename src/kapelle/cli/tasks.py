@@ -63,6 +63,7 @@ from kapelle.cli.pages import (
     statuses,
 )
 from kapelle.cli.queue_view import waiting_lines
+from kapelle.cli.relocation import say_if_moved
 from kapelle.cli.values import (
     duration_s,
     future_time,
@@ -131,7 +132,11 @@ def list_work(
     nothing = f"{'Here' if repository else 'There'} are no {hint}{elsewhere}"
     nothing = "Nothing matches." if asked else nothing
     lines = partial(rows, repositories=repository is None)
-    return listing(path, {**asked, "repository": repository}, limit, lines, nothing)
+    report = listing(path, {**asked, "repository": repository}, limit, lines, nothing)
+    yield (found := next(report))
+    yield from report
+    if not found and repository is not None and not asked:
+        say_if_moved(Connection())
 
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:

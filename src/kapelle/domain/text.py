@@ -110,3 +110,10 @@ def counted_files(files: list[str]) -> str:
     """The first few of these, and how many more there are."""
     more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
     return ", ".join(files[:_SHOWN_FILES]) + more
+
+
+def relocated(path: str, old: str, new: str) -> str:
+    """Return a path at or below old as it is called once old was moved to new."""
+    if path == old or path.startswith(f"{old}/"):
+        return new + path[len(old) :]
+    return path

@@ -199,6 +199,28 @@ class Project(Record):
     open: int
 
 
+class MovedRepository(Record):
+    """A repository that is gone from its old place, and one with the same commits."""
+
+    old: str
+    new: str
+
+
+class RelocationView(MovedRepository):
+    """The rows and worktrees of a moved repository that follow it, by kind."""
+
+    tasks: int
+    runs: int
+    schedules: int
+    templates: int
+    learnings: int
+    projects: int
+    worktrees: int
+    problems: list[str]  # of worktrees that could not be linked to the new place
+    # None if the repository was not trusted at its old place.
+    trust: Standing | None
+
+
 class NotifyView(Record):
     """What came of telling a person something by one way."""
 

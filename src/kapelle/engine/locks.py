@@ -29,6 +29,7 @@ from kapelle.domain.lock import (
     written,
 )
 from kapelle.domain.states import AttemptStatus
+from kapelle.domain.text import relocated
 from kapelle.engine.retry import repeat
 from kapelle.store import locks
 from kapelle.store.database import Database
@@ -178,6 +179,11 @@ class Locks:
         """Every lock that is held, then those that are waited for, in order."""
         claims = [*self._held, *self._queue]
         return [self._view(claim) for claim in claims if checkout in {None, claim.checkout}]
+
+    def relocate(self, old: str, new: str) -> None:
+        """Follow a repository that was moved; its rows are changed by the caller."""
+        for claim in (*self._held, *self._queue):
+            claim.checkout = relocated(claim.checkout, old, new)
 
     async def run(self) -> None:
         """Sweep whenever an attempt ends and now and then, until cancelled."""

@@ -18,6 +18,7 @@ from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.relocation import Relocations
 from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
@@ -51,6 +52,7 @@ class Service:
         self.search, self.notify = Search(parts), Notify(parts)
         self.projects = Projects(parts, self.search)
         self.integrations = Integrations(parts)
+        self.relocations = Relocations(parts)
         self.notes, self.batches = Notes(parts.db, parts.without_secrets), Batches(parts.db)
         self.locks = LockService(parts)
         self.of_class = {type(one).__name__: one for one in vars(self).values()}

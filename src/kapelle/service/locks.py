@@ -13,12 +13,16 @@ class LockService:
     """The attempt that asks is named with every call; without one it is a person."""
 
     def __init__(self, parts: Parts) -> None:
-        self._db, self._locks = parts.db, parts.locks
+        self._parts, self._db, self._locks = parts, parts.db, parts.locks
 
     async def take(self, spec: LockSpec, attempt_id: str | None) -> LocksView:
         """Hold paths exclusively, all or none, or renew that; where held is false, call it again:
         your place in the queue is kept. A deadlock is refused at once."""
         owner, task_id, directory, checkout = await self._place(spec.directory, attempt_id)
+        if attempt_id is not None and task_id is not None:
+            fields = {"paths": list(spec.paths), "reason": spec.reason}
+            masked = await self._parts.without_secrets(task_id, attempt_id, fields)
+            spec = spec.model_copy(update=masked)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
         above = await self._db.read(children.line, task_id) if task_id else []
         parents = frozenset(row["id"] for row in above) - {task_id}

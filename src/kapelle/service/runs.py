@@ -24,7 +24,7 @@ from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
-from kapelle.engine.tasks.submit import Belonging, require_directory, submit
+from kapelle.engine.tasks.submit import Belonging, require_directory, require_still_there, submit
 from kapelle.service.batches import with_list
 from kapelle.service.work import below, of_repository, until
 from kapelle.store import deliveries, events, runs, steps, tasks
@@ -170,7 +170,9 @@ class Runs:
 
     async def resume(self, text: str, parent: str | None) -> Run:
         """Let a paused run go on."""
-        self._parts.require_trust((await self.get(text)).directory)
+        run = await self.get(text)
+        require_still_there(run.directory, run.repository)
+        self._parts.require_trust(run.directory)
 
         def resume(connection: Connection, run_id: str) -> None:
             family = runs.family(connection, run_id) if parent is not None else []
@@ -200,6 +202,7 @@ class Runs:
         and has its checks. Where the run has a pull request it gets one into that branch."""
         run, message, ids = await self.get(text), body.message, None
         require_ended(run, "continue", force=True)
+        require_still_there(run.directory, run.repository)
         if body.comments:
             # What it was told when it was asked for first is not new any more.
             known = await self._db.glance(tasks.by_idempotency_key, idempotency_key or "")

@@ -26,7 +26,7 @@ from kapelle.engine.runs.control import end_child
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.tasks.submit import Belonging, examine, submit
+from kapelle.engine.tasks.submit import Belonging, examine, require_still_there, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets import SpecSecrets
 from kapelle.service.batches import with_list
@@ -65,6 +65,7 @@ class ScheduledWork:
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         belonging = Belonging(schedule_id=schedule_id)
+        require_still_there(spec["directory"])
         if kind == TASK:
             return (await submit(self._parts, _task(spec), key, belonging)).id
         spec = await with_list(self._parts.db, kind, spec, key)

@@ -33,7 +33,7 @@ from kapelle.engine.tasks.accounts import candidates
 from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import agent_of, phase
 from kapelle.engine.tasks.queue import TaskQueue
-from kapelle.engine.tasks.submit import Also, Belonging, submit
+from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
 from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import below, of_repository, until
 from kapelle.store import children, events, tasks
@@ -255,6 +255,7 @@ class Tasks:
         """Refuse what would have to wait for trust, or what an attempt, of the parent, may not
         decide; and lift the pauses of what a person wants."""
         task = await self._db.read(_row, text)
+        require_still_there(task["directory"], task["repository"])
         settings = self._parts.work_settings(task["directory"])
         if parent is not None:
             await self._db.read(require_undecided, task["id"])

@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.specs import Prove
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import counted_files, relocated
 from kapelle.domain.views import Standing
 from kapelle.home import Home, in_repository, read_own, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
@@ -155,6 +155,40 @@ def drop(home: Home, place: Path, *, forget: bool) -> bool:
             kept |= {key: replace(known[key], dropped=True) for key in keys & known.keys()}
         _write(home, kept)
     return True
+
+
+def relocate(home: Home, old: str, new: str) -> Standing | None:
+    """Move the trust in a repository that was moved; None if it was never trusted.
+
+    What is another at the new place is not trusted there: it counts as changed since.
+    """
+    status: Standing | None = None
+    if not any(relocated(place, old, new) != place for place in records(home)):
+        return None
+    with _changing(home) as known:
+        kept = dict(known)
+        for place, record in known.items():
+            target = relocated(place, old, new)
+            if target == place:
+                continue
+            del kept[place]
+            if record.dropped or target in known:
+                continue
+            found = _executable_at(home, Path(target))
+            is_same = found is not None and found.digest == record.digest
+            kept[target] = replace(record, dropped=not is_same)
+            status = "trusted" if is_same and status != "changed" else "changed"
+        _write(home, kept)
+    return status
+
+
+def _executable_at(home: Home, place: Path) -> Executable | None:
+    """Return what stands in the .kapelle of exactly this place; None if that cannot be read."""
+    try:
+        found = executable(home, place)
+    except (OSError, InvalidInput):
+        return None
+    return found if found.place == place else None
 
 
 def _places(place: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.git import wanted
+from kapelle.workspaces.git import relocation_command, wanted
 from kapelle.workspaces.leftovers import Moment
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
@@ -24,6 +24,7 @@ __all__ = [
     "git_in",
     "is_git_directory",
     "read_habits_of",
+    "relocation_command",
     "repository_of",
     "wanted",
     "working_directory",

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import re
+import shlex
 import shutil
 import signal
 import time
@@ -150,9 +151,17 @@ class Place:
             if finished.truncated or (finished.code in ok and not exhausted):
                 return Output(finished.code, finished.stdout, finished.truncated, stderr)
             if pause_s is None or exhausted or not _BUSY.search(stderr):
+                self._require_objects()
                 raise _error(args, finished.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    def _require_objects(self) -> None:
+        """Raise WorkspaceError if the repository is gone whose objects git was to read."""
+        # git would name the bare repository of ours that borrows them.
+        objects = self.variables.get("GIT_OBJECT_DIRECTORY")
+        if objects is not None and not os.path.isdir(objects):
+            raise _missing(Path(objects).parent)
 
     async def _examine(self, looks: int) -> None:
         """Raise WorkspaceError if a git that takes long waits for what will never come, or if
@@ -298,18 +307,27 @@ def _unreadable(entry: str) -> Unreadable:
     )
 
 
+def relocation_command(place: Path | str) -> str:
+    """Return the command to type in the new place of a repository that was at a place."""
+    return f"kapelle relocate {shlex.quote(str(place))}"
+
+
 def _not_started(cwd: Path, error: OSError) -> KapelleError:
     message = f"git could not be started: {error}."
     if error.errno in _PASSING:
         return Unavailable(message, hint=_COME_BACK)
     if not cwd.is_dir():
-        top = cwd.parent if cwd.name == ".git" else cwd
-        return WorkspaceError(
-            f"The directory {cwd} is not there.",
-            hint=f"If the repository was moved, move it back to {top}, merge what is to be kept "
-            "(`kapelle list`), and move it again.",
-        )
+        return _missing(cwd)
     return WorkspaceError(message, hint="Install git 2.38 or newer.")
+
+
+def _missing(directory: Path) -> WorkspaceError:
+    """Return the error of a repository that is gone."""
+    top = directory.parent if directory.name == ".git" else directory
+    return WorkspaceError(
+        f"The directory {directory} is not there.",
+        hint=f"If the repository was moved, type at its new place: {relocation_command(top)}",
+    )
 
 
 def _error(args: Sequence[str], code: int, stderr: str) -> KapelleError:

@@ -21,6 +21,7 @@ from kapelle.workspaces.leftovers import Leftovers
 from kapelle.workspaces.lifecycle import Lifecycle
 from kapelle.workspaces.merge import Merges
 from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref
+from kapelle.workspaces.relocation import Relocations
 from kapelle.workspaces.repository import find_checkout, read_work_tree
 from kapelle.workspaces.undo import Undos
 
@@ -37,7 +38,7 @@ class Repository:
     head_commit: str | None
 
 
-class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers):
+class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations):
     """Worktrees under one home, and snapshots of directories worked on in place.
 
     An owner is the id of a task or a run. What is done to a worktree may be done again after a

@@ -18,7 +18,7 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git, Memory
+from kapelle.workspaces.git import Git, Memory, relocation_command
 from kapelle.workspaces.index import Staging
 from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
 from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
@@ -163,8 +163,10 @@ class Marker(WorkTree):
         """Put back what an agent removed from the worktree's own git directory."""
         if not self.object_dir.is_dir():
             text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
+            top = self.common_dir.parent if self.common_dir.name == ".git" else self.common_dir
             hint = (
-                f"Put the repository back, or save what you need of {self.toplevel} and delete it."
+                f"If it was moved, type at its new place: {relocation_command(top)}\n"
+                f"Otherwise save what you need of {self.toplevel} and delete it."
             )
             raise WorkspaceError(text, hint=hint)
         gitdir = self.gitdir
@@ -282,6 +284,10 @@ class Markers:
     def recall(self, marker: Marker) -> None:
         """Know a removed worktree for a while without its marker, which was forgotten."""
         self._recalled[marker.task_id] = marker
+
+    def forget_recalled(self) -> None:
+        """Forget all removed worktrees that are known without a marker."""
+        self._recalled.clear()
 
     def forget(self, task_id: str) -> None:
         self._recalled.pop(task_id, None)

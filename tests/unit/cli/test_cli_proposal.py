@@ -170,6 +170,7 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     (tmp_path / ".orchestrator").mkdir()
     told = {
         "baseBranch": "ai-develop",
+        "projectName": 'The "Shop"',
         "tracks": [{"name": "core", "categories": ["auth", "db"], "color": "#3b82f6"}],
         "worktree": {
             "symlinkDirs": ["node_modules"],
@@ -187,6 +188,8 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     (tmp_path / ".orchestrator" / "config.json").write_text(json.dumps(told), "utf-8")
     proposal = propose(tmp_path)
     assert (proposal.copy, proposal.link) == ([".env"], ["node_modules"])
+    written = tomllib.loads(_config(proposal.as_toml(), ""))
+    assert written["project"] == 'The "Shop"'
     assert tomllib.loads(_tables(proposal.tables, "")) == {
         "failures": {"environment": ["ECONNREFUSED"]},
         "workspace": {"docker": {"service": "app", "workdir": "/var/www"}},

@@ -1,5 +1,7 @@
+import time
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +35,13 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=50))
 def test_plain_text_stays(text: str) -> None:
     assert clean(text) == text
+
+
+@pytest.mark.parametrize("unit", ["\x90", "\x9d", "\x1b]", "\x1b[0;", "\x9b1", "\x1b "])
+def test_a_line_of_unfinished_sequences_is_cleaned_in_linear_time(unit: str) -> None:
+    began = time.process_time()
+    clean(f"é{unit * 50_000}")
+    assert time.process_time() - began < 2
 
 
 def test_umlauts_and_emoji_stay() -> None:

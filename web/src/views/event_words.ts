@@ -107,6 +107,7 @@ const WORDS: Record<string, (data: Data) => Words> = {
   'lock.taken': (data) => ['A lock was taken', [data.paths].flat().map(text).join(', ')],
   'lock.released': (data) => ['A lock was released', [data.paths].flat().map(text).join(', ')],
   'project.renamed': (data) => ['A project was renamed', `${text(data.name)}, now ${text(data.to)}`],
+  'repository.relocated': (data) => ['A repository was moved', `${text(data.old)}, now ${text(data.new)}`],
 };
 
 const NOUNS: Record<string, string> = { firing: 'A schedule', learning: 'A learning', template: 'A template', project: 'A project', schedule: 'A schedule', account: 'An account' }; // biome-ignore format: a table

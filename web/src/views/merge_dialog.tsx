@@ -70,6 +70,40 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
   );
 }
 
+/** Asks once before the last merge of a branch is undone. */
+export function UndoMergeDialog({ work, close }: { work: Work; close: () => void }) {
+  const toast = useToast();
+  const undo = useAction((id: string) => actions.undoMerge(id));
+  const start = () =>
+    undo.mutate(work.id, {
+      onSuccess: ({ base, how }) => {
+        const done = how === 'moved_back' ? 'the branch moved back' : 'a commit reverts the merge';
+        toast({ state: 'ok', text: `Undid the merge into ${base}: ${done}` });
+        close();
+      },
+    });
+  return (
+    <Dialog title="Undo merge" close={close}>
+      <p className="strong">
+        <Said>{work.title}</Said>
+      </p>
+      <p className="dim">
+        The base moves back if nothing was built on the merge; otherwise a commit reverts it. The work stays
+        on its own branch and can be merged again.
+      </p>
+      <Problem error={undo.error} />
+      <div className="acts">
+        <Act look="danger" disabled={undo.isPending} onClick={start}>
+          {undo.isPending ? 'Undoing' : 'Undo merge'}
+        </Act>
+        <Button look="quiet" onClick={close}>
+          Not now
+        </Button>
+      </div>
+    </Dialog>
+  );
+}
+
 const Files = ({ title, files }: { title: string; files: string[] }) =>
   files.length > 0 && (
     <li>

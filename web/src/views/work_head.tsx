@@ -24,7 +24,7 @@ import { Said, useNow } from '../parts/text';
 import { useKeys } from '../shell/keys';
 import { Act, useHeld } from './act';
 import { Marked, MarkItems, useSeen } from './marks';
-import { MergeDialog } from './merge_dialog';
+import { MergeDialog, UndoMergeDialog } from './merge_dialog';
 import { Questions } from './questions';
 import { lineText } from './task/line_text';
 import { WorkLink } from './work_link';
@@ -64,7 +64,7 @@ function ParentCrumb({ id }: { id: string }) {
   );
 }
 
-type Asking = 'merge' | 'cancel' | 'archive' | null;
+type Asking = 'merge' | 'undo' | 'cancel' | 'archive' | null;
 
 /** The title, the verdict, and what one can do about it. */
 export function Head({ work, children }: { work: Work; children?: ReactNode }) {
@@ -110,6 +110,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
         {children}
       </div>
       {asking === 'merge' && <MergeDialog work={work} close={() => ask(null)} />}
+      {asking === 'undo' && <UndoMergeDialog work={work} close={() => ask(null)} />}
       {asking === 'cancel' && <CancelDialog work={work} close={() => ask(null)} />}
       {asking === 'archive' && <ArchiveDialog work={work} close={() => ask(null)} />}
     </>
@@ -169,6 +170,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
           </Act>
         )}
         {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge anyway</Act>}
+        {work.merged_at && <Act onClick={() => ask('undo')}>Undo merge</Act>}
         {runs && (
           <Act hotkey="p" onClick={() => pause.mutate('pause')}>
             <Icon name="pause" />

@@ -25,6 +25,7 @@ from kapelle.service.notify import Notify
 from kapelle.service.output import Output
 from kapelle.service.projects import Projects
 from kapelle.service.questions import Questions
+from kapelle.service.relocation import Relocations
 from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
@@ -188,6 +189,10 @@ ROUTES: dict[str, tuple[Row, ...]] = {
         Row("PUT", "/projects", owner_only, Projects.change),
         Row("DELETE", "/projects", owner_only, Projects.delete),
         Row("PUT", "/projects/current", owner_only, Projects.switch),
+    ),
+    "relocations": (
+        Row("GET", "/relocations", owner_only, Relocations.candidates),
+        Row("POST", "/relocations", owner_only, Relocations.relocate),
     ),
     "notes": (
         Row("POST", "/notes", attempt_too, Notes.put, tool="note_set"),

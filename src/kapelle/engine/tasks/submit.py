@@ -23,7 +23,12 @@ from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
-from kapelle.workspaces import checkouts_around, is_git_directory, repository_of
+from kapelle.workspaces import (
+    checkouts_around,
+    is_git_directory,
+    relocation_command,
+    repository_of,
+)
 
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
@@ -126,6 +131,16 @@ def require_directory(directory: str) -> str:
     if not os.path.isdir(directory):
         raise InvalidInput(f"There is no directory {directory}.")
     return directory
+
+
+def require_still_there(directory: str, repository: str | None = None) -> None:
+    """Raise Conflict if the directory of stored work is gone, perhaps with its repository."""
+    if not os.path.isdir(directory):
+        raise Conflict(
+            f"The directory {directory} is gone.",
+            hint="If its repository was moved, type at its new place: "
+            f"{relocation_command(repository or directory)}",
+        )
 
 
 def require_agent(name: str | None, settings: Settings) -> str:
