@@ -18,7 +18,7 @@ from kapelle.home import disk_use
 
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # CSI: colours, cursor movement
-    # OSC and kin. Another of their beginnings ends one, or a line of them would take quadratic time.
+    # OSC and kin. The beginning of another one ends one: a line of them took quadratic time.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"  # the short ones, and the beginning of unfinished ones
 )
