@@ -180,7 +180,8 @@ class RunExecutor:
         except KapelleError as error:
             return Verdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            _log.exception("the pattern of %s failed", run["id"])
+            # Most of them are a person's own code, which is none of the daemon's errors.
+            _log.exception("the pattern of %s failed", run["id"], extra={"not_internal": True})
             return Verdict(RunStatus.FAILED, _pattern_error(error))
 
     async def _prepare(self, run: runs.Row) -> Verdict:
