@@ -182,6 +182,7 @@ class Delivery(Record):
     mode: Literal["merge", "pr"]
     status: Literal["pending", "delivered", "failed", "nothing", "undone"]
     reason: str | None = None  # why it is not delivered, or waits
+    draft: bool = False  # while pending: a draft pull request of work as it is
     commit: str | None = None
     forge: str | None = None
     branch: str | None = None

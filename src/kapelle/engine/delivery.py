@@ -378,6 +378,8 @@ def describe(
     if more:
         parts.append(f"**{more}**")
     parts += ["### Asked", _fenced(clean(asked))]
+    if isinstance(work, Run) and (milestones := _milestones(work)):
+        parts += ["### Milestones", _fenced(clean(milestones))]
     if said:
         parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]
     parts += ["### Checked", "\n".join(map(_line, checks[:_MOST_CHECKS])) or "Nothing was checked."]
@@ -386,6 +388,17 @@ def describe(
     parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
     parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
     return "\n\n".join(parts)
+
+
+def _milestones(run: Run) -> str:
+    """Return the milestones of a workflow, with those that hold ticked."""
+    found = run.result.get("milestones") if isinstance(run.result, dict) else None
+    lines = []
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, dict):
+            box = "x" if one.get("evidence") else " "
+            lines.append(f"- [{box}] {one.get('title')}")
+    return "\n".join(lines)
 
 
 def _fenced(text: str) -> str:

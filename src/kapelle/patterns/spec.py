@@ -145,6 +145,11 @@ class PatternSpec(WorkSpec):
         return False
 
     @property
+    def delivers_unfinished(self) -> bool:
+        """Whether `deliver: pr` makes a draft pull request of what a failed run left."""
+        return False
+
+    @property
     def needs_git(self) -> bool:
         """Whether it is of no use where tasks cannot have worktrees of their own."""
         return False

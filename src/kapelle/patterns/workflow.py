@@ -24,6 +24,7 @@ class WorkflowSpec(PatternSpec):
     """A task that is planned, implemented and reviewed in cycles while nobody watches."""
 
     needs_git: ClassVar[bool] = True
+    delivers_unfinished: ClassVar[bool] = True
     never_blocks: ClassVar[bool] = True
 
     model_config = ConfigDict(
@@ -178,7 +179,8 @@ class _Cycles(Phases):
             # The review behind the last cycle begins no further one.
             now.cycle = self.spec.cycles
             cycles = counted(self.spec.cycles, "cycle")
-            raise Failed(f"{now.done} of {of} milestones hold after {cycles}; {left}")
+            reason = f"{now.done} of {of} milestones hold after {cycles}; {left}"
+            raise Failed(reason, limit="cycles")
         if self._stale >= _STALE:
             why = f"{_STALE} cycles in a row brought no new milestone; {left}"
             raise Blocked("progress", why, "Read the worklog, and change the plan in its note.")
