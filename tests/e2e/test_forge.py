@@ -366,6 +366,37 @@ def test_failed_work_is_a_draft_that_says_so_and_no_secret_is_pushed(
     assert "knows into c, so" in delivered(kapelle, taken, "failed")["delivery"]["reason"]
 
 
+def test_the_merged_base_is_pushed_only_on_request_and_over_nothing(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    before = forge.tip("main")
+    alone = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="merge")
+    delivered(kapelle, alone)
+    assert forge.tip("main") == before
+    # No host of the settings: the person's own git is enough.
+    id_ = kapelle.play(_WRITE.format(name="b.txt"), repository, deliver="merge", push=True)
+    assert delivered(kapelle, id_)["delivery"]["mode"] == "push"
+    assert forge.tip("main") == git(repository, "rev-parse", "main")
+    git(forge.bare, "update-ref", "refs/heads/main", before)
+    foreign = git(
+        forge.bare, "-c", "user.name=x", "-c", "user.email=x@x.x", "commit-tree", "-m", "theirs",
+        "-p", before, f"{before}^{{tree}}",
+    )  # fmt: skip
+    git(forge.bare, "update-ref", "refs/heads/main", foreign)
+    ended = kapelle.cli(
+        "run", "x", "-a", "rehearsal", "--deliver", "merge", "--push", "-f", cwd=repository
+    )
+    [task] = kapelle.get("/tasks?limit=1")["tasks"]
+    assert (ended.returncode, task["delivery"]["status"]) == (0, "nothing"), ended.stderr
+    id_ = kapelle.play(_WRITE.format(name="c.txt"), repository, deliver="merge", push=True)
+    task = delivered(kapelle, id_, "failed")
+    assert task["merged_at"] is not None
+    assert foreign[:12] in task["delivery"]["reason"]
+    assert (forge.tip("main"), (repository / "c.txt").exists()) == (foreign, True)
+    refused = kapelle.cli("run", "x", "-a", "rehearsal", "--push", cwd=repository)
+    assert (refused.returncode, "--deliver merge" in refused.stderr) == (2, True)
+
+
 _PLAN = """\
 ## Plan
 - [ ] one is there, check: `test -f one.txt`

@@ -18,7 +18,7 @@ from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from tests.e2e.certificates import make_authority
 from tests.e2e.forge_server import TOKEN, ForgeServer
-from tests.e2e.instance import Instance
+from tests.e2e.instance import Instance, user_home
 from tests.e2e.repositories import git
 from tests.e2e.test_forge import configure, delivered, refused, until
 
@@ -30,7 +30,7 @@ _KINDS: dict[str, Any] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
 def serving(tmp_path: Path, repository: Path, **how: Any) -> Iterator[ForgeServer]:
     """A forge that holds main of the repository, and the login of a person for it."""
     server = ForgeServer(tmp_path / "forge", **how)
-    server.log_in(tmp_path)
+    server.log_in(user_home(tmp_path))
     git(repository, "remote", "add", "origin", "work:o/r.git")
     git(repository, "push", "--quiet", str(server.bare), "main")
     try:
@@ -160,7 +160,7 @@ def test_an_internal_server_below_a_path_with_an_authority_of_its_own(
         kapelle.wait(id_)
         hint = f"git config --global http.https://{forge.host}/.sslCAInfo"
         assert hint in refused(kapelle, id_)
-        personal = ("config", "--file", str(tmp_path / ".gitconfig"))
+        personal = ("config", "--file", str(user_home(tmp_path) / ".gitconfig"))
         git(repository, *personal, "http.sslVerify", "false")
         # It is pushed, but the token is sent to nobody whose certificate is not trusted.
         told = refused(kapelle, id_)
@@ -184,12 +184,12 @@ def test_a_token_of_the_daemon_is_not_given_to_the_credential_helpers_of_a_perso
             kapelle.wait(id_)
             assert "insecure_http = true" in refused(kapelle, id_)
             # The helper has an old password, which git would try first and forget.
-            forge.log_in(tmp_path, "an-old-password")
-            stored = (tmp_path / ".git-credentials").read_text(encoding="utf-8")
+            forge.log_in(user_home(tmp_path), "an-old-password")
+            stored = (user_home(tmp_path) / ".git-credentials").read_text(encoding="utf-8")
             settings = {"insecure_http": "true", "token_variable": '"FORGE_TOKEN"'}
             kapelle.home.config.write_text(forge.config("gitea", **settings), encoding="utf-8")
             kapelle.cli("pr", id_, check=True)
-            assert (tmp_path / ".git-credentials").read_text(encoding="utf-8") == stored
+            assert (user_home(tmp_path) / ".git-credentials").read_text(encoding="utf-8") == stored
             forge.token = "another-token"
             told = refused(kapelle, id_)
             assert ("kapelle stop" in told, "git ls-remote" in told) == (True, False)
@@ -216,7 +216,9 @@ def test_commits_of_others_refused_pushes_and_merged_work(
     command = re.search(r"`git (-C .* pull --no-rebase origin .*?)`", reason)
     assert command is not None, reason
     pull = ["git", *identity, *shlex.split(command[1])]
-    subprocess.run(pull, check=True, capture_output=True, env={**os.environ, "HOME": str(tmp_path)})
+    subprocess.run(
+        pull, check=True, capture_output=True, env={**os.environ, "HOME": str(user_home(tmp_path))}
+    )
     kapelle.cli("pr", id_, check=True)
     assert forge.git("merge-base", theirs, branch) == theirs
     assert forge.git("cat-file", "-t", f"{branch}:b.txt") == "blob"

@@ -269,6 +269,10 @@ class WorkSpec(Spec):
         "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
         "pushed and made a pull request",
     )
+    push: bool = field(
+        False, "with deliver merge: push the base to its upstream after the merge",
+        help="with --deliver merge: push the base to its upstream after the merge",
+    )  # fmt: skip
 
     prove: Prove | None = field(
         None,
@@ -277,6 +281,12 @@ class WorkSpec(Spec):
         "required; by default tasks.prove",
         help="when it is proved that checks look at the work; required fails it if they do not",
     )
+
+    @model_validator(mode="after")
+    def _pushes_what_is_merged(self) -> Self:
+        if self.push and self.deliver != "merge":
+            raise ValueError("push: only a merge is pushed: use it with --deliver merge")
+        return self
 
     @property
     def subject(self) -> str:

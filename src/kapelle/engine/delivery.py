@@ -30,6 +30,7 @@ from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced
 from kapelle.engine.retry import repeat
+from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
@@ -89,6 +90,8 @@ class Deliveries:
                 found: dict[str, Any] = {"status": "nothing", "reason": "it changed nothing"}
             elif row["mode"] == "pr":
                 found = await self._open(work, row)
+            elif row["mode"] == "push":
+                found = await self._merge_and_push(work)
             else:
                 found = await self._merge(work)
         except Unavailable as error:
@@ -120,6 +123,26 @@ class Deliveries:
                 raise
             return {"status": "delivered", "reason": None}  # before a crash
         return {"status": "delivered", "reason": None, "branch": merged.base}
+
+    async def _merge_and_push(self, work: Task | Run) -> dict[str, Any]:
+        """Merge it, then push its base; a push that fails leaves the merge as it is."""
+        commit, base = work.workspace.commit, str(work.workspace.base)
+        if work.merged_at is None and commit is not None:
+            await recall(self._parts, work)
+            await require_no_secret(self._parts, work, "pr", commit)
+        found = await self._merge(work)
+        failpoint("deliver_before_push")
+        settings, directory = self._parts.settings().forge, Path(work.directory)
+        try:
+            remote = await self._parts.workspaces.push_branch(
+                directory, base, settings, self._parts.environ
+            )
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            reason = f"It is merged into {base}, but {base} is not pushed: {error.message}"
+            return {"status": "failed", "reason": f"{reason} Then: git push", "branch": base}
+        return {**found, "branch": base, "forge": remote.host}
 
     async def _require_verified(self, work: Task | Run) -> None:
         """Raise Conflict if checks were to verify it and did not: that needs a person."""

@@ -162,7 +162,7 @@ def _submit(
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
     if spec.deliver != "branch":
-        deliveries.ask(connection, task.id, spec.deliver)
+        deliveries.ask(connection, task.id, "push" if spec.push else spec.deliver)
         task = tasks.get(connection, task.id)
     if also is not None:
         also(connection, task.id)
