@@ -30,10 +30,10 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
-from kapelle.error_reports import ErrorReports
 from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
+from kapelle.sentry import ErrorReports
 from kapelle.service import Service
 from kapelle.service.daemon import Stopping
 from kapelle.settings import Settings, load

@@ -12,7 +12,7 @@ from kapelle import __version__
 from kapelle.domain.errors import KapelleError
 from kapelle.runner.redaction import redact
 
-_log = logging.getLogger("kapelle.error_reports")
+_log = logging.getLogger("kapelle.sentry")
 _MOST_WAITING = 20
 # The same error is reported once in this time.
 _PAUSE_S = 60.0
