@@ -331,7 +331,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     git(forge.bare, "update-ref", "refs/heads/main", "refs/heads/kept")
     assert kapelle.cli("pr", id_, check=True).stdout.strip() == forge.pulls[0]["html_url"]
     git(repository, "remote", "set-url", "origin", "ext::sh -c touch% ran")
-    assert "no address of a forge" in refused(kapelle, id_)
+    assert "not at GitHub, GitLab or Gitea" in refused(kapelle, id_)
     git(repository, "remote", "remove", "origin")
     assert "git remote add origin URL" in refused(kapelle, id_)
 

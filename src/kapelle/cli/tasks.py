@@ -364,8 +364,7 @@ def resume(
     follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
-    """Go on where a task's last attempt left off, or with a run that is paused or reached its
-    cycles."""
+    """Go on with a task where it left off, or with a paused or limited run."""
     task_id, message = _id_and_message(task_id, message)
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}

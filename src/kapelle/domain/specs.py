@@ -219,7 +219,7 @@ class WorkSpec(Spec):
         None, "the project that it belongs to", metavar="NAME", complete="project"
     )
     agent: Name | None = field(
-        None, "who does the work, auto for who calls this; by default the configured agent", "-a",
+        None, "the agent, auto for the one that calls Kapelle; by default default_agent", "-a",
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
@@ -327,7 +327,7 @@ class TaskSpec(WorkSpec):
         False, "with continue_from: go on in a copy of that task's conversation", "--fork",
         help="with --continue-from: go on in a copy of that task's conversation",
     )  # fmt: skip
-    max_turns: Turns | None = field(None, "stop an attempt after so many")
+    max_turns: Turns | None = field(None, "the most turns of one attempt")
     tools: list[Name] = field(
         [], "the only tools that the agent may use, by its own names for them, besides those of "
         "MCP servers", "--tool", metavar="NAME", kind="list", max_length=100,

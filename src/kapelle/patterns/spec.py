@@ -125,8 +125,7 @@ class PatternSpec(WorkSpec):
     )
     max_seconds: Seconds | None = field(
         None,
-        "the longest that it may be under way; time paused, or waiting for an answer "
-        "to its own question, is free",
+        "the time limit of the whole run; pauses and waiting for a person do not count",
         kind="duration",
     )
     max_agent_calls: int | None = field(

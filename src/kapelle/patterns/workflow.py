@@ -50,8 +50,8 @@ class WorkflowSpec(PatternSpec):
     cycles: int = field(10, "how often it is reviewed and implemented at most", ge=1, le=50)
     checks: RunChecks = field([], "what must pass for any milestone to be done", "--check")
     limits: list[PhaseLimit] = field(
-        [], "what a phase may use, such as implement:turns=40,usd=2,minutes=30; by default it ends "
-        "with its completion", "--limit", metavar="PHASE:LIMITS", max_length=20,
+        [], "what a phase may use, such as implement:turns=40,usd=2,minutes=30; by default "
+        "without a limit", "--limit", metavar="PHASE:LIMITS", max_length=20,
     )  # fmt: skip
     retry_delay_s: float = field(
         10, "the pause before a phase that broke down is tried again", "--retry-delay",

@@ -355,8 +355,8 @@ async def find_remote(
     if not url.startswith("-"):
         url = (await remote.run("ls-remote", "--get-url", url)).line
     if (found := remote.at(url, settings)) is None:
-        text = f"The remote {name} is {_without_login(url)}, which is no address of a forge."
-        hint = f"Pull requests need one over https or ssh: git remote set-url {name} URL"
+        text = f"The remote {name} ({_without_login(url)}) is not at GitHub, GitLab or Gitea."
+        hint = f"Kapelle pushes over https or ssh: git remote set-url {name} URL"
         if url.startswith("http://"):
             hint += f". {_plain_hint(urlsplit(url).netloc.rpartition('@')[2])}"
         raise ForgeError(text, hint=hint)
