@@ -33,6 +33,7 @@ from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
+from kapelle.sentry import ErrorReports
 from kapelle.service import Service
 from kapelle.service.daemon import Stopping
 from kapelle.settings import Settings, load
@@ -73,7 +74,10 @@ def main() -> None:
         with contextlib.closing(Lock(home, wait=options.wait)) as lock:
             settings = load(home, None, os.environ).settings
             _set_log_level(settings)
-            code = asyncio.run(_serve(lock, home, settings, _listen(home, settings, options)))
+            listener = _listen(home, settings, options)
+            reports = ErrorReports.start(settings.log.sentry_dsn, os.environ)
+            with reports or contextlib.nullcontext():
+                code = asyncio.run(_serve(lock, home, settings, listener, reports))
     except KapelleError as error:
         _give_up(error.with_hint)
     except OSError as error:
@@ -188,7 +192,13 @@ def _recorded(home: Home, what: str) -> int:
         return 0
 
 
-async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.socket) -> int:
+async def _serve(
+    lock: Lock,
+    home: Home,
+    settings: Settings,
+    listener: socket.socket,
+    reports: ErrorReports | None,
+) -> int:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     token = _kept_text(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
@@ -211,6 +221,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         # Host and home, as the first daemon of this home named them.
         performer=_kept_text(home.identity, lambda: name),
     )
+    if reports is not None:
+        reports.redact_by(parts.all_secrets)
     await parts.runner.start()
     await _finish_merges(parts)
     await _take_over(parts)
@@ -282,6 +294,7 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
     done, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
     for task in done - {stop}:
         error = task.exception() if not task.cancelled() else None
+        _log.critical("a part of the daemon ended", exc_info=error)
         raise Unavailable(f"A part of the daemon ended: {error!r}") from error
 
 

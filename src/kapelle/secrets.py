@@ -213,6 +213,19 @@ class SpecSecrets:
         """The digests of environments in which nothing was asked for of late."""
         return [name.removeprefix("shell_") for name in self._older("shell", _SHELL_AGE_S)]
 
+    def everything(self) -> tuple[list[Mapping[str, str]], list[McpServer]]:
+        """Return the variables of all owners and shells, and the MCP servers of all owners."""
+        environments: list[Mapping[str, str]] = []
+        servers: list[McpServer] = []
+        for path in self._directory.glob("*.json"):
+            if path.stem.startswith("shell_"):
+                shell = self.shell(path.stem.removeprefix("shell_"))
+                environments.append(shell.variables if shell else {})
+            else:
+                environments.append(self.env(path.stem))
+                servers += self.mcp(path.stem).values()
+        return environments, servers
+
     def forget(self, owner: str) -> None:
         self._path(owner).unlink(missing_ok=True)
 

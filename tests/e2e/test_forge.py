@@ -11,7 +11,7 @@ import pytest
 from kapelle import connect
 from kapelle.workspaces.forge import Verdict
 from kapelle.workspaces.forge.github import Gitea, GitHub
-from tests.e2e.ensembles import perform, rule, with_playbook
+from tests.e2e.ensembles import answer, perform, rule, with_playbook
 from tests.e2e.forge_server import TOKEN, ForgeServer
 from tests.e2e.instance import ApiError, Instance, user_home
 from tests.e2e.repositories import git
@@ -331,7 +331,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     git(forge.bare, "update-ref", "refs/heads/main", "refs/heads/kept")
     assert kapelle.cli("pr", id_, check=True).stdout.strip() == forge.pulls[0]["html_url"]
     git(repository, "remote", "set-url", "origin", "ext::sh -c touch% ran")
-    assert "no address of a forge" in refused(kapelle, id_)
+    assert "not at GitHub, GitLab or Gitea" in refused(kapelle, id_)
     git(repository, "remote", "remove", "origin")
     assert "git remote add origin URL" in refused(kapelle, id_)
 
@@ -364,6 +364,84 @@ def test_failed_work_is_a_draft_that_says_so_and_no_secret_is_pushed(
         f'[[do]]\nrun = "{steps}"', repository, env={"MY_API_KEY": secret}, deliver="pr"
     )
     assert "knows into c, so" in delivered(kapelle, taken, "failed")["delivery"]["reason"]
+
+
+def test_the_merged_base_is_pushed_only_on_request_and_over_nothing(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    before = forge.tip("main")
+    alone = kapelle.play(_WRITE.format(name="a.txt"), repository, deliver="merge")
+    delivered(kapelle, alone)
+    assert forge.tip("main") == before
+    # No host of the settings: the person's own git is enough.
+    id_ = kapelle.play(_WRITE.format(name="b.txt"), repository, deliver="merge", push=True)
+    assert delivered(kapelle, id_)["delivery"]["mode"] == "push"
+    assert forge.tip("main") == git(repository, "rev-parse", "main")
+    git(forge.bare, "update-ref", "refs/heads/main", before)
+    foreign = git(
+        forge.bare, "-c", "user.name=x", "-c", "user.email=x@x.x", "commit-tree", "-m", "theirs",
+        "-p", before, f"{before}^{{tree}}",
+    )  # fmt: skip
+    git(forge.bare, "update-ref", "refs/heads/main", foreign)
+    ended = kapelle.cli(
+        "run", "x", "-a", "rehearsal", "--deliver", "merge", "--push", "-f", cwd=repository
+    )
+    [task] = kapelle.get("/tasks?limit=1")["tasks"]
+    assert (ended.returncode, task["delivery"]["status"]) == (0, "nothing"), ended.stderr
+    id_ = kapelle.play(_WRITE.format(name="c.txt"), repository, deliver="merge", push=True)
+    task = delivered(kapelle, id_, "failed")
+    assert task["merged_at"] is not None
+    assert foreign[:12] in task["delivery"]["reason"]
+    assert (forge.tip("main"), (repository / "c.txt").exists()) == (foreign, True)
+    refused = kapelle.cli("run", "x", "-a", "rehearsal", "--push", cwd=repository)
+    assert (refused.returncode, "--deliver merge" in refused.stderr) == (2, True)
+
+
+_PLAN = """\
+## Plan
+- [ ] one is there, check: `test -f one.txt`
+- [ ] two is there, check: `test -f two.txt`
+## Contract
+None."""
+
+
+def test_an_unfinished_workflow_is_a_draft_and_goes_on_with_more_cycles(
+    kapelle: Instance, repository: Path, forge: ForgeServer
+) -> None:
+    implement = r"You work in this directory[\s\S]*## The milestone\n"
+    with_playbook(
+        kapelle,
+        rule("You prepare work", {"result": _PLAN})
+        + rule(f"{implement}one", {"write": "one.txt", "content": "1"})
+        + rule(f"{implement}two", {"write": "two.txt", "content": "2"})
+        + rule("You review work", answer({"summary": "I looked."})),
+    )
+    with kapelle.home.config.open("a") as file:
+        file.write(forge.config("github"))
+    workflow = ("workflow", "Both", "-a", "rehearsal", "--cycles", "1", "--deliver", "pr", "-f")
+    ended = kapelle.cli(*workflow, cwd=repository)
+    assert ended.returncode == 1, ended.stderr
+    [run] = kapelle.get("/runs")["runs"]
+    run = kapelle.get(f"/runs/{run['id']}")
+    assert (run["status"], run["limit_reached"]) == ("failed", "cycles")
+    assert (run["delivery"]["status"], run["delivery"]["state"]) == ("delivered", "draft")
+    [pull] = forge.pulls
+    assert pull["draft"] is True
+    assert "- [x] one is there\n- [ ] two is there" in pull["body"]
+    assert run["reason"] in pull["body"]
+    for wrong, code in (["--cycles", "1"], 2), (["--cycles", "99"], 2), ([], 2):
+        assert kapelle.cli("resume", run["id"], *wrong).returncode == code
+    first = kapelle.get(f"/runs/{run['id']}/steps")
+    gone_on = kapelle.cli("resume", run["id"], "--cycles", "3", "-f")
+    assert gone_on.returncode == 0, gone_on.stderr
+    run = kapelle.get(f"/runs/{run['id']}")
+    assert (run["status"], run["limit_reached"]) == ("completed", None)
+    assert (run["delivery"]["status"], run["delivery"]["state"]) == ("delivered", "open")
+    assert [one["draft"] for one in forge.pulls] == [False]
+    steps = kapelle.get(f"/runs/{run['id']}/steps")
+    assert [one["started_at"] for one in steps[: len(first)]] == [
+        one["started_at"] for one in first
+    ]
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,10 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     assert "WORDS is empty" in instance.cli("search", "").stderr
     assert b"query may have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
     assert "plan  note of global\n" in instance.cli("search", "find", "needle").stdout
+    instance.cli("notes", "set", "workflow/x", "nothing of the kind", check=True)
+    assert instance.get("/search?query=work&kind=note")["hits"] == []
+    [hit] = instance.get("/search?query=workflow&kind=note")["hits"]
+    assert "workflow" in hit["text"]
     assert f"{task}  output, attempt 1, out byte" in instance.cli("search", "is", "here").stdout
 
     # The index may be lost, or nonsense, at any time: it is made anew.
@@ -392,7 +396,7 @@ def test_a_project_is_renamed_in_all_that_belongs_to_it_and_put_away(
     assert "kapelle project archive store" in refused.stderr
     instance.cli("project", "switch", "empty", cwd=repository, check=True)
     instance.post("/notes", {"key": "k", "value": "v", "scope": "project:empty"})
-    assert "it has 1 notes" in instance.cli("project", "delete", "empty").stderr
+    assert "it has 1 note." in instance.cli("project", "delete", "empty").stderr
     instance.cli("notes", "delete", "k", "--scope", "project:empty", check=True)
     instance.cli("project", "delete", "empty", check=True)
     assert "There is no project 'empty'" in instance.cli("project", "delete", "empty").stderr

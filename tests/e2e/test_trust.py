@@ -555,7 +555,7 @@ def test_trust_holds_until_something_that_executes_changes(
     assert ".kapelle/patterns/long.py: # line 30" in seen
     (repository / ".kapelle" / "patterns" / "long.py").unlink()
     told = wary.cli(*shlex.split(hint.rpartition("kapelle ")[2]), cwd=Path("/"))
-    assert "is trusted with 1 thing." in told.stderr
+    assert "is trusted: it may now run the 1 item above." in told.stderr
     assert wary.cli("run", "x", "-a", "rehearsal", "-f", cwd=repository).returncode == 0
     assert stat.S_IMODE(wary.home.trust.stat().st_mode) == 0o600
     configure(repository, 'project = "q"\nchecks = ["true"]\n')

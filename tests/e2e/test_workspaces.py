@@ -294,7 +294,7 @@ def test_who_only_reports_reaches_nothing(kapelle: Instance, repository: Path) -
     assert (ended["status"], ended["result"]) == ("completed", "all is well"), ended["reason"]
     assert ended["workspace"]["commit"] is None
     [warning] = [found["text"] for found in ended["attempts"][-1]["warnings"]]
-    assert "cannot be kept from writing" in warning
+    assert "has no read-only mode" in warning
     worktree = Path(ended["workspace"]["path"])
     assert (worktree / "kept").read_text(encoding="utf-8") == "as it was\n"
     assert not any(path.name.startswith("task.") for path in worktree.parent.iterdir())
@@ -352,7 +352,7 @@ def test_who_judges_in_a_pattern_reaches_nothing(kapelle: Instance, repository: 
 def test_in_place_nobody_can_be_trusted_to_only_report(kapelle: Instance, tmp_path: Path) -> None:
     with pytest.raises(ApiError) as caught:
         kapelle.submit("look", tmp_path, read_only=True)
-    assert "cannot be kept from writing" in caught.value.body["error"]["message"]
+    assert "has no read-only mode" in caught.value.body["error"]["message"]
     with pytest.raises(ApiError) as caught:
         kapelle.submit("look", tmp_path, tools=["Read"])
     assert "cannot be given a list of tools" in caught.value.body["error"]["message"]

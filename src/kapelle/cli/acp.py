@@ -271,6 +271,6 @@ def acp(
     agent: str | None = option("AGENT", "Who does the tasks.", "--agent", "-a"),
     model: str | None = option("MODEL", "With which model.", "--model", "-m"),
 ) -> None:
-    """Be an agent for an editor that speaks the Agent Client Protocol."""
+    """Serve as an agent for an editor that speaks the Agent Client Protocol."""
     given = {"--agent": agent, "--model": model}
     Server([word for pair in given.items() if pair[1] for word in pair if word]).run()

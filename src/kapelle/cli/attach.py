@@ -31,7 +31,7 @@ _RESTORED = (
 
 
 def attach(task_id: NewestTaskId = None) -> None:
-    """Be in the terminal of an interactive task; Ctrl-] leaves it running."""
+    """Attach to the terminal of an interactive task; Ctrl-] leaves it running."""
     client = Connection()
     task = client.get(task_path(work_id(client, task_id, "tasks")))
     if task.get("interactive") and task["status"] in FINAL:

@@ -41,9 +41,9 @@ def argument(metavar: str, help: str, *, default: Any = ..., **facts: Any) -> An
 Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
 JsonLines = Annotated[bool, flag("Print one JSON object per line.", "--json")]
 Follow = Annotated[bool, flag("Go on showing what happens.", "--follow", "-f")]
-Budget = Annotated[str | None, option("USD", "Stop when all attempts together have cost so much.")]
+Budget = Annotated[str | None, option("USD", "The most that all attempts may cost together.")]
 MaxTurns = Annotated[
-    int | None, option("NUMBER", "Stop an attempt after so many.", min=1, max=1_000_000)
+    int | None, option("NUMBER", "The most turns of one attempt.", min=1, max=1_000_000)
 ]
 _TO_END = "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go."
 # The one habit of all commands that begin something: it goes on in the background, at a keyboard

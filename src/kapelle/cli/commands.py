@@ -23,11 +23,11 @@ questions   questions:questions  List what tasks and runs ask of you, the oldest
 say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
-attach      attach:attach  Be in the terminal of an interactive task; Ctrl-] leaves it running.
+attach      attach:attach  Attach to the terminal of an interactive task; Ctrl-] leaves it running.
 wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
-resume      tasks:resume  Go on where a task's last attempt left off, or with a run that is paused.
+resume      tasks:resume  Go on with a task where it left off, or with a paused or limited run.
 continue    tasks:continue_  Follow up on a task that has ended or waits, or on an ended run.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
@@ -50,7 +50,7 @@ events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.
 mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and stdout.
 open        daemon:open_page  Open the page in the browser, logged in.
-acp         acp:acp  Be an agent for an editor that speaks the Agent Client Protocol.
+acp         acp:acp  Serve as an agent for an editor that speaks the Agent Client Protocol.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
 prompts     trust:prompts  Show what the roles of patterns are told, and copy it to change it.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.

@@ -177,12 +177,14 @@ def prune(
     for id_ in pruned["archived"]:
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
-    what, free = ("to archive", "would be free") if dry_run else ("archived", "are free")
+    freed = "Would free" if dry_run else "Freed"
     packed = pruned["packed"]
     also = "would be" if dry_run else "were"
     more = f"; the files of {counted(packed, 'ended attempt')} {also} packed" if packed else ""
     least = "at least " if dry_run and packed else ""
-    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {least}{room} {free}{more}.")
+    count = len(pruned["archived"])
+    what = f"{count} {'to archive' if dry_run else 'archived'}" if count else "nothing to archive"
+    say(f"{freed} {least}{room}; {what}{more}.")
 
 
 service = command_group("Have your machine start the daemon, and again when it dies.")

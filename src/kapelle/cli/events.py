@@ -2,6 +2,7 @@
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
@@ -11,6 +12,7 @@ from kapelle.cli.ids import completing
 from kapelle.cli.logs import Passage, check_passage
 from kapelle.cli.output import json_line
 from kapelle.client.http import Connection
+from kapelle.domain.text import counted
 
 Event = dict[str, Any]
 Facts = dict[str, Any]
@@ -43,7 +45,9 @@ _VERDICTS = {
 # Facts of the built-in patterns, which the sentences below are made of.
 _KNOWN_FACTS = frozenset(
     {"iteration", "failures", "best", "verdict", "score", "problem", "feedback", "step", "steps",
-     "doing", "phase", "lack", "subgoals", "merged", "planned", "verified"}
+     "doing", "phase", "lack", "subgoals", "merged", "planned", "verified", "cycle", "cycles",
+     "round", "rounds", "loop", "loops", "items", "ended", "done", "failed", "candidates",
+     "eligible", "winner", "agent"}
 )  # fmt: skip
 
 
@@ -207,12 +211,32 @@ def _nested_parts(facts: Facts) -> str:
 
 
 def _more(facts: Facts) -> list[str]:
-    """What only the pattern itself understands."""
-    return [
+    """What has been reached of what is planned, then what only the pattern itself understands."""
+    return [*_reached(facts)] + [
         one_line(f"{key.replace('_', ' ')} {value_words(value)}", 80)
         for key, value in facts.items()
         if key not in _KNOWN_FACTS and value is not None and not isinstance(value, list | dict)
     ]
+
+
+def _reached(facts: Facts) -> Iterator[str]:
+    """Return how many of the planned cycles, rounds, items or candidates there are by now."""
+    for name in ("cycle", "round", "loop"):
+        number, most = facts.get(name), facts.get(f"{name}s")
+        if number and most and (name != "loop" or most != 1):
+            yield f"{name} {number} of {most}"
+    done, milestones = facts.get("done"), facts.get("milestones")
+    if isinstance(milestones, list) and milestones:
+        yield f"{done or 0} of {counted(len(milestones), 'milestone')} done"
+    elif facts.get("items") is not None:
+        yield f"{done or 0} of {facts['items']} done"
+    if facts.get("failed"):
+        yield f"{facts['failed']} failed"
+    if facts.get("eligible") is not None:
+        yield f"{facts['eligible']} of {facts.get('candidates')} candidates passed"
+    if facts.get("winner") is not None:
+        by = f" ({facts['agent']})" if facts.get("agent") else ""
+        yield f"candidate {facts['winner']}{by} wins"
 
 
 def value_words(value: Any) -> str:

@@ -132,11 +132,11 @@ def follow(
 
 
 def _delivered(client: Connection, item: Task | Run) -> Task | Run:
-    """Wait for the delivery of completed work; return the task or run as it is then.
+    """Wait for the delivery of ended work; return the task or run as it is then.
 
     A delivery of an earlier commit is not the one that is waited for.
     """
-    while item["status"] == "completed" and not finished(item):
+    while settled(item) and not finished(item):
         time.sleep(_DELIVERY_PAUSE_S)
         item = client.get(path_of(item["id"]))
     return item
@@ -364,8 +364,9 @@ def conclude(item: Task | Run) -> None:
     say(wrapped(verdict(item), 2))
     for question in item["questions"]:
         say("\n".join(question_lines(question)))
-    if item["status"] == "completed" and (told := item.get("delivery")):
-        say(wrapped(delivery_words(told), 2))
+    told = item.get("delivery")
+    if told and (item["status"] == "completed" or told["status"] != "pending"):
+        say(wrapped(delivery_words(told, item["status"]), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)
 

@@ -385,8 +385,10 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
 def delivery_words(told: dict[str, Any], status: str = "completed") -> str:
     """Where work of that status is delivered to, and how far that is."""
     facts = [told["state"], f"CI {told['ci']}" if told["ci"] not in {None, "none"} else None]
-    what = "merge" if told["mode"] == "merge" else f"pull request {told['url'] or ''}".strip()
-    if told["status"] == "delivered" and told["mode"] == "merge":
+    what = {"merge": "merge", "push": "merge and push"}.get(told["mode"])
+    if what is None:
+        what = f"pull request {told['url'] or ''}".strip()
+    if told["status"] == "delivered" and told["mode"] != "pr":
         facts = ["done"]
     elif told["status"] == "pending" and status in {"failed", "cancelled"}:
         facts = ["not delivered"]

@@ -186,8 +186,8 @@ def _explain(done: dict[str, Any]) -> None:
         say(f"Work that changes files with a filter of git ({', '.join(names)}) fails")
         say(f"unless you allow it: kapelle config set git.filters '{text}'")
     if done["not_passed"]:
-        say(f"Of this shell, agents and checks do not get {', '.join(done['not_passed'])};")
-        say("what they need, name in environment.pass or by --env.")
+        say(f"Not passed on to agents and checks: {', '.join(done['not_passed'])}.")
+        say("To pass one: --env NAME, or kapelle config set environment.pass '[\"NAME\"]'")
     if name:
         say('Next: kapelle run -f "what to do"')
 

@@ -60,7 +60,7 @@ def listing(
     found = [*islice((client or Connection()).pages(path, query), limit + 1)]
     yield from whole_list(found[:limit], lines, nothing)
     if found[limit:]:
-        say(f"There are more; `--limit {limit * 5}` shows further ones.")
+        say(f"{limit} shown; `--limit {limit * 5}` shows more.")
 
 
 def whole_list(found: Items, lines: Lines, nothing: str) -> Report:

@@ -32,7 +32,7 @@ def list_projects(
 def create(name: Name) -> Report:
     """Make a project; work that names a new one makes it as well."""
     yield (made := Connection().post(_PATH, {"name": name}))
-    say(f"{made['name']} is there.")
+    say(f"Project {made['name']} created.")
 
 
 @project.command()
@@ -48,8 +48,8 @@ def switch(
 ) -> Report:
     """Have work in this repository belong to a project unless it names one itself."""
     yield Connection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
-    about = f"belongs to {name} now" if name else "belongs to what the settings say"
-    say(f"What is started in this repository {about}.")
+    target = f"project {name}" if name else "the project that the settings name"
+    say(f"New work in this repository goes to {target}.")
 
 
 @project.command()

@@ -25,11 +25,14 @@ Asked = Annotated[
 ]
 
 
+_NOT_NOW = "This agent cannot be interrupted; it gets your message in its next attempt."
+
+
 def questions(repository: RepositoryOption = None) -> Report:
     """List what tasks and runs ask of you, the oldest first."""
     query = {"repository": repository_filter(repository)}
     found = Connection().get("/questions", query)["questions"]
-    return whole_list(found, _questions, "Nobody asks anything.")
+    return whole_list(found, _questions, "No open questions.")
 
 
 def _questions(found: Items) -> Iterator[str]:
@@ -98,4 +101,4 @@ def say_(
     yield (found := Connection().post(task_path(task_id, "say"), {"message": said}))
     data(found["id"])
     now = found["told"] == "now"
-    say("It is told now." if now else "It cannot hear that now; its next attempt is told.")
+    say("The agent reads it now." if now else _NOT_NOW)

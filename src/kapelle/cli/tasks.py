@@ -363,17 +363,25 @@ def resume(
     merge: bool = flag("Merge its base into its branch first; conflicts are its."),
     budget: Budget = None,
     max_turns: MaxTurns = None,
+    cycles: int | None = option(
+        "NUMBER", "New limit of a workflow that ended at its limit of cycles.", min=1, max=50
+    ),
     follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
-    """Go on where a task's last attempt left off, or with a run that is paused."""
+    """Go on with a task where it left off, or with a paused or limited run."""
     task_id, message = _id_and_message(task_id, message)
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     alone = "A run that goes on takes neither a message nor new limits."
     hint = f'`kapelle answer {whole} "…"` answers what it asked.'
-    refuse((is_run(whole) and any(body.values()), alone, hint))
-    _again(path_of(whole, "resume"), {} if is_run(whole) else body, follow, as_json)
+    refuse(
+        (is_run(whole) and any(body.values()), alone, hint),
+        (not is_run(whole) and cycles is not None, "A task has no cycles.", "Leave out --cycles."),
+    )
+    if is_run(whole):
+        body = {} if cycles is None else {"cycles": cycles}
+    _again(path_of(whole, "resume"), body, follow, as_json)
 
 
 def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:

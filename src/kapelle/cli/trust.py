@@ -60,7 +60,8 @@ def trust(
     elif show:
         say(f"{place}: {_WORDS[found['status']]}.")
     else:
-        say(f"{place} is trusted with {counted(len(found['items']), 'thing')}.")
+        items = counted(len(found["items"]), "item")
+        say(f"{place} is trusted: it may now run the {items} above.")
 
 
 def untrust(directory: Place = None) -> Report:

@@ -90,7 +90,7 @@ def future_time(text: str, option: str, zone_name: str | None) -> str:
     if found <= now():
         raise InvalidInput(
             f"{option} {text!r} is not a time to come.",
-            hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
+            hint=f"Write {option} 2h, {option} 18:30 or {option} 2030-01-31T18:30.",
         )
     return found.isoformat()
 

@@ -145,11 +145,15 @@ def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
 def _claim_and_verdict(task: Task) -> Iterator[str]:
     attempts, checks = task["attempts"], task["checks"]
     if attempts:
-        claimed = attempts[-1]["claimed"] or "nothing"
-        yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
+        claimed = attempts[-1]["claimed"] or "none"
+        whose = paint("(the agent's own report)", "dim")
+        yield field("claimed", f"{claimed} {whose}")
     if checks:
         passed = sum(check["passed"] for check in checks)
-        yield field("verified", f"{passed} of {len(checks)} checks passed{_doubt(task)}")
+        words = f"{passed} of {len(checks)} checks passed"
+        if task.get("verified") is False:
+            words = f"not verified: {words}{_doubt(task)}"
+        yield field("verified", words)
     elif task["status"] == "completed":
         yield field("verified", "not verified: the task has no checks")
     for check in checks:
@@ -174,13 +178,11 @@ def _check_directory(task: Task, check: Task) -> str:
 
 
 def _doubt(task: Task) -> str:
-    """Why checks that passed do not verify a task, in a few words."""
-    if task.get("verified") is not False:
-        return ""
+    """Return why checks that passed do not verify a task, in a few words."""
     doubted = any(
         one.get("passes_only_with") or one.get("changed_meanwhile") for one in task["checks"]
     )
-    return ", which does not verify it" if doubted else ", but none looks at the work"
+    return ", which does not verify it" if doubted else ", but none tests this change"
 
 
 def _attempts(task: Task) -> Iterator[str]:
@@ -242,7 +244,7 @@ def ending(exit: Task | None) -> str:
         except (ValueError, TypeError):
             return f"killed by signal {exit['signal']}"
     others = {"not_started": "never started", "tampered": "end tampered with"}
-    return others.get(exit["kind"], "end not seen")
+    return others.get(exit["kind"], "interrupted: the machine or the supervisor went down")
 
 
 def describe_run(

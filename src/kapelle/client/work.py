@@ -280,8 +280,8 @@ class Runs(Work[Run]):
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
 
     @request("post", "/runs/{id}/resume")
-    def resume(self, id: str) -> Run:
-        """Let a paused run go on."""
+    def resume(self, id: str, *, cycles: int | None = None) -> Run:
+        """Let a paused run go on, or with more cycles a workflow that ended at its limit."""
 
     @request("post", "/runs/{id}/cancel")
     def cancel(self, id: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:

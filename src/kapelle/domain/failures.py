@@ -52,7 +52,7 @@ _LATER = "Its limit does not end as it says. Later: kapelle retry {task}"
 _OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
 _MAKE_ROOM = "Free some disk space, then: kapelle retry {task}"
 _LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
-_RAISE = "Raise the limit: kapelle resume {task} with --budget or --max-turns"
+_RAISE = "Go on with more: kapelle resume {task} --max-turns 200, or --budget 5"
 
 POLICIES: dict[FailureClass, Policy] = {
     **dict.fromkeys(FailureClass, Policy(Response.RETRY)),

@@ -34,6 +34,7 @@ _COMMANDS = {
     "look": ("kapelle logs {id}", "see what happened"),
     "resume": ('kapelle resume {id} "…"', "go on from there, with advice"),
     "retry": ("kapelle retry {id}", "start again"),
+    "more cycles": ("kapelle resume {id} --cycles {more}", "go on with more cycles"),
     "logs": ("kapelle logs {id}", "read what was done"),
     "diff": ("kapelle diff {id}", "see the changes"),
     "deliver": ("kapelle pr {id}", "try to open its pull request again"),
@@ -53,9 +54,16 @@ _COMMANDS = {
 def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     names = _for_run(item) if "spent" in item else _for_task(item)
+    if item.get("limit_reached") == "cycles" and not item.get("archived_at"):
+        names = ["more cycles", *names]
     if _is_undelivered(item) and item["delivery"]["mode"] == "pr":
         names = ["deliver", *(name for name in names if name != "merge")]
-    known = {"id": item["id"], "base": item.get("workspace", {}).get("base") or "its base"}
+    more = 2 * int((item.get("progress") or {}).get("cycles") or 1)
+    known = {
+        "id": item["id"],
+        "more": min(more, 50),
+        "base": item.get("workspace", {}).get("base") or "its base",
+    }
     chosen = [_COMMANDS[name] for name in names]
     return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
 

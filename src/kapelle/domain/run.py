@@ -41,6 +41,7 @@ class Run(Work):
     spec: dict[str, Any]
     progress: dict[str, Any]
     result: Any
+    limit_reached: str | None = None  # the limit that ended it and can be raised, such as cycles
     spent: Spent
 
 

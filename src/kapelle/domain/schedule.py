@@ -154,7 +154,7 @@ class ScheduleSpec(Spec):
         None, "minute, hour, day of month, month, day of week", metavar="EXPRESSION"
     )
     at: Moment | None = field(
-        None, "once: 2h, 18:30 or 2026-11-01T18:30", metavar="TIME", kind="moment"
+        None, "once: 2h, 18:30 or 2030-01-31T18:30", metavar="TIME", kind="moment"
     )
     every_s: Annotated[float, BeforeValidator(seconds_of)] | None = field(
         None, "at once, then so long after each success: seconds, or 10m or 2h", "--every",
@@ -176,7 +176,7 @@ class ScheduleSpec(Spec):
     overlap: bool = field(False, "start even while the work before is going")
     max_runs: int | None = field(None, "at most so often", ge=1, le=1_000_000)
     expires_at: Moment | None = field(
-        None, "start nothing from then on: 2h, 18:30 or 2026-11-01T18:30", "--expires",
+        None, "start nothing from then on: 2h, 18:30 or 2030-01-31T18:30", "--expires",
         help="start nothing from then on", metavar="TIME", kind="moment",
     )  # fmt: skip
     title: Name | None = field(None, "a short name for lists", metavar="TEXT")

@@ -219,7 +219,7 @@ class WorkSpec(Spec):
         None, "the project that it belongs to", metavar="NAME", complete="project"
     )
     agent: Name | None = field(
-        None, "who does the work, auto for who calls this; by default the configured agent", "-a",
+        None, "the agent, auto for the one that calls Kapelle; by default default_agent", "-a",
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
@@ -269,6 +269,10 @@ class WorkSpec(Spec):
         "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
         "pushed and made a pull request",
     )
+    push: bool = field(
+        False, "with deliver merge: push the base to its upstream after the merge",
+        help="with --deliver merge: push the base to its upstream after the merge",
+    )  # fmt: skip
 
     prove: Prove | None = field(
         None,
@@ -277,6 +281,12 @@ class WorkSpec(Spec):
         "required; by default tasks.prove",
         help="when it is proved that checks look at the work; required fails it if they do not",
     )
+
+    @model_validator(mode="after")
+    def _pushes_what_is_merged(self) -> Self:
+        if self.push and self.deliver != "merge":
+            raise ValueError("push: only a merge is pushed: use it with --deliver merge")
+        return self
 
     @property
     def subject(self) -> str:
@@ -317,7 +327,7 @@ class TaskSpec(WorkSpec):
         False, "with continue_from: go on in a copy of that task's conversation", "--fork",
         help="with --continue-from: go on in a copy of that task's conversation",
     )  # fmt: skip
-    max_turns: Turns | None = field(None, "stop an attempt after so many")
+    max_turns: Turns | None = field(None, "the most turns of one attempt")
     tools: list[Name] = field(
         [], "the only tools that the agent may use, by its own names for them, besides those of "
         "MCP servers", "--tool", metavar="NAME", kind="list", max_length=100,

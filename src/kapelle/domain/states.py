@@ -59,9 +59,13 @@ def is_resting(status: str, waiting_for: str | None) -> bool:
 
 
 def is_delivering(status: str, commit: str | None, delivery: Mapping[Any, Any] | None) -> bool:
-    """Whether completed work is still to be merged or made a pull request, as was asked for, and
-    nothing is known that keeps it from that."""
-    if status != TaskStatus.COMPLETED or delivery is None:
+    """Whether work is still to be merged or made a pull request, as was asked for, and nothing is
+    known that keeps it from that: completed work, and work that becomes a draft."""
+    if delivery is None:
+        return False
+    if status in FINAL and delivery.get("draft") and delivery["status"] == "pending":
+        return not delivery["reason"]
+    if status != TaskStatus.COMPLETED:
         return False
     if delivery["status"] == "pending":
         return not delivery["reason"]
@@ -74,6 +78,8 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.WAITING: frozenset({RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
     **dict.fromkeys(RUN_FINAL, frozenset()),
+    # It reached a limit that was raised.
+    RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
 }
 
 

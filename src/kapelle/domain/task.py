@@ -179,9 +179,10 @@ class Delivery(Record):
     """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
     with what its forge said of it last."""
 
-    mode: Literal["merge", "pr"]
+    mode: Literal["merge", "push", "pr"]  # push: merged, and then the base is pushed
     status: Literal["pending", "delivered", "failed", "nothing", "undone"]
     reason: str | None = None  # why it is not delivered, or waits
+    draft: bool = False  # while pending: a draft pull request of work as it is
     commit: str | None = None
     forge: str | None = None
     branch: str | None = None

@@ -1,4 +1,4 @@
-"""Durations and moments as people and agents write them: 90, 10m, 2h, 18:30, 2026-11-01T18:30."""
+"""Durations and moments as people and agents write them: 90, 10m, 2h, 18:30, 2030-01-31T18:30."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -51,7 +51,7 @@ def parse_moment(text: str, now: datetime, place: tzinfo) -> datetime:
             moment = moment.replace(tzinfo=place)
         return moment.astimezone(UTC)
     except ValueError:
-        raise ValueError(f"{text!r} is not a time: write 2h, 18:30 or 2026-11-01T18:30") from None
+        raise ValueError(f"{text!r} is not a time: write 2h, 18:30 or 2030-01-31T18:30") from None
 
 
 def _next_time(clock: str, now: datetime, place: tzinfo) -> datetime:

@@ -87,6 +87,8 @@ def require_modest(spec: Any, around: str = "") -> None:
             raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
         if spec.get("deliver", "branch") not in ("branch", "branch" if around else "merge"):
             raise Forbidden("An attempt has work delivered to its own branch alone, by itself.")
+        if spec.get("push"):
+            raise Forbidden("An attempt pushes nothing: leave push out.")
         for name, value in spec.items():
             require_modest(value, name)
     elif spec == CheckKind.CI and around not in _WORDS:

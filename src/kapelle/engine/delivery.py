@@ -30,6 +30,7 @@ from kapelle.engine.output import SHOWN_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced
 from kapelle.engine.retry import repeat
+from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
@@ -89,6 +90,8 @@ class Deliveries:
                 found: dict[str, Any] = {"status": "nothing", "reason": "it changed nothing"}
             elif row["mode"] == "pr":
                 found = await self._open(work, row)
+            elif row["mode"] == "push":
+                found = await self._merge_and_push(work)
             else:
                 found = await self._merge(work)
         except Unavailable as error:
@@ -120,6 +123,26 @@ class Deliveries:
                 raise
             return {"status": "delivered", "reason": None}  # before a crash
         return {"status": "delivered", "reason": None, "branch": merged.base}
+
+    async def _merge_and_push(self, work: Task | Run) -> dict[str, Any]:
+        """Merge it, then push its base; a push that fails leaves the merge as it is."""
+        commit, base = work.workspace.commit, str(work.workspace.base)
+        if work.merged_at is None and commit is not None:
+            await recall(self._parts, work)
+            await require_no_secret(self._parts, work, "pr", commit)
+        found = await self._merge(work)
+        failpoint("deliver_before_push")
+        settings, directory = self._parts.settings().forge, Path(work.directory)
+        try:
+            remote = await self._parts.workspaces.push_branch(
+                directory, base, settings, self._parts.environ
+            )
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            reason = f"It is merged into {base}, but {base} is not pushed: {error.message}"
+            return {"status": "failed", "reason": f"{reason} Then: git push", "branch": base}
+        return {**found, "branch": base, "forge": remote.host}
 
     async def _require_verified(self, work: Task | Run) -> None:
         """Raise Conflict if checks were to verify it and did not: that needs a person."""
@@ -378,6 +401,8 @@ def describe(
     if more:
         parts.append(f"**{more}**")
     parts += ["### Asked", _fenced(clean(asked))]
+    if isinstance(work, Run) and (milestones := _milestones(work)):
+        parts += ["### Milestones", _fenced(clean(milestones))]
     if said:
         parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]
     parts += ["### Checked", "\n".join(map(_line, checks[:_MOST_CHECKS])) or "Nothing was checked."]
@@ -386,6 +411,17 @@ def describe(
     parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
     parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
     return "\n\n".join(parts)
+
+
+def _milestones(run: Run) -> str:
+    """Return the milestones of a workflow, with those that hold ticked."""
+    found = run.result.get("milestones") if isinstance(run.result, dict) else None
+    lines = []
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, dict):
+            box = "x" if one.get("evidence") else " "
+            lines.append(f"- [{box}] {one.get('title')}")
+    return "\n".join(lines)
 
 
 def _fenced(text: str) -> str:

@@ -218,7 +218,7 @@ def _record_undo(
     """Store that a merge was undone, in the row, the delivery and the history."""
     update_work(connection, work.id, merged_at=None)
     row = deliveries.find(connection, work.id)
-    if row is not None and row["mode"] == "merge":
+    if row is not None and row["mode"] in {"merge", "push"}:
         deliveries.update(connection, work.id, status="undone", updated_at=datetime.now(UTC))
     record_change(connection, work, "merge_undone", base=past.into, commit=commit, how=how)
 

@@ -144,6 +144,21 @@ class Parts:
         own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
         return patterns([*own, *secrets_in(self.environ, *environments)])
 
+    def all_secrets(self) -> tuple[bytes, ...]:
+        """Return how any secret that this daemon knows may be spelled, of whichever work."""
+        settings = self.settings()
+        servers = [*settings.mcp.values()]
+        for agent in settings.agents.values():
+            servers += agent.mcp.values()
+        environments, brought = self.secrets.everything()
+        return self.known_secrets(
+            (),
+            settings.environment.set,
+            *(agent.env for agent in settings.agents.values()),
+            *environments,
+            *server_secrets([*servers, *brought]),
+        )
+
     @contextmanager
     def performing(self, performer: str) -> Iterator[None]:
         """While an attempt or a run is performed in this daemon."""

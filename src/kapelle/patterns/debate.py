@@ -53,10 +53,12 @@ class DebateSpec(PatternSpec):
         1, "how often the whole debate is held, each told what came of those before", ge=1, le=20
     )
     action: Prompt | None = field(
-        None, "what is done afterwards, such as Implement what you agreed on", metavar="PROMPT"
-    )
+        None,
+        'a task to do after the debate, such as "Implement what you agreed on"',
+        metavar="PROMPT",
+    )  # fmt: skip
     actor: Side = field("one", "the side that does it")
-    verify: bool = field(False, "have the other side look at what was done, and it be refined once")
+    verify: bool = field(False, "let the other side review the result, which is then revised once")
     checks: list[CheckSpec] = field(
         [], "what must pass when it is done", "--check", kind="check", max_length=100
     )

@@ -34,7 +34,8 @@ class Report(BaseModel):
         for number, text in enumerate(criteria, 1):
             step = said.get(number)
             if step is None or not step.passed or not step.evidence.strip():
-                lines.append(f"STEP {number}: {text}\n{step.evidence if step else 'not reported'}")
+                evidence = step.evidence if step else "not reported"
+                lines.append(f"STEP {number}: {text}: {evidence}")
         return "\n\n".join(lines)
 
 

@@ -117,12 +117,16 @@ class Merged(Record):
 
 
 class Failed(Exception):
-    """Raised by a pattern: its run failed, for this reason and with this result."""
+    """Raised by a pattern: its run failed, for this reason and with this result.
 
-    def __init__(self, reason: str, result: Any = None) -> None:
+    limit names the field of the specification whose limit was reached, if that can be raised.
+    """
+
+    def __init__(self, reason: str, result: Any = None, limit: str | None = None) -> None:
         super().__init__(reason)
         self.reason = str(reason)
         self.result = result
+        self.limit = limit
 
 
 # Not the 7 of build-7, which is a part of a name.

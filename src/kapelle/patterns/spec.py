@@ -125,8 +125,7 @@ class PatternSpec(WorkSpec):
     )
     max_seconds: Seconds | None = field(
         None,
-        "the longest that it may be under way; time paused, or waiting for an answer "
-        "to its own question, is free",
+        "the time limit of the whole run; pauses and waiting for a person do not count",
         kind="duration",
     )
     max_agent_calls: int | None = field(
@@ -142,6 +141,11 @@ class PatternSpec(WorkSpec):
     @property
     def never_blocks(self) -> bool:
         """Whether a task that asks a person something is ended instead of waiting."""
+        return False
+
+    @property
+    def delivers_unfinished(self) -> bool:
+        """Whether `deliver: pr` makes a draft pull request of what a failed run left."""
         return False
 
     @property

@@ -109,7 +109,7 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     result = ctx.keep(TracksResult(features=features, reason=""))
     if spec.checks and not (before := await ctx.check(*spec.checks)).passed:
         names = ", ".join(check.name for check in before.failed)
-        raise Failed(f"{names} fails before anything was changed: mend that first", result)
+        raise Failed(f"{names} already fails before any change: fix that on the base first", result)
     told = _PROTOCOL.format(spec.instructions, spec.progress_file)
     told = told if await ctx.read_file(spec.instructions) is not None else ""
     await ctx.gather(*(Track(ctx, spec, result, name, told).work() for name in spec.tracks))

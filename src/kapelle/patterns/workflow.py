@@ -24,6 +24,7 @@ class WorkflowSpec(PatternSpec):
     """A task that is planned, implemented and reviewed in cycles while nobody watches."""
 
     needs_git: ClassVar[bool] = True
+    delivers_unfinished: ClassVar[bool] = True
     never_blocks: ClassVar[bool] = True
 
     model_config = ConfigDict(
@@ -49,8 +50,8 @@ class WorkflowSpec(PatternSpec):
     cycles: int = field(10, "how often it is reviewed and implemented at most", ge=1, le=50)
     checks: RunChecks = field([], "what must pass for any milestone to be done", "--check")
     limits: list[PhaseLimit] = field(
-        [], "what a phase may use, such as implement:turns=40,usd=2,minutes=30; by default it ends "
-        "with its completion", "--limit", metavar="PHASE:LIMITS", max_length=20,
+        [], "what a phase may use, such as implement:turns=40,usd=2,minutes=30; by default "
+        "without a limit", "--limit", metavar="PHASE:LIMITS", max_length=20,
     )  # fmt: skip
     retry_delay_s: float = field(
         10, "the pause before a phase that broke down is tried again", "--retry-delay",
@@ -178,7 +179,8 @@ class _Cycles(Phases):
             # The review behind the last cycle begins no further one.
             now.cycle = self.spec.cycles
             cycles = counted(self.spec.cycles, "cycle")
-            raise Failed(f"{now.done} of {of} milestones hold after {cycles}; {left}")
+            reason = f"{now.done} of {of} milestones hold after {cycles}; {left}"
+            raise Failed(reason, limit="cycles")
         if self._stale >= _STALE:
             why = f"{_STALE} cycles in a row brought no new milestone; {left}"
             raise Blocked("progress", why, "Read the worklog, and change the plan in its note.")

@@ -53,6 +53,12 @@ class PauseBody(Spec):
     now: bool = False
 
 
+class ResumeRun(Spec):
+    """For a workflow that ended at its limit: how many cycles it may have now, in all."""
+
+    cycles: Annotated[int | None, Field(ge=1, le=50)] = None
+
+
 class CancelRun(Spec):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
     with_tasks: bool = True
@@ -168,11 +174,13 @@ class Runs:
         await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
         return await self.get(run_id)
 
-    async def resume(self, text: str, parent: str | None) -> Run:
-        """Let a paused run go on."""
+    async def resume(self, text: str, parent: str | None, body: ResumeRun | None = None) -> Run:
+        """Let a paused run go on, or with more cycles a workflow that ended at its limit."""
         run = await self.get(text)
         require_still_there(run.directory, run.repository)
         self._parts.require_trust(run.directory)
+        if body is not None and body.cycles is not None:
+            return await self._extend(run, parent, "cycles", body.cycles)
 
         def resume(connection: Connection, run_id: str) -> None:
             family = runs.family(connection, run_id) if parent is not None else []
@@ -181,6 +189,17 @@ class Runs:
             control.resume(connection, run_id)
 
         return await self._apply_change(text, resume)
+
+    async def _extend(self, run: Run, parent: str | None, limit: str, value: int) -> Run:
+        """Raise a limit of a run that ended at it, and let it go on."""
+        if parent is not None:
+            raise Forbidden("Only a person raises the limits of a run.")
+        if run.limit_reached != limit:
+            hint = f"`kapelle status {run.id}` tells how far it is."
+            raise Conflict(f"{run.id} has not ended at its limit of {limit}.", hint=hint)
+        spec = {**run.spec, limit: value}
+        await validated(self._parts, run.pattern, spec)
+        return await self._apply_change(run.id, control.extend, limit, spec)
 
     async def cancel(
         self, text: str, parent: str | None = None, body: CancelRun | None = None

@@ -33,6 +33,7 @@ _PART, _READ = 1 << 14, 4 << 20
 _MOST_PARTS, _PAUSE_S = 1_000, 0.05
 _MOST_COMMITS = 100
 _AROUND = 120
+_MOST_NOTES = 1000
 _MOST_LOOKED_AT = 2_000
 _TIDY_ROUNDS = 360
 _STREAMS = ("out", "err")
@@ -78,9 +79,14 @@ class Search:
                     told = {"id": one.id, "title": one.title, "project": one.project}
                     hits.append(Hit(kind="learning", **told, text=excerpt(one.content, terms)))
         if kind in {None, "note"} and task is None:
-            for note in await self._parts.db.read(notes.containing, terms, project, limit):
-                told = {"id": note["key"], "title": note["key"], "project": note["scope"]}
-                hits.append(Hit(kind="note", **told, text=excerpt(note["value"], terms)))
+            # These may have a part of a word only, such as `work` in workflow/….
+            for note in await self._parts.db.read(notes.containing, terms, project, _MOST_NOTES):
+                key, text = note["key"], note["value"]
+                if not _has(text, terms):
+                    text = f"{key}: {text}"
+                if _has(text, terms):
+                    told = {"id": key, "title": key, "project": note["scope"]}
+                    hits.append(Hit(kind="note", **told, text=excerpt(text, terms)))
         if kind not in {"learning", "note"}:
             only = {"kind": kind, "owner": task, "project": project}
             given = {name: value for name, value in only.items() if value}

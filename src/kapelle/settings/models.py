@@ -251,6 +251,8 @@ class Server(Section):
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe lines that the daemon writes into daemon.log."""
+    sentry_dsn: Address | None = None
+    """Sentry DSN for internal errors of the daemon, with `kapelle[sentry]`; else SENTRY_DSN."""
 
 
 class Backup(Section):

@@ -42,6 +42,21 @@ def ask(
     events.append(connection, ASKED, owner)
 
 
+def ask_draft(connection: sa.Connection, owner: str) -> None:
+    """Have unfinished work delivered as a draft, where a pull request was asked for."""
+    row = find(connection, owner)
+    if row is not None and row["mode"] == "pr":
+        update(connection, owner, **_NEW, draft=True, ready=False)
+        events.append(connection, ASKED, owner)
+
+
+def withdraw_draft(connection: sa.Connection, owner: str) -> None:
+    """Wait for the work to be completed, and then have its pull request be no draft any more."""
+    row = find(connection, owner)
+    if row is not None and row["mode"] == "pr":
+        update(connection, owner, **_NEW, draft=False, ready=True)
+
+
 def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
     work, *above = children.line(connection, owner)
     if any(row["parent_task_id"] for row in (work, *above)):

@@ -245,7 +245,7 @@ def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
         return found
     hint = _hint(kinds[0])
     if 0 < len(as_part(kinds[0], text) or "") < _SHORTEST:
-        hint = f"Type {_SHORTEST} of its letters or more: fewer are another one's some day."
+        hint = f"Type at least {_SHORTEST} letters of the id."
     for other, command in _SHOWN_BY.items():
         if other not in kinds and _one_like(connection, text, other):
             hint = f"It is a {other}: {command} {text.strip()}"

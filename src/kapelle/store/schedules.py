@@ -137,7 +137,13 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
 
 def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
     going = in_flight(connection, [row["id"] for row in rows])
-    return [Schedule.model_validate({**row, "in_flight": going.get(row["id"], [])}) for row in rows]
+    shown = []
+    for row in rows:
+        # Of the shell the row keeps only the names of its parts, which tell nobody anything.
+        spec = {name: value for name, value in row["spec"].items() if name != "shell"}
+        about = {**row, "spec": spec, "in_flight": going.get(row["id"], [])}
+        shown.append(Schedule.model_validate(about))
+    return shown
 
 
 # How many a schedule's history keeps.

@@ -15,7 +15,14 @@ from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import Copies
 from kapelle.workspaces.diff import Diffs
 from kapelle.workspaces.files import read_inside, write_inside
-from kapelle.workspaces.forge import Login, Remote, contains, find_remote
+from kapelle.workspaces.forge import (
+    Login,
+    Remote,
+    contains,
+    find_remote,
+    find_upstream,
+    read_branch,
+)
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.leftovers import Leftovers
 from kapelle.workspaces.lifecycle import Lifecycle
@@ -148,6 +155,34 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
     ) -> None:
         """Push a commit of the owner's repository; see Remote.push."""
         await remote.push(self._markers.require(owner).objects, commit, login, **what)
+
+    async def push_branch(
+        self, directory: Path, branch: str, settings: ForgeSettings, environ: Mapping[str, str]
+    ) -> Remote:
+        """Push a branch of a repository to its upstream, never over what others pushed there;
+        return the remote."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            raise Conflict(f"{directory} is in no git repository.")
+        objects = self._shadows.objects(await read_work_tree(self._git, checkout))
+        name, upstream = await find_upstream(self._git, checkout.common_dir, branch)
+        if name is not None:
+            settings = settings.model_copy(update={"remote": name})
+        remote = await self.remote(directory, settings, environ)
+        login = await remote.find_login(settings)
+        commit = await read_branch(self._git, checkout.common_dir, branch)
+        held = (await remote.branches(upstream, login=login)).get(upstream)
+        if held != commit:
+            await remote.push(
+                objects,
+                commit,
+                login,
+                branch=upstream,
+                ours=(),
+                held=held,
+                worktree=str(checkout.toplevel),
+            )
+        return remote
 
     async def contains(self, owner: str, commit: str, older: str) -> bool:
         """Tell whether a commit of the owner's repository contains an older one; False where one

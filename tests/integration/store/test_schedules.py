@@ -38,7 +38,7 @@ async def test_any_unique_prefix_of_an_id_will_do(timetable: Timetable) -> None:
         await timetable.get(first[: len("schedule_") + 5])
     with pytest.raises(NotFound) as short:
         await timetable.get(first[-3:])
-    assert short.value.hint == "Type 4 of its letters or more: fewer are another one's some day."
+    assert short.value.hint == "Type at least 4 letters of the id."
     for text in ("schedule_zzzz", "?!", "schedule_" + "0" * 26):
         with pytest.raises(NotFound):
             await timetable.get(text)

@@ -65,7 +65,7 @@ def test_times_to_come(typed: str, zone: str | None, meant: str) -> None:
 def test_other_words_are_no_times(typed: str) -> None:
     with pytest.raises(InvalidInput, match="not a time to come") as caught:
         time_to_come(typed, "--at", None)
-    assert caught.value.hint == "Write --at 2h, --at 18:30 or --at 2026-11-01T18:30."
+    assert caught.value.hint == "Write --at 2h, --at 18:30 or --at 2030-01-31T18:30."
 
 
 def test_a_zone_is_looked_at_where_it_is_needed() -> None:

@@ -55,7 +55,7 @@ def test_each_way_to_be_triggered(trigger: dict[str, Any]) -> None:
         ({"at": AT, "every_s": 5}, "`at` and `every_s` exclude each other"),
         ({"every_s": 5, "after": "x"}, "not with `every_s`"),
         ({"every_s": 0.1}, "greater than or equal to 1"),
-        ({"at": "soon"}, "`at`: 'soon' is not a time: write 2h, 18:30 or 2026-11-01T18:30"),
+        ({"at": "soon"}, "`at`: 'soon' is not a time: write 2h, 18:30 or 2030-01-31T18:30"),
         ({"at": AT, "expires_at": AT}, "`expires_at` must be later than `at`"),
         ({"at": "9999-12-31T23:59:59-14:00"}, "the year must lie between"),
         ({"cron": "0 3 * *"}, "has 4 fields instead of five: minute, hour"),

@@ -283,7 +283,7 @@ export const actions = {
     return ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } }));
   },
   deliver: async (work: Work) => {
-    if (work.delivery?.mode === 'merge') return actions.merge(work.id);
+    if (work.delivery && work.delivery.mode !== 'pr') return actions.merge(work.id);
     return isRunId(work.id)
       ? ask(api.POST('/api/v1/runs/{run_id}/pr', onRun(work.id)))
       : ask(api.POST('/api/v1/tasks/{task_id}/pr', onTask(work.id)));

@@ -34,7 +34,7 @@ from kapelle.store.database import Connection
 from kapelle.store.query import update_work
 
 # A run's own: what tasks and runs inside it do not take over from its spec.
-_OWN = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
+_OWN = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver", "push"}
 
 _LOOK_S = 1.0
 

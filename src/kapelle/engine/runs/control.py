@@ -3,17 +3,17 @@
 import asyncio
 import time
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
-from kapelle.domain.errors import Conflict, LimitReached
+from kapelle.domain.errors import Conflict, InvalidInput, LimitReached
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.results import MAKES_WAY, NOBODY
 from kapelle.runner.process_dir import is_running
-from kapelle.store import attempts, children, events, runs, steps
+from kapelle.store import attempts, children, deliveries, events, runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import work_rows
 
@@ -257,6 +257,26 @@ def resume(connection: Connection, run_id: str) -> None:
             events.append(connection, "run.resumed", member, title=found["title"])
         if found["status"] == RunStatus.PAUSED:
             runs.change(connection, member, RunStatus.QUEUED, "resumed")
+
+
+def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]) -> None:
+    """Let a run that failed at a limit go on with a specification in which that is raised.
+
+    Its pattern is played again from the top: the steps that ended are told from the journal.
+    """
+    row = runs.row(connection, run_id)
+    if row["status"] != RunStatus.FAILED or row["limit_reached"] != limit:
+        hint = f"`kapelle status {run_id}` tells how it ended."
+        raise Conflict(f"{run_id} has not ended at its limit of {limit}.", hint=hint)
+    if row["parent_id"] is not None:
+        raise Conflict(f"{run_id} is a part of {row['parent_id']}, which has gone on without it.")
+    if row["archived_at"] is not None:
+        raise Conflict(f"{run_id} is archived.", hint="Start a new run.")
+    if spec[limit] <= row["spec"].get(limit, row["progress"].get(limit, 0)):
+        raise InvalidInput(f"{limit}: {run_id} has had {spec[limit]} already; give it more.")
+    afresh = {"ended_at": None, "result": None, "limit_reached": None}
+    runs.change(connection, run_id, RunStatus.QUEUED, "resumed", spec=spec, **afresh)
+    deliveries.withdraw_draft(connection, run_id)
 
 
 def _request_stop(

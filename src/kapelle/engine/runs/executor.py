@@ -51,7 +51,7 @@ from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import questions, runs, steps
+from kapelle.store import deliveries, questions, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -77,6 +77,10 @@ class Verdict:
     reason: str | None = None
     result: Any = None
     asked: Set[str] = frozenset()
+    # The field of the specification whose limit a failed run reached, if that can be raised.
+    limit: str | None = None
+    # Whether what a failed run left becomes a draft pull request, where one is to be made.
+    unfinished: bool = False
 
 
 class RunExecutor:
@@ -180,7 +184,8 @@ class RunExecutor:
         except KapelleError as error:
             return Verdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            _log.exception("the pattern of %s failed", run["id"])
+            # Most of them are a person's own code, which is none of the daemon's errors.
+            _log.exception("the pattern of %s failed", run["id"], extra={"not_internal": True})
             return Verdict(RunStatus.FAILED, _pattern_error(error))
 
     async def _prepare(self, run: runs.Row) -> Verdict:
@@ -239,11 +244,20 @@ class RunExecutor:
             problem = await self._restore(run, context.kept, "budget")
             result = context.kept.result(_joined(error.message, problem), "budget")
             reason = getattr(result, "reason", error.message)
-            return Verdict(RunStatus.FAILED, reason, _json(result))
+            result = _json(result)
+            unfinished = spec.delivers_unfinished
+            return Verdict(RunStatus.FAILED, reason, result, unfinished=unfinished)
         except Failed as failure:
-            if failure.result is None and context.kept is not None:
-                failure.result = context.kept.result(failure.reason, "failure")
-            raise
+            result = failure.result
+            if result is None and context.kept is not None:
+                result = context.kept.result(failure.reason, "failure")
+            return Verdict(
+                RunStatus.FAILED,
+                failure.reason,
+                _json(result),
+                limit=failure.limit,
+                unfinished=spec.delivers_unfinished,
+            )
         told = getattr(result, "reason", None)
         return Verdict(RunStatus.COMPLETED, told if isinstance(told, str) else None, _json(result))
 
@@ -341,7 +355,11 @@ def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Ver
     if row["stop"] in END and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        runs.change(connection, run_id, status, verdict.reason, result=verdict.result)
+        values = {"result": verdict.result, "limit_reached": verdict.limit}
+        runs.change(connection, run_id, status, verdict.reason, **values)
+        has_work = row["workspace_commit"] not in {None, row["workspace_base_commit"]}
+        if verdict.unfinished and has_work:
+            deliveries.ask_draft(connection, run_id)
     # It rests, unless what it rests for was done in this very moment.
     elif row["stop"] == "pause":
         runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)

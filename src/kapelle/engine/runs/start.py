@@ -140,7 +140,8 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
     about = {"title": values["title"], "pattern": values["pattern"]}
     events.append(connection, "run.created", run_id, **about)
     if (deliver := values["spec"].get("deliver", "branch")) != "branch":
-        deliveries.ask(connection, run_id, deliver)
+        mode = "push" if values["spec"].get("push") else deliver
+        deliveries.ask(connection, run_id, mode)
     if also is not None:
         also(connection, run_id)
     return run_id

@@ -136,7 +136,7 @@ def _require_listener(task: Row) -> None:
     task_id = task["id"]
     if task["status"] in FINAL:
         hint = f'kapelle resume {task_id} "…" goes on with it.'
-        raise Conflict(f"{task_id} has ended; nobody is there to hear.", hint=hint)
+        raise Conflict(f"{task_id} has ended.", hint=hint)
     if task["waiting_for"] == "input":
         raise Conflict(f"{task_id} asks something.", hint=f'kapelle answer {task_id} "…"')
 

@@ -79,7 +79,9 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
         found["environment"] = said
     name, able = attempt.agent_name, attempt.agent().capabilities
     if attempt.is_read_only and not able.read_only:
-        found["read_only"] = f"{name} cannot be kept from writing: what it writes is thrown away."
+        found["read_only"] = (
+            f"{name} has no read-only mode: it works in a copy that is thrown away."
+        )
     if attempt.task["tools"] and name != attempt.task["agent"]:
         found["tools"] = f"The list of tools is {attempt.task['agent']}'s: {name} has all of its."
     return found

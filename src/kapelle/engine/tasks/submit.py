@@ -107,8 +107,8 @@ async def examine(
     able = registry.get(agent, settings).capabilities
     if spec.read_only and kind is WorkspaceKind.IN_PLACE and not able.read_only:
         raise InvalidInput(
-            f"The agent {agent} cannot be kept from writing, and without a worktree what it writes "
-            "cannot be thrown away.",
+            f"The agent {agent} has no read-only mode, and without a worktree its changes cannot "
+            "be thrown away.",
             hint="Work in a git repository, or use another agent: `kapelle agents` lists them.",
         )
     return settings, agent, kind
@@ -177,7 +177,7 @@ def _submit(
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
     if spec.deliver != "branch":
-        deliveries.ask(connection, task.id, spec.deliver)
+        deliveries.ask(connection, task.id, "push" if spec.push else spec.deliver)
         task = tasks.get(connection, task.id)
     if also is not None:
         also(connection, task.id)

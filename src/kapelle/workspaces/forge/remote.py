@@ -138,6 +138,14 @@ class Remote(Place):
         shown = _without_login(self.url)
         return _KINDS[known.kind](Site(host, project, url, login, self.name, shown, ca_file))
 
+    async def find_login(self, settings: ForgeSettings) -> Login:
+        """Return what the remote is pushed to with: the person's token for a known forge, else
+        what git's own helpers and ssh have."""
+        if self.host in settings.hosts or self.host in _KNOWN:
+            with suppress(ForgeError):
+                return (await self.forge(settings)).login
+        return Login("", is_from_helper=True)
+
     async def _find_authorities(self, url: str) -> str | None:
         """Return the file of authorities that the person's git believes for an address."""
         if named := self.environ.get("GIT_SSL_CAINFO"):
@@ -306,6 +314,26 @@ def _without_login(text: str) -> str:
     return re.sub(r"(\w+://)[^/\s]*@", r"\1", text).strip().rstrip(".")
 
 
+async def find_upstream(git: Git, common_dir: Path, branch: str) -> tuple[str | None, str]:
+    """Return the remote of a branch and the branch's name there, as the repository's own
+    configuration has them; without one, None and the branch's own name."""
+    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    file = ("--file", str(common_dir / "config"), "--no-includes")
+    remote = await own.run("config", *file, "--get", f"branch.{branch}.remote", ok=(0, 1))
+    merge = await own.run("config", *file, "--get", f"branch.{branch}.merge", ok=(0, 1))
+    name = remote.line if remote.code == 0 else None
+    there = merge.line if merge.code == 0 else ""
+    if name is None or not there.startswith(BRANCHES):
+        return name, branch
+    return name, there.removeprefix(BRANCHES)
+
+
+async def read_branch(git: Git, common_dir: Path, branch: str) -> str:
+    """Return the commit of a branch of the repository."""
+    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    return (await own.run("rev-parse", "--verify", f"{BRANCHES}{branch}^{{commit}}")).line
+
+
 async def find_remote(
     git: Git, common_dir: Path, shadow: Path, settings: ForgeSettings, environ: Mapping[str, str]
 ) -> Remote:
@@ -327,8 +355,8 @@ async def find_remote(
     if not url.startswith("-"):
         url = (await remote.run("ls-remote", "--get-url", url)).line
     if (found := remote.at(url, settings)) is None:
-        text = f"The remote {name} is {_without_login(url)}, which is no address of a forge."
-        hint = f"Pull requests need one over https or ssh: git remote set-url {name} URL"
+        text = f"The remote {name} ({_without_login(url)}) is not at GitHub, GitLab or Gitea."
+        hint = f"Kapelle pushes over https or ssh: git remote set-url {name} URL"
         if url.startswith("http://"):
             hint += f". {_plain_hint(urlsplit(url).netloc.rpartition('@')[2])}"
         raise ForgeError(text, hint=hint)

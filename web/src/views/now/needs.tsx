@@ -342,7 +342,7 @@ function Failure({ work }: { work: Work }) {
 function Undelivered({ work }: { work: Work }) {
   const again = useAction(actions.deliver);
   const failed = work.delivery?.status === 'failed';
-  const what = work.delivery?.mode === 'merge' ? 'merged' : 'made a pull request';
+  const what = work.delivery?.mode !== 'pr' ? 'merged' : 'made a pull request';
   return (
     <>
       <Glyph state="bad" />

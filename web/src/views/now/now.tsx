@@ -112,7 +112,7 @@ function Seats({ taken, most, held }: { taken: number; most: number; held: strin
   return (
     <div className="seats">
       {most <= MOST_SEATS && (
-        <div className="strip" role="img" aria-label={`${taken} of ${most} seats taken`}>
+        <div className="strip" role="img" aria-label={`${taken} of ${most} agents at work`}>
           {Array.from({ length: most }, (_, seat) => (
             <i key={seat} className={seat < taken ? '' : 'free'} />
           ))}
@@ -120,7 +120,7 @@ function Seats({ taken, most, held }: { taken: number; most: number; held: strin
       )}
       <div className="cap">
         <span>
-          {taken} of {counted(most, 'seat')}
+          {taken} of {counted(most, 'agent')} at work
         </span>
         {held && <Said>{held}</Said>}
       </div>

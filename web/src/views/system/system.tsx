@@ -271,7 +271,7 @@ function Daemon() {
           ['Home', <code key="h">{home}</code>],
           ['Address', <code key="u">{url}</code>],
           ['Database', <code key="d">{database}</code>],
-          ['At work', `${running} of ${max_attempts} seats`],
+          ['At work', `${running} of ${max_attempts} agents`],
           ['Queued', queued],
           ['Runs', `${runs_under_way} under way`],
           ...(held ? ([['Held', <Said key="x">{held}</Said>]] as [string, React.ReactNode][]) : []),
