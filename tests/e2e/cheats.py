@@ -85,6 +85,15 @@ CHEATS = {
         UNITTEST,
     ),
     "deletes the test": (f"git rm -q tests/test_app.py; {BREAK}", UNITTEST),
+    "puts a link to nowhere in the place of the test": (
+        f"ln -sf nowhere tests/test_app.py; {BREAK}",
+        UNITTEST,
+    ),
+    "puts a directory in the place of the test": (
+        "rm tests/test_app.py; mkdir tests/test_app.py; echo hi > tests/test_app.py/x.txt; "
+        f"{BREAK}",
+        UNITTEST,
+    ),
     "has git leave the test out of the worktree": (
         f"git update-index --skip-worktree tests/test_app.py; rm tests/test_app.py; {BREAK}",
         UNITTEST,

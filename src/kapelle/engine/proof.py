@@ -34,6 +34,8 @@ from kapelle.workspaces import Moment
 
 _LEAST_S = 60.0
 _MOST_MAKEFILE = 256_000
+# The mode of a submodule in a tree.
+_SUBMODULE = "160000"
 _ADVICE = (
     "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
     "as it is with --prove never."
@@ -245,7 +247,8 @@ class Subject:
             return await self._run_in_copy(f"{name}/{what}", command, paths, base, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
-        trial = Trial(check, judges, base, limit_s, self._is_there, run)
+        held = frozenset(path for path, entry in files.items() if not _is_foreign(entry))
+        trial = Trial(check, judges, base, limit_s, held, run)
         suspects = trial.suspects(changed, before)
         if not suspects.all and policy == "once" and known and known["proved"] is not False:
             return Finding(known["proved"], known["proof"])
@@ -290,19 +293,21 @@ class Subject:
         return finding
 
     async def _changed(self) -> list[str]:
-        """Return the files that the work changed, without what the check itself left there."""
+        """Return the paths that differ between the base and the commit.
+
+        The trees decide: in the worktree, a link or a directory may stand in the place of a file.
+        """
         began = self.workspace.base_commit
         if began is None or began == self.commit:
             return []
-        diff = await self.parts.workspaces.compare(self.owner, began, self.commit)
+        before = await self.parts.workspaces.tree(self.owner, began)
+        after = await self.parts.workspaces.tree(self.owner, self.commit)
         return [
             path
-            for path in diff.files
-            if self._is_there(path) or not os.path.lexists(self._worktree / path)
+            for path in sorted({*before, *after})
+            if before.get(path) != after.get(path)
+            and not (_is_foreign(before.get(path)) and _is_foreign(after.get(path)))
         ]
-
-    def _is_there(self, path: str) -> bool:
-        return (self._worktree / path).is_file()
 
     async def _run_in_copy(
         self, name: str, command: str, changed: Sequence[str], base: str | None, timeout_s: float
@@ -313,6 +318,11 @@ class Subject:
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+def _is_foreign(entry: str | None) -> bool:
+    """Tell whether a path holds no content of this repository: a submodule, or nothing."""
+    return entry is None or entry.startswith(_SUBMODULE)
 
 
 def _changed_meanwhile(result: CheckResult, changed: list[str]) -> CheckResult:

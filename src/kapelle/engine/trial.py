@@ -56,7 +56,8 @@ class Trial:
     judges: Judges
     base: str | None
     limit_s: float
-    is_there: Callable[[str], bool]
+    # Paths of files and links in the commit.
+    held: frozenset[str]
     run_in_copy: RunInCopy
 
     def suspects(self, changed: list[str], before: Mapping[str, str]) -> Suspects:
@@ -96,12 +97,12 @@ class Trial:
     async def find_blindness(self, changed: list[str]) -> Finding | None:
         """Run it where changed files hold nonsense; return None if nothing was changed."""
         # That a test fails which was removed says nothing about the rest.
-        kept = [path for path in changed if self.is_there(path) or not is_test(path)]
+        kept = [path for path in changed if path in self.held or not is_test(path)]
         if not kept:
             proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
             return Finding(None, proof) if changed else None
         files = self.judges.decisive(kept)
-        there = [path for path in files if self.is_there(path)]
+        there = [path for path in files if path in self.held]
         try:
             noticed = await self._find_noticed(there)
             state = "holds nonsense"

@@ -160,7 +160,9 @@ async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -
 
 def _take_away(copy: Path, paths: Sequence[str]) -> None:
     for path in paths:
-        unlink_inside(copy, path)
+        # A directory in the place of a file: git replaces it with the file of the base.
+        with suppress(IsADirectoryError, PermissionError):
+            unlink_inside(copy, path)
         for above in list(Path(path).parents)[:-1]:
             # Never through a link.
             if (copy / above).resolve() == copy.resolve() / above:
