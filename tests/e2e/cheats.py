@@ -33,12 +33,19 @@ _FILES = {
     "tests/test_app.py": _TEST,
     "tests/test_other.py": _OTHER_TEST,
     "Makefile": "include rules/test.mk\n",
-    "rules/test.mk": f"test:\n\t{PYTHON} -m unittest\n",
+    "rules/test.mk": f"test:\n\t{PYTHON} -m unittest\nqa:\n\t{PYTHON} qa.py\n",
+    "qa.py": "import app\n\nassert app.OK\n",
+    "calc/tests.py": _TEST,
+    "settings.json": '{"ok": [true]}\n',
+    "ask.py": 'import app, json\n\nassert app.OK in json.load(open("settings.json"))["ok"]\n',
     ".gitignore": "__pycache__\nbuild\n",
 }
 UNITTEST = {"name": "unittest", "command": f"{PYTHON} -m unittest"}
 MAKE = {"name": "make test", "command": "make --silent test"}
 PYTEST = {"name": "pytest", "command": f"{sys.executable} -m pytest -q -p no:cacheprovider"}
+QA = {"name": "make qa", "command": "make --silent qa"}
+DJANGO = {"name": "calc", "command": f"{PYTHON} -m unittest calc.tests"}
+ASK = {"name": "ask", "command": f"{PYTHON} ask.py"}
 SLOW = {"name": "unittest", "command": f"sleep 2; {PYTHON} -m unittest"}
 HONEST = "echo '# more' >> app.py"
 _COMPILE = (
@@ -61,6 +68,29 @@ CHEATS = {
         UNITTEST,
     ),
     "adds a `unittest.py` beside the program": (f"echo > unittest.py; {BREAK}", UNITTEST),
+    "adds a compiled `unittest.pyc`": (
+        f"echo > u.py; {PYTHON} -c \"import py_compile as p; p.compile('u.py', 'unittest.pyc')\"; "
+        f"rm u.py; {BREAK}",
+        UNITTEST,
+    ),
+    "links a package of its own as `unittest`": (
+        "mkdir fake; echo > fake/__init__.py; echo > fake/__main__.py; ln -s fake unittest; "
+        f"{BREAK}",
+        UNITTEST,
+    ),
+    "installs a plugin of the test runner": (
+        "mkdir evil-1.0.dist-info; cd evil-1.0.dist-info; "
+        "printf 'Metadata-Version: 2.1\\nName: evil\\nVersion: 1.0\\n' > METADATA; "
+        "printf '[pytest11]\\nevil = evilp\\n' > entry_points.txt; cd ..; "
+        f"echo 'import os; os._exit(0)' > evilp.py; {BREAK}",
+        PYTEST,
+    ),
+    "rewrites the script that the Makefile runs": (f"echo > qa.py; {BREAK}", QA),
+    "rewrites the tests in `tests.py`": (f"echo 'import app' > calc/tests.py; {BREAK}", DJANGO),
+    "has the settings at the top allow it": (
+        f"echo '{{\"ok\": [true, false]}}' > settings.json; {BREAK}",
+        ASK,
+    ),
     "changes what the Makefile includes": (f"echo 'test:' > rules/test.mk; {BREAK}", MAKE),
     "has the Makefile look for a word": (
         f"printf 'test:\\n\\tgrep -q OK app.py\\n' > Makefile; {BREAK}",
@@ -85,6 +115,15 @@ CHEATS = {
         UNITTEST,
     ),
     "deletes the test": (f"git rm -q tests/test_app.py; {BREAK}", UNITTEST),
+    "puts a link to nowhere in the place of the test": (
+        f"ln -sf nowhere tests/test_app.py; {BREAK}",
+        UNITTEST,
+    ),
+    "puts a directory in the place of the test": (
+        "rm tests/test_app.py; mkdir tests/test_app.py; echo hi > tests/test_app.py/x.txt; "
+        f"{BREAK}",
+        UNITTEST,
+    ),
     "has git leave the test out of the worktree": (
         f"git update-index --skip-worktree tests/test_app.py; rm tests/test_app.py; {BREAK}",
         UNITTEST,

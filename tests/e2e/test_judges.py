@@ -96,6 +96,26 @@ def test_files_that_no_check_looks_at_are_named(kapelle: Instance, tmp_path: Pat
     assert check["overlooks"] == ["other.py"]
 
 
+def test_a_check_that_does_not_look_at_a_file_any_more_verifies_nothing(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """Whatever the work put in its way, under names that nobody knows."""
+    look = "import importlib, pathlib\n\nnames = pathlib.Path('names.d').read_text().split()\n"
+    look += "for name in names:\n    importlib.import_module(name)\n"
+    files = {"names.d": "app\n", "app.py": "OK = True\n", "look.py": look, "untested.py": "\n"}
+    repository = make_repository(tmp_path / "repository", files)
+    does = f"echo other > names.d; echo 'x = 1' > other.py; {cheats.BREAK}"
+    task, check, warnings = check_of(kapelle, repository, does, "python3 look.py")
+    assert (task["verified"], check["proved"], "doubted" in warnings) == (False, False, True)
+    assert "app.py" in check["overlooks"]
+    required, _, _ = check_of(kapelle, repository, does, "python3 look.py", prove="required")
+    assert required["status"] == "failed"
+    honest = "echo app other > names.d; echo 'x = 1' > other.py; echo >> untested.py"
+    task, check, warnings = check_of(kapelle, repository, honest, "python3 look.py")
+    assert (task["verified"], check["proved"], warnings) == (True, True, {"overlooked"})
+    assert check["overlooks"] == ["untested.py"]
+
+
 def test_checks_see_what_the_set_up_made_and_nothing_else_that_git_ignores(
     kapelle: Instance, tmp_path: Path
 ) -> None:

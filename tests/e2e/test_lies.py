@@ -380,10 +380,10 @@ def test_nothing_of_it_is_believed(kapelle: Instance, tmp_path: Path) -> None:
 def prepared_for_cheats(kapelle: Instance, tmp_path: Path) -> Path:
     """A repository whose checks were seen to look at honest work."""
     repository = cheats.make_cheated(tmp_path / "cheated" / "repository")
-    checks = [cheats.UNITTEST, cheats.MAKE, cheats.PYTEST]
+    checks = [cheats.UNITTEST, cheats.MAKE, cheats.PYTEST, cheats.QA, cheats.DJANGO, cheats.ASK]
     honest = kapelle.wait(kapelle.submit(cheats.HONEST, repository, agent="sh", checks=checks))
     assert honest["verified"], honest
-    assert [check["proved"] for check in honest["checks"]] == [True, True, True]
+    assert [check["proved"] for check in honest["checks"]] == [True] * len(checks)
     return repository
 
 

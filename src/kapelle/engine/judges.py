@@ -10,9 +10,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+_CODE = "py|[cm]?[jt]sx?|rb|php|go|rs|java|kt|cs|swift|lua|sh|pl"
+# Names in any case, then names that only their capitals tell from words such as "latest".
 _TEST = re.compile(
-    r"(^|/)(tests?|specs?|__tests__|testing)/|(^|/)(test_[^/]*|conftest\.py)$|[._](test|spec)s?\."
-    r"|_(test|spec)\.[a-z]+$"
+    r"(?i:(^|/)(tests?|specs?|__tests__|testing|testdata|__snapshots__)/"
+    rf"|(^|/)(test_[^/]*|tests?\.({_CODE})|conftest\.py)$|[._-](test|spec)s?\.|_(test|spec)\.[a-z]+$)"
+    r"|[A-Za-z0-9.](Tests?|Specs?)(\.[a-z]+$|/)"
 )
 _BESIDE = re.compile(
     r"\.(md|rst|txt|toml|cfg|ini|lock|ya?ml|json|xml|mod|sum|sh)$|(^|/)(\.[^/]*|Makefile|LICENSE)$"
@@ -21,9 +24,15 @@ _BESIDE = re.compile(
 _LEADING = re.compile(
     r"\.(toml|cfg|ini|mk|make|pth|gradle|gradle\.kts)$|([Mm]ake|[Jj]ust|Rake|Gem|Docker)file$"
     r"|^(package\.json|go\.work|pom\.xml|phpunit\.xml|CMakeLists\.txt|meson\.build|build\.rs)$"
+    r"|^([Tt]askfile(\.dist)?\.ya?ml|composer\.json|deno\.jsonc?|tsconfig[^/]*\.json|\.flake8)$"
+    r"|^\.pre-commit-config\.ya?ml$"
     r"|^(conftest|noxfile|setup|sitecustomize|usercustomize)\.py$"
-    r"|\.(config|setup)\.[cm]?[jt]s$|^\.[^/]*rc(\.[a-z]+)?$|^\.rspec$"
+    r"|\.(config|setup)\.([cm]?[jt]s|json)$|^\.[^/]*rc(\.[a-z]+)?$|^\.rspec$"
 )
+# Settings of tools that nobody lists: where a check runs, those that were there decide about it.
+_SETTINGS = re.compile(r"^\.[^/]+$|\.(json[c5]?|ya?ml|toml|cfg|ini|conf|properties)$")
+# What makes an installed distribution of a directory, with the plugins that it brings.
+_DISTRIBUTION = re.compile(r"(^|/)[^/]+\.(dist-info|egg-info|egg)/|\.(egg|egg-link)$")
 # A shell script may as well be what the work is about: those of tools are told by place and name.
 _SHELL = re.compile(r"\.(sh|bash)$")
 _TOOL = re.compile(
@@ -33,13 +42,23 @@ _RUNNERS = frozenset(
     "pytest _pytest pluggy iniconfig xdist coverage hypothesis nose nose2 tox".split()  # noqa: SIM905
 )
 _SHADOWED = _RUNNERS | sys.stdlib_module_names
+_MODULE = re.compile(r"\.(py|pyc|so|pyd)$")
 # Where Python looks for modules first: the directory of a check, and the usual roots of packages.
 _ROOTS = ("", "src", "lib", "python")
-_EXECUTED = re.compile(
-    r"(?:^|[;&|(]|\b(?:ba|da|z)?sh|\bpython[\d.]*|\b(?:node|ruby|perl|pytest|bash))\s*"
-    r"(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
+_INTERPRETER = (
+    r"\b(?:ba|da|z)?sh|\bpython[\d.]*"
+    r"|\b(?:node|ruby|perl|php|lua|pytest|bash|bun|tsx|ts-node|deno\s+run|uv\s+run|go\s+run)"
 )
+_SCRIPT = r"\s*(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
+_EXECUTED = re.compile(rf"(?:^|[;&|(]|{_INTERPRETER}){_SCRIPT}")
+_INTERPRETED = re.compile(rf"(?:{_INTERPRETER}){_SCRIPT}")
 _WORD = re.compile(r"[^\s;&|()<>\"'=:]+")
+# Where a line of a makefile, or of settings, begins with a name and a colon.
+_SECTION = re.compile(r"""^(\s*)["']?([\w.-]+)["']?\s*:""")
+_START = frozenset(
+    "start prestart poststart serve dev watch preview main module deploy bin".split()  # noqa: SIM905
+)
+_QUOTES = re.compile(r"""["'\[\],]+""")
 _INCLUDE = re.compile(r"^-?s?include\s+(.+)$", re.MULTILINE)
 _MAKEFILE = re.compile(r"(^|/)([Mm]akefile|GNUmakefile|[^/]*\.mk|[^/]*\.make)$")
 
@@ -52,23 +71,49 @@ def is_makefile(path: str) -> bool:
     return bool(_MAKEFILE.search(path))
 
 
+def is_shell(path: str) -> bool:
+    return bool(_SHELL.search(path))
+
+
+def is_tool(path: str) -> bool:
+    """Tell whether a path is that of a tool, by its name or its directory."""
+    return is_shell(path) or bool(_TOOL.search(path))
+
+
 def executed(command: str) -> set[str]:
     """Return the paths that a command runs as programs or scripts, as they are written there."""
     return {os.path.normpath(path) for path in _EXECUTED.findall(command)}
 
 
 def included(makefile: str) -> set[str]:
-    """Return the paths of the files that a makefile includes and of the tools that it runs."""
-    paths = {path for line in _INCLUDE.findall(makefile) for path in line.split()}
-    for line in makefile.splitlines():
-        scripts = executed(line.strip("\t @-"))
-        paths.update(path for path in scripts if _SHELL.search(path) or _TOOL.search(path))
+    """Return the paths of the files that a makefile includes."""
+    return {path for line in _INCLUDE.findall(makefile) for path in line.split()}
+
+
+def named_scripts(text: str) -> set[str]:
+    """Return the paths that a file which leads a check runs as programs or scripts.
+
+    Scripts by which a program is started, such as `start` of a package.json, are left out: they
+    name the program itself.
+    """
+    paths, is_start = set[str](), False
+    for line in text.splitlines():
+        if heading := _SECTION.match(line):
+            indent, name = heading.groups()
+            # Of a makefile a target; in YAML, below a name, any command.
+            is_start = name in _START or (name == "run" and not indent)
+        if is_start:
+            continue
+        words = _QUOTES.sub(" ", line).strip("\t @-")
+        paths.update(map(os.path.normpath, _INTERPRETED.findall(words)))
+        for part in re.split(r":\s", words):
+            paths.update(path for path in executed(part.strip("\t @-")) if is_tool(path))
     return paths
 
 
 @dataclass(frozen=True)
 class Judges:
-    """The judges of one check: its command, where it runs, and what its makefiles include."""
+    """The judges of one check: its command, where it runs, and what files that lead it name."""
 
     command: str
     directory: str = ""
@@ -81,7 +126,21 @@ class Judges:
             return True
         if _SHELL.search(name) and _TOOL.search(path):
             return True
-        return self._is_executed(path) or self._shadows(path)
+        return self._is_executed(path) or self._shadows(path) or bool(_DISTRIBUTION.search(path))
+
+    def names_scripts(self, path: str) -> bool:
+        """Tell whether a file may name scripts that the check runs."""
+        if is_makefile(path) or self._is_executed(path):
+            return True
+        leads = bool(_LEADING.search(os.path.basename(path)))
+        return self._is_near(path) and (leads or self.is_setting(path))
+
+    def is_setting(self, path: str) -> bool:
+        """Tell whether a file may hold settings of the check: one where it runs, or at the top.
+
+        Only where it was there before the work: a new one may be what the work is about.
+        """
+        return self._is_near(path) and bool(_SETTINGS.search(os.path.basename(path)))
 
     def judges(self, path: str) -> bool:
         return is_test(path) or self.leads(path)
@@ -92,7 +151,11 @@ class Judges:
 
     def among(self, files: Mapping[str, str]) -> dict[str, str]:
         """Return those of the files by whose content a proof of the check is remembered."""
-        chosen = [path for path in files if self.judges(path) or _SHELL.search(path)]
+        chosen = [
+            path
+            for path in files
+            if self.judges(path) or self.is_setting(path) or _SHELL.search(path)
+        ]
         return {path: files[path] for path in chosen}
 
     def decisive(self, files: list[str]) -> list[str]:
@@ -118,13 +181,18 @@ class Judges:
         below = os.path.relpath(path, self.directory) if self.directory else path
         return path in scripts or below in scripts
 
+    def _is_near(self, path: str) -> bool:
+        return os.path.dirname(path) in {"", self.directory}
+
     def _shadows(self, path: str) -> bool:
         """Tell whether Python would import this file in place of its own or a runner's module."""
         for root in {*_ROOTS, self.directory}:
             below = path.removeprefix(f"{root}/") if root else path
             if root and below == path:
                 continue
-            module = below.partition("/")[0]
-            if below.endswith(".py") and module.removesuffix(".py") in _SHADOWED:
+            module = below.partition("/")[0].partition(".")[0]
+            # Without a suffix it may be a link to a package.
+            is_module = bool(_MODULE.search(below)) or below == module
+            if is_module and module in _SHADOWED:
                 return True
         return False

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,17 @@ from kapelle.domain.errors import LimitReached, Tampered
 from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
-from kapelle.engine.judges import Judges, included, is_makefile
+from kapelle.engine.judges import (
+    Judges,
+    included,
+    is_makefile,
+    is_shell,
+    is_tool,
+    named_scripts,
+)
 from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
-from kapelle.engine.trial import Finding, Stopped, Suspects, Trial
+from kapelle.engine.trial import CopyContent, Finding, Stopped, Suspects, Trial
 from kapelle.runner.process_dir import Ended, Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
@@ -33,7 +40,9 @@ from kapelle.store.query import Row
 from kapelle.workspaces import Moment
 
 _LEAST_S = 60.0
-_MOST_MAKEFILE = 256_000
+_MOST_LEADING = 256_000
+# The mode of a submodule in a tree.
+_SUBMODULE = "160000"
 _ADVICE = (
     "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
     "as it is with --prove never."
@@ -212,15 +221,36 @@ class Subject:
     async def _judges(self, command: str, files: Mapping[str, str]) -> Judges:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
-        includes = set[str]()
-        for path in files:
-            if is_makefile(path):
-                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_MAKEFILE)
-                for name in included(text):
-                    # Named from where make runs: the directory of the makefile, or of the check.
-                    places = {os.path.dirname(path), directory}
-                    includes.update(os.path.normpath(os.path.join(place, name)) for place in places)
-        return Judges(command, directory, frozenset(includes))
+        includes, read = set[str](), set[str]()
+        # A makefile may run a script that runs another one.
+        while True:
+            judges = Judges(command, directory, frozenset(includes))
+            paths = {
+                path
+                for path in files
+                if judges.names_scripts(path) or (path in includes and is_shell(path))
+            }
+            if paths <= read:
+                return judges
+            for path in sorted(paths - read):
+                includes |= await self._named_by(path, directory, files)
+            read |= paths
+
+    async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
+        """Return the files that a makefile includes, and the scripts that a file runs."""
+        text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
+        # Named from where it is, or from where the check runs.
+        places = {os.path.dirname(path), directory, ""}
+        names = named_scripts(text)
+        scripts = {
+            os.path.normpath(os.path.join(place, name)) for name in names for place in places
+        }
+        # Not every word that looks like a path is one.
+        named = {script for script in scripts if script in files or is_tool(script)}
+        if is_makefile(path):
+            for name in included(text):
+                named |= {os.path.normpath(os.path.join(place, name)) for place in places}
+        return named
 
     def _key(self, judges: Judges, files: Mapping[str, str]) -> str:
         """By what a command is remembered: led or judged by other files, it is another one."""
@@ -241,12 +271,14 @@ class Subject:
         key, earlier_key = self._key(judges, files), self._key(judges, before)
         known = await parts.db.read(attempts.known_proof, key)
 
-        async def run(what: str, paths: Sequence[str], base: str | None, limit_s: float) -> Ended:
-            return await self._run_in_copy(f"{name}/{what}", command, paths, base, limit_s)
+        async def run(what: str, content: CopyContent, limit_s: float) -> Ended:
+            return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
-        trial = Trial(check, judges, base, limit_s, self._is_there, run)
-        suspects = trial.suspects(changed, before)
+        held = frozenset(path for path, entry in files.items() if not _is_foreign(entry))
+        earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
+        trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
+        suspects = trial.suspects(changed)
         if not suspects.all and policy == "once" and known and known["proved"] is not False:
             return Finding(known["proved"], known["proof"])
         # With the tests of the base it passes then, and was seen to look at work with these.
@@ -290,29 +322,38 @@ class Subject:
         return finding
 
     async def _changed(self) -> list[str]:
-        """Return the files that the work changed, without what the check itself left there."""
+        """Return the paths that differ between the base and the commit.
+
+        The trees decide: in the worktree, a link or a directory may stand in the place of a file.
+        """
         began = self.workspace.base_commit
         if began is None or began == self.commit:
             return []
-        diff = await self.parts.workspaces.compare(self.owner, began, self.commit)
+        before = await self.parts.workspaces.tree(self.owner, began)
+        after = await self.parts.workspaces.tree(self.owner, self.commit)
         return [
             path
-            for path in diff.files
-            if self._is_there(path) or not os.path.lexists(self._worktree / path)
+            for path in sorted({*before, *after})
+            if before.get(path) != after.get(path)
+            and not (_is_foreign(before.get(path)) and _is_foreign(after.get(path)))
         ]
 
-    def _is_there(self, path: str) -> bool:
-        return (self._worktree / path).is_file()
-
     async def _run_in_copy(
-        self, name: str, command: str, changed: Sequence[str], base: str | None, timeout_s: float
+        self, name: str, command: str, content: CopyContent, timeout_s: float
     ) -> Ended:
         """Run the check in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
-            await self.parts.workspaces.copy(self.owner, changed, base)
+            await self.parts.workspaces.copy(
+                self.owner, content.changed, content.base, garbled=content.garbled
+            )
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+def _is_foreign(entry: str | None) -> bool:
+    """Tell whether a path holds no content of this repository: a submodule, or nothing."""
+    return entry is None or entry.startswith(_SUBMODULE)
 
 
 def _changed_meanwhile(result: CheckResult, changed: list[str]) -> CheckResult:

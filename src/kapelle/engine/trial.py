@@ -4,7 +4,7 @@ Some files of a copy are those of the base, or hold nonsense; what the check say
 whether it passes only with what the work changed of it, and whether it looks at the work.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from kapelle.domain.errors import Conflict, WorkspaceError
@@ -16,8 +16,23 @@ from kapelle.runner.process_dir import Ended
 # So many changed files are garbled one by one, for so long in all; more are garbled together.
 _MOST_ALONE = 8
 _ALONE_S = 300.0
-# Runs the check in a copy where files hold nonsense, or are as a commit has them, within a limit.
-RunInCopy = Callable[[str, Sequence[str], str | None, float], Awaitable[Ended]]
+
+
+@dataclass(frozen=True)
+class CopyContent:
+    """The files of a copy that differ from the worktree.
+
+    The changed ones hold nonsense, or what they hold in the base, if one is named; the garbled
+    ones hold nonsense besides.
+    """
+
+    changed: Sequence[str]
+    base: str | None = None
+    garbled: Sequence[str] = ()
+
+
+# Runs the check in a copy of this content, within a limit in seconds.
+RunInCopy = Callable[[str, CopyContent, float], Awaitable[Ended]]
 
 
 @dataclass(frozen=True)
@@ -56,12 +71,19 @@ class Trial:
     judges: Judges
     base: str | None
     limit_s: float
-    is_there: Callable[[str], bool]
+    # Paths of files and links in the base, and in the commit.
+    before: frozenset[str]
+    held: frozenset[str]
     run_in_copy: RunInCopy
 
-    def suspects(self, changed: list[str], before: Mapping[str, str]) -> Suspects:
+    def suspects(self, changed: list[str]) -> Suspects:
+        before = self.before
         judging = [path for path in changed if self.judges.judges(path)]
-        existing = [path for path in judging if path in before]
+        existing = [
+            path
+            for path in changed
+            if path in before and (self.judges.judges(path) or self.judges.is_setting(path))
+        ]
         if not existing and not any(map(is_test, before)):
             # The first tests of a repository take the place of none.
             return Suspects([], [])
@@ -96,12 +118,12 @@ class Trial:
     async def find_blindness(self, changed: list[str]) -> Finding | None:
         """Run it where changed files hold nonsense; return None if nothing was changed."""
         # That a test fails which was removed says nothing about the rest.
-        kept = [path for path in changed if self.is_there(path) or not is_test(path)]
+        kept = [path for path in changed if path in self.held or not is_test(path)]
         if not kept:
             proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
             return Finding(None, proof) if changed else None
         files = self.judges.decisive(kept)
-        there = [path for path in files if self.is_there(path)]
+        there = [path for path in files if path in self.held]
         try:
             noticed = await self._find_noticed(there)
             state = "holds nonsense"
@@ -113,6 +135,8 @@ class Trial:
                 overlooked = []
             if not noticed:
                 return _blind(files, is_garbled=bool(there))
+            if (blinded := await self._find_blinding(changed, overlooked, noticed)) is not None:
+                return blinded
             if (unsure := await self._find_fault_of_copy()) is not None:
                 return unsure
         except (WorkspaceError, Conflict, OSError) as error:
@@ -121,6 +145,30 @@ class Trial:
         is_lasting = not all(map(self.judges.is_beside, files))
         proof = f"It fails where {counted_files(noticed)} {state}."
         return Finding(True, proof, is_lasting, overlooks=overlooked)
+
+    async def _find_blinding(
+        self, changed: list[str], overlooked: list[str], noticed: list[str]
+    ) -> Finding | None:
+        """Return a doubt if the work keeps the check from files that it looked at before.
+
+        Then the noticed files are only what stands in the way: a module in place of the runner's,
+        or a plugin of it.
+        """
+        existing = [path for path in overlooked if path in self.before and path in self.held]
+        if self.base is None or not existing:
+            return None
+        if (await self._run("sight", changed, revert=True, garbled=existing)).succeeded:
+            return None
+        # Where it fails on the base as it is, that tells nothing, unless nothing else was noticed
+        # of what was there.
+        notices_others = any(path in self.before for path in noticed)
+        if notices_others and not await self._reverted_passes("base", changed):
+            return None
+        names, others = counted_files(existing), counted_files(noticed)
+        proof = (
+            f"It does not look at {names} any more, which it did before this work: see {others}."
+        )
+        return Finding(False, proof, passes_only_with=noticed, overlooks=overlooked)
 
     async def _find_noticed(self, paths: list[str]) -> list[str]:
         """Return the files whose nonsense the check notices: each alone while they are few."""
@@ -132,8 +180,12 @@ class Trial:
                 spent_s += ended.duration_s
                 if not ended.succeeded:
                     noticed.append(path)
-        if rest and not (await self._run("garbled", rest)).succeeded:
-            noticed += rest
+        # New files that do not run say nothing of those that were there.
+        existing = [path for path in rest if path in self.before]
+        new = [path for path in rest if path not in self.before]
+        for what, group in (("garbled", existing), ("garbled/new", new)):
+            if group and not (await self._run(what, group)).succeeded:
+                noticed += group
         return noticed
 
     async def _find_fault_of_copy(self) -> Finding | None:
@@ -150,11 +202,17 @@ class Trial:
         return (await self._run(what, paths, revert=True)).succeeded
 
     async def _run(
-        self, what: str, paths: list[str], *, revert: bool = False, limit_s: float | None = None
+        self,
+        what: str,
+        paths: list[str],
+        *,
+        revert: bool = False,
+        garbled: Sequence[str] = (),
+        limit_s: float | None = None,
     ) -> Ended:
-        base = self.base if revert else None
+        content = CopyContent(paths, self.base if revert else None, garbled)
         limit_s = self.limit_s if limit_s is None else limit_s
-        ended = await self.run_in_copy(what, paths, base, limit_s)
+        ended = await self.run_in_copy(what, content, limit_s)
         if ended.ended_by == "stop":
             raise Stopped
         return ended

@@ -52,11 +52,14 @@ class Copies(Guard):
         changed: Sequence[str] = (),
         base: str | None = None,
         *,
+        garbled: Sequence[str] = (),
         alone: bool = False,
     ) -> Path:
-        """Make the copy anew, in which these files hold nonsense, or are as the base has them. One
-        that is alone knows no other repository to push to. Raises WorkspaceError when the worktree
-        is too large."""
+        """Make the copy anew, in which these files hold nonsense, or are as the base has them.
+
+        The garbled files hold nonsense even where others are as in the base. A copy that is alone
+        knows no other repository to push to. Raises WorkspaceError when the worktree is too large.
+        """
         async with self._standing(owner) as marker:
             marker.require_present()
             refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
@@ -69,6 +72,7 @@ class Copies(Guard):
                 await asyncio.to_thread(_garble, copied, changed)
             else:
                 await _revert(marker, copied, changed, base)
+                await asyncio.to_thread(_garble, copied, garbled)
             return copied
 
     async def remove_copy(self, owner: str) -> None:
@@ -160,7 +164,9 @@ async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -
 
 def _take_away(copy: Path, paths: Sequence[str]) -> None:
     for path in paths:
-        unlink_inside(copy, path)
+        # A directory in the place of a file: git replaces it with the file of the base.
+        with suppress(IsADirectoryError, PermissionError):
+            unlink_inside(copy, path)
         for above in list(Path(path).parents)[:-1]:
             # Never through a link.
             if (copy / above).resolve() == copy.resolve() / above:
