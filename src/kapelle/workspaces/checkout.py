@@ -89,7 +89,7 @@ class BaseCheckout:
     def _files(self) -> Place:
         return files_place(self.objects, self.tree, self.index)
 
-    def lock(self) -> None:
+    async def lock(self) -> None:
         """Take the lock and a private copy of the index."""
         top = self.tree.toplevel
         ticket = self.tree.gitdir / "index.kapelle"
@@ -103,11 +103,11 @@ class BaseCheckout:
             raise Conflict(f"Another git is at work in {top}.", hint=hint) from None
         finally:
             ticket.unlink()
-        self.copy()
+        await self.copy()
 
-    def copy(self) -> None:
+    async def copy(self) -> None:
         """Take a private copy of the index."""
-        if not copy_index(self.tree.index, self.index):
+        if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             top = self.tree.toplevel
             raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then try again")
 
@@ -162,11 +162,13 @@ class BaseCheckout:
     async def advance(self, old: str, new: str) -> None:
         """Bring files and index from old to new."""
         await self._files.run("read-tree", "-m", "-u", old, new)
-        install_index(self.index, self.tree.index)
+        await asyncio.to_thread(install_index, self.index, self.tree.index)
 
     async def finish(self, old: str, new: str) -> None:
         """Complete an advance that was cut short, unless a file is neither the old nor the new."""
-        if not self.is_locked() or not copy_index(self.tree.index, self.index):
+        if not self.is_locked():
+            return
+        if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             return
         changed = await self._changed(old, new)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
@@ -294,7 +296,7 @@ class Mover:
         for item in await checkouts_of(owner.git, self._common_dir, owner.source, branch):
             with self._shadows.scratch() as scratch:
                 checkout = await self._base_checkout(item, scratch)
-                checkout.copy()
+                await checkout.copy()
                 yield checkout
 
     async def move(
@@ -330,7 +332,7 @@ class Mover:
 
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
         for checkout in checkouts:
-            checkout.lock()
+            await checkout.lock()
             await checkout.require_clean(move.old, move.new)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
