@@ -203,6 +203,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
             settings.git.author_name,
             settings.git.author_email,
             filters=lambda: parts.settings().git.filters,
+            is_alone=True,
         ),
         environ=dict(os.environ),
         secret=token,
