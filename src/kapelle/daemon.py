@@ -184,7 +184,7 @@ def _recorded(home: Home, what: str) -> int:
     """A number of the daemon's record, 0 when it cannot be read."""
     try:
         return int(json.loads(read_own(home.info))[what])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 

@@ -223,3 +223,15 @@ def test_whoever_locks_the_home_delays_nobody_but_a_change_of_trust(
     assert error.value.status == 503
     os.close(lock)
     assert kapelle.post("/trust", body)["status"] == "trusted"
+
+
+def test_stored_keys_that_an_agent_destroyed_stop_no_task(
+    kapelle: Instance, directory: Path
+) -> None:
+    keys = '"$KAPELLE_RUN_DIR"/../../credentials.json'
+    for make in ("mkfifo", "echo '{' >", "printf '[%.0s' $(seq 100000) >"):
+        destroy = f"rm -f {keys}; {make} {keys}"
+        task = kapelle.wait(kapelle.play(run_step(destroy), directory, retry={"policy": "none"}))
+        assert (task["status"], len(task["attempts"])) == ("completed", 1)
+    findings = {one["name"]: one["state"] for one in kapelle.get("/doctor")["findings"]}
+    assert findings["keys"] == "warning"

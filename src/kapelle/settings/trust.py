@@ -32,7 +32,7 @@ _LOCK_PATIENCE_S = 3.0
 _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles", "health")
 _LIMITS = "tasks"
 _MOST_FILES = 200
-_UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 _MOST_TEXT = 2_000_000
 
 

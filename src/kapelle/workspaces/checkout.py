@@ -231,7 +231,7 @@ def read_journal(path: Path) -> tuple[Path, Move] | None:
         return Path(record["common_dir"]), Move(**move)
     except FileNotFoundError:
         return None
-    except (NoRegularFile, ValueError, KeyError, TypeError) as error:
+    except (NoRegularFile, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WorkspaceError(f"{path} is damaged: {error}.") from error
 
 
