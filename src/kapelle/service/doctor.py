@@ -47,9 +47,7 @@ class Doctor:
         findings += _of_agents(await self._agents.known(place), settings)
         findings.append(await asyncio.to_thread(self._disk, settings))
         if problem := await asyncio.to_thread(self._parts.vault.unreadable):
-            hint = (
-                "Store them again (`kapelle agents config set NAME api_key`) and remove the file."
-            )
+            hint = "Store them again (kapelle agents config set NAME api_key), remove the file."
             findings.append(Finding(name="keys", state="warning", text=problem, hint=hint))
         if held := (await self._daemon.describe()).held:
             findings.append(Finding(name="queue", state="warning", text=f"No task starts: {held}"))

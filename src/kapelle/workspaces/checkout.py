@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
@@ -28,13 +29,14 @@ from kapelle.workspaces.index import (
     obstacles,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs
+from kapelle.workspaces.refs import BRANCHES, Refs, owner_of
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
 
 _SHOWN = 10
 _OURS = b"kapelle\n"
+_REGULAR = (b"100644", b"100755")
 _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 
@@ -122,8 +124,11 @@ class BaseCheckout:
         if self.is_locked():
             self.lock_file.unlink()
 
-    async def require_clean(self, old: str, new: str) -> None:
-        """Raise Conflict unless the checkout can go from old to new without losing anything."""
+    async def require_clean(self, old: str, new: str, *, is_ours: bool) -> None:
+        """Raise Conflict unless the checkout can go from old to new without losing anything.
+
+        In a worktree of ours, ignored files are archived and make way.
+        """
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
             hint = f"Finish or abort it there ({git_in(top)} status), then try again"
@@ -134,12 +139,49 @@ class BaseCheckout:
         if dirty := await self.dirty(old, new):
             text = f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too."
             raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
+        # git would overwrite ignored files without a word.
+        if not is_ours and (lost := await self._overwritten(old, new)):
+            text = f"{top} holds files that the merge would overwrite: {shown(lost)}."
+            raise Conflict(text, hint=f"Move or remove them in {top}, then try again")
         try:
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
             text = f"{top} holds files that the merge would overwrite ({error.message})"
             hint = f"Move or commit them ({git_in(top)} status), then try again"
             raise Conflict(text, hint=hint) from error
+
+    async def _overwritten(self, old: str, new: str) -> list[bytes]:
+        """Return the untracked files, ignored or not, that the new commit has otherwise."""
+        top = os.fsencode(self.tree.toplevel)
+        in_the_way = await obstacles(self._files, self.tree.toplevel, old, new)
+        if not in_the_way:
+            return []
+        tracked = set((await self._files.run("ls-files", "-z")).fields)
+        untracked = [path for path in in_the_way if path not in tracked]
+        goals = await self._blobs(new, set(untracked))
+        return [path for path in untracked if not await self._holds(top, path, goals.get(path))]
+
+    async def _blobs(self, commit: str, paths: set[bytes]) -> dict[bytes, tuple[int, str]]:
+        """Return the size and the object of these files in a commit."""
+        blobs: dict[bytes, tuple[int, str]] = {}
+        for record in (await self._files.run("ls-tree", "-r", "-l", "-z", commit)).fields:
+            head, _, path = record.partition(b"\t")
+            mode, _, name, size = head.split()
+            if path in paths and mode in _REGULAR:
+                blobs[path] = int(size), name.decode()
+        return blobs
+
+    async def _holds(self, top: bytes, path: bytes, blob: tuple[int, str] | None) -> bool:
+        """Return whether a file has the content of a blob already."""
+        if blob is None:
+            return False
+        size, name = blob
+        file = os.path.join(top, path)
+        status = os.lstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return False
+        arguments = ("hash-object", "--no-filters", "--", os.fsdecode(file))
+        return (await self._files.run(*arguments)).line == name
 
     async def dirty(self, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that differ between the commits."""
@@ -280,8 +322,9 @@ class Mover:
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless the checkouts of a branch could be taken along."""
+        is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copies(owner, ref):
-            await checkout.require_clean(old, new)
+            await checkout.require_clean(old, new, is_ours=is_ours)
 
     async def dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that would keep them from that."""
@@ -333,7 +376,8 @@ class Mover:
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
         for checkout in checkouts:
             await checkout.lock()
-            await checkout.require_clean(move.old, move.new)
+            is_ours = owner_of(move.ref.removeprefix(BRANCHES)) is not None
+            await checkout.require_clean(move.old, move.new, is_ours=is_ours)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
             try:
