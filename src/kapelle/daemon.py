@@ -188,7 +188,7 @@ def _recorded(home: Home, what: str) -> int:
     """A number of the daemon's record, 0 when it cannot be read."""
     try:
         return int(json.loads(read_own(home.info))[what])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 
@@ -213,6 +213,7 @@ async def _serve(
             settings.git.author_name,
             settings.git.author_email,
             filters=lambda: parts.settings().git.filters,
+            is_alone=True,
         ),
         environ=dict(os.environ),
         secret=token,

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import time
@@ -15,10 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from pydantic import ValidationError
+
 from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.specs import McpServer, Shell
 from kapelle.home import Home, NoRegularFile, read_own, write_private
+
+_log = logging.getLogger("kapelle.secrets")
 
 _SERVICE = "kapelle"
 Place = Literal["keyring", "file"]
@@ -33,6 +38,9 @@ class Vault:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[str, str | None] = {}
+        # Every key that the file ever held, to redact it even when the file is lost.
+        self._seen = set[str]()
+        self._is_unreadable = False
 
     @cached_property
     def _keyring(self) -> Any:
@@ -45,12 +53,15 @@ class Vault:
 
     def get(self, agent: str) -> str | None:
         if agent not in self._known:
-            self._known[agent] = self._read(agent)
+            key = self._read(agent)
+            if self._is_unreadable:
+                return key  # the next read may find it
+            self._known[agent] = key
         return self._known[agent]
 
     def put(self, agent: str, key: str) -> None:
         # Named first: what a crash leaves in the keyring can be removed later.
-        self._write(self._file() | {agent: None if self._keyring else key})
+        self._write(self._file_to_change() | {agent: None if self._keyring else key})
         if self._keyring:
             self._keyring.set_password(_SERVICE, self._name(agent), key)
         self._known[agent] = key
@@ -58,7 +69,7 @@ class Vault:
     def forget(self, agent: str) -> bool:
         """Remove a key from wherever it is; False when there was none."""
         self._known.pop(agent, None)
-        kept, had = self._file(), False
+        kept, had = self._file_to_change(), False
         try:
             if had := self._keyring.get_password(_SERVICE, self._name(agent)) is not None:
                 self._keyring.delete_password(_SERVICE, self._name(agent))
@@ -72,7 +83,8 @@ class Vault:
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""
-        return [key for key in {**self._file(), **self._known}.values() if key]
+        self._file()
+        return sorted(self._seen.union(key for key in self._known.values() if key))
 
     def _read(self, agent: str) -> str | None:
         kept = self._file()
@@ -82,20 +94,63 @@ class Vault:
                 return found
         return kept.get(agent)
 
-    def _file(self) -> dict[str, str | None]:
+    def unreadable(self) -> str | None:
+        """Return why stored keys cannot be used, for a person; None if they can."""
         try:
-            if self._home.credentials.stat().st_mode & 0o077:
-                self._home.credentials.chmod(0o600)
-            found = json.loads(read_own(self._home.credentials))
+            self._file_or_raise()
+        except OSError as error:
+            return f"{self._home.credentials} cannot be read: {error.strerror}."
+        damaged = self._damaged_file
+        if os.path.lexists(damaged):
+            return f"The stored keys could not be read and were put aside as {damaged}."
+        return None
+
+    @property
+    def _damaged_file(self) -> Path:
+        return self._home.credentials.with_suffix(".damaged")
+
+    def _file(self) -> dict[str, str | None]:
+        """Return the keys in the file; a file that cannot be read holds none.
+
+        No work waits for the file of the keys, which an agent may have replaced.
+        """
+        try:
+            keys = self._file_or_raise()
+        except OSError as error:
+            if not self._is_unreadable:
+                _log.warning("%s cannot be read: %s", self._home.credentials, error)
+            self._is_unreadable = True
+            return {}
+        self._is_unreadable = False
+        return keys
+
+    def _file_or_raise(self) -> dict[str, str | None]:
+        path = self._home.credentials
+        try:
+            keys = json.loads(read_own(path))
+            if not isinstance(keys, dict):
+                raise ValueError("it is no object")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            text = f"{self._home.credentials} cannot be read: {error}."
-            hint = "Correct it, or delete it and store the keys again."
-            raise KapelleError(text, hint=hint) from error
-        if not isinstance(found, dict):
+        except (NoRegularFile, ValueError, RecursionError) as error:
+            # Moved, not removed: a person may have made a mistake in it.
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(self._damaged_file)
+            _log.warning("%s cannot be read (%s); it is now %s", path, error, self._damaged_file)
             return {}
-        return {str(agent): key and str(key) for agent, key in found.items()}
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+        found = {str(agent): key and str(key) for agent, key in keys.items()}
+        self._seen.update(key for key in found.values() if key)
+        return found
+
+    def _file_to_change(self) -> dict[str, str | None]:
+        """Return the keys in the file; raises if others would be lost by writing it again."""
+        try:
+            return self._file_or_raise()
+        except OSError as error:
+            text = f"{self._home.credentials} cannot be read: {error}."
+            raise KapelleError(text, hint="Make it readable, and try again.") from error
 
     def _write(self, keys: dict[str, str | None]) -> None:
         write_private(self._home.credentials, json.dumps(keys, indent=1).encode())
@@ -163,8 +218,10 @@ class SpecSecrets:
             values: dict[str, Any] = json.loads(read_own(self._path(owner)))
         except FileNotFoundError:
             return None
-        except NoRegularFile as error:
+        except (NoRegularFile, ValueError, RecursionError) as error:
             raise KapelleError(f"A stored secret cannot be read: {error}.") from error
+        if not isinstance(values, dict):
+            raise KapelleError(f"A stored secret cannot be read: {self._path(owner)} is damaged.")
         return values
 
     def env(self, owner: str) -> dict[str, str]:
@@ -206,7 +263,7 @@ class SpecSecrets:
             return None
         try:
             return Shell.model_validate_json(read_own(self._path(f"shell_{digest}")))
-        except (FileNotFoundError, NoRegularFile):
+        except (FileNotFoundError, NoRegularFile, ValidationError):
             return None
 
     def old_shells(self) -> list[str]:

@@ -1,5 +1,6 @@
 """Files that an agent can make where the daemon looks: none is believed, none stops the daemon."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -7,6 +8,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 from tests.e2e.staging import until
 
@@ -200,3 +202,36 @@ def test_a_daemon_starts_where_its_own_files_are_none(
     assert time.monotonic() - began < 10
     assert [path.is_file() and not path.is_symlink() for path in own[:3]] == [True] * 3
     assert Path("/dev/zero").is_char_device()
+
+
+def test_whoever_locks_the_home_delays_nobody_but_a_change_of_trust(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", {".kapelle/config.toml": "checks = ['true']\n"})
+    body = {"directory": str(repository)}
+    lock = os.open(kapelle.home.root, os.O_RDONLY)
+    with ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refusal = pool.submit(kapelle.post, "/trust", body)
+        time.sleep(0.5)
+        assert not refusal.done()
+        began = time.monotonic()
+        assert kapelle.get("/tasks")["tasks"] == []
+        assert time.monotonic() - began < 2
+        with pytest.raises(ApiError) as error:
+            refusal.result()
+    assert error.value.status == 503
+    os.close(lock)
+    assert kapelle.post("/trust", body)["status"] == "trusted"
+
+
+def test_stored_keys_that_an_agent_destroyed_stop_no_task(
+    kapelle: Instance, directory: Path
+) -> None:
+    keys = '"$KAPELLE_RUN_DIR"/../../credentials.json'
+    for make in ("mkfifo", "echo '{' >", "printf '[%.0s' $(seq 100000) >"):
+        destroy = f"rm -f {keys}; {make} {keys}"
+        task = kapelle.wait(kapelle.play(run_step(destroy), directory, retry={"policy": "none"}))
+        assert (task["status"], len(task["attempts"])) == ("completed", 1)
+    findings = {one["name"]: one["state"] for one in kapelle.get("/doctor")["findings"]}
+    assert findings["keys"] == "warning"

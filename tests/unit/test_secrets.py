@@ -1,6 +1,7 @@
 """Stored keys: private on the disk, read once, and forgotten when asked; what must not come out."""
 
 import json
+import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,18 +77,38 @@ def test_a_file_that_was_opened_to_others_is_private_after_the_next_key(
     assert stat.S_IMODE(home.credentials.stat().st_mode) == 0o600
 
 
-def test_a_damaged_file_is_named_and_not_overwritten(vault: Vault, home: Home) -> None:
-    home.root.mkdir()
-    home.credentials.write_text('{"codex": ', encoding="utf-8")
-    acts: list[Callable[[], object]] = [
-        lambda: vault.get("codex"),
-        lambda: vault.put("claude", "key-of-claude"),
-    ]
-    for act in acts:
-        with pytest.raises(KapelleError, match=r"credentials\.json cannot be read") as caught:
-            act()
-        assert "delete it" in (caught.value.hint or "")
-    assert home.credentials.read_text(encoding="utf-8") == '{"codex": '
+def _write_garbage(path: Path) -> None:
+    path.write_bytes(b'{"codex": ')
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _write_garbage])
+def test_a_damaged_file_is_put_aside_and_holds_no_key(
+    vault: Vault, home: Home, make: Callable[[Path], None]
+) -> None:
+    vault.put("codex", "key-of-codex")
+    home.credentials.unlink()
+    make(home.credentials)
+    assert vault.all() == ["key-of-codex"]
+    assert vault.get("claude") is None
+    damaged = home.root / "credentials.damaged"
+    assert (damaged.exists(), home.credentials.exists()) == (True, False)
+    assert str(damaged) in (vault.unreadable() or "")
+    vault.put("claude", "key-of-claude")
+    assert Vault(home).get("claude") == "key-of-claude"
+
+
+def test_a_file_that_cannot_be_read_now_is_not_overwritten(vault: Vault, home: Home) -> None:
+    vault.put("codex", "key-of-codex")
+    kept = home.credentials.rename(home.root / "kept")
+    home.credentials.symlink_to(home.credentials)  # too many levels of links
+    assert Vault(home).get("codex") is None
+    with pytest.raises(KapelleError, match=r"credentials\.json cannot be read"):
+        Vault(home).put("claude", "key-of-claude")
+    later = Vault(home)
+    assert later.get("codex") is None
+    home.credentials.unlink()
+    kept.rename(home.credentials)
+    assert later.get("codex") == "key-of-codex"
 
 
 @needs_keyring

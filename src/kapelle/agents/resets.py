@@ -17,8 +17,10 @@ _UNITS = {
     "d": 86_400,
 }
 _LONGEST_S = 366 * 86_400.0
+# All repetitions are bounded or end at once: an agent writes these texts.
 _WAIT = re.compile(
-    r"(?:try again|retry|reset\w*|available(?: again)?|wait)\b[^.\n]{0,40}?\b(?:in|after|for)\s+"
+    r"(?:try again|retry|reset\w{0,20}|available(?: again)?|wait)\b"
+    r"[^.\n]{0,40}?\b(?:in|after|for)\s+"
     r"((?:\d+(?:\.\d+)?\s*(?:ms|hours?|h|minutes?|min|m|seconds?|sec|s)(?![a-z])[\s,and]*)+)",
     re.IGNORECASE,
 )
@@ -29,7 +31,7 @@ _SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>am|pm)?"
 _ZONE = r"(?:\s*\((?P<zone>[A-Za-z_]+(?:/[\w+-]+)*)\))?"
-_AT = r"(?:reset\w*|(?P<again>try again))\s+(?:(?:at|on)\s+)?"
+_AT = r"(?:reset\w{0,20}|(?P<again>try again))\s+(?:(?:at|on)\s+)?"
 _CLOCK = re.compile(rf"{_AT}{_TIME}{_ZONE}", re.IGNORECASE)
 _DATE = re.compile(
     rf"{_AT}(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
@@ -43,15 +45,30 @@ _HALF_A_YEAR = timedelta(days=183)
 
 
 def reset_stated(value: object) -> datetime | None:
-    """A time in a field of its own: ISO text, or seconds since 1970."""
+    """A time in a field of its own, ISO text or seconds since 1970; None if over a year away."""
+    at = None
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e9 < value < 1e11:
-        return datetime.fromtimestamp(value, UTC)
-    return _date(value, datetime.fromisoformat) if isinstance(value, str) else None
+        at = datetime.fromtimestamp(value, UTC)
+    elif isinstance(value, str):
+        at = _date(value, datetime.fromisoformat)
+    return _unless_too_late(at, datetime.now(UTC))
 
 
 def reset_in(text: str, now: datetime | None = None) -> datetime | None:
-    """A time that a message names: a span, a date, a time of day, or an epoch."""
+    """A time that a message names: a span, a date, a time of day, or an epoch; None if over a
+    year away."""
     now = now or datetime.now(UTC)
+    return _unless_too_late(_named_in(text, now), now)
+
+
+def _unless_too_late(at: datetime | None, now: datetime) -> datetime | None:
+    """Return the time unless no limit lasts so long."""
+    if at is None or (at - now).total_seconds() > _LONGEST_S:
+        return None
+    return at
+
+
+def _named_in(text: str, now: datetime) -> datetime | None:
     if found := _EPOCH.search(text):
         return datetime.fromtimestamp(int(found[1]), UTC)
     if found := _WAIT.search(text):

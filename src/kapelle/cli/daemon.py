@@ -96,7 +96,7 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
         address = Address(home, url, read_own(home.token).decode("ascii").strip())
         told = Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
         return int(told.get("agents", 0))
-    except (OSError, ValueError, KeyError, TypeError, KapelleError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:
             say("The daemon could only be sent a signal: its agents go on.")

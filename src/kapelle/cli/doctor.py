@@ -86,8 +86,10 @@ def git(home: Home) -> Iterator[Finding]:
     from kapelle.runner.command import printed
 
     program, problem, version = shutil.which("git"), "not found", None
+    # git reads its configuration even to print its version, and a pipe there would hold it up.
+    environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     try:
-        said = printed([program, "--version"], os.environ, Path("/"), _VERSION_S) if program else ""
+        said = printed([program, "--version"], environ, Path("/"), _VERSION_S) if program else ""
         if version := re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said or ""):
             problem = f"{version[0]} ({program}) is too old"
     except OSError as error:
@@ -107,7 +109,11 @@ def _habits(home: Home) -> Iterator[Finding]:
     from kapelle.workspaces import read_habits_of
 
     found = _settings()
-    habits = asyncio.run(read_habits_of(current()))
+    try:
+        habits = asyncio.run(read_habits_of(current()))
+    except KapelleError as error:
+        yield Finding("git", "broken", error.message, error.hint)
+        return
     if habits is None or found is None:
         return
     if not habits.has_identity:

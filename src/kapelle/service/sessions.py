@@ -35,7 +35,7 @@ class Sessions:
         self._sessions: dict[str, float] = {}
         self._logged_out = asyncio.Event()
         if file is not None:
-            with suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, ValueError, TypeError, RecursionError):
                 kept = json.loads(read_own(file))
                 self._sessions = {str(key): float(end) for key, end in dict(kept).items()}
 

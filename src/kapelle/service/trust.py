@@ -43,12 +43,12 @@ class Trust:
         not."""
         if directory is None:
             return await asyncio.to_thread(self._all)
-        return [await asyncio.to_thread(self._view, self._found(require_directory(directory)))]
+        return [await asyncio.to_thread(self._view_at, require_directory(directory))]
 
     async def grant(self, body: TrustBody) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; a change there ends that."""
-        found = self._found(require_directory(body.directory))
-        trust.grant(self._parts.home, found, body.digest)
+        found = await asyncio.to_thread(self._found, require_directory(body.directory))
+        await asyncio.to_thread(trust.grant, self._parts.home, found, body.digest)
         _log.info("%s is trusted with %s", found.place, found.digest)
         await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
         return await asyncio.to_thread(self._view, found)
@@ -56,8 +56,8 @@ class Trust:
     async def withdraw(self, directory: Annotated[str, Absolute]) -> TrustView:
         """Trust a repository no more."""
         # Even one that is gone; work that runs goes on.
-        found = self._found(directory)
-        trust.drop(self._parts.home, found.place, forget=True)
+        found = await asyncio.to_thread(self._found, directory)
+        await asyncio.to_thread(trust.drop, self._parts.home, found.place, forget=True)
         _log.info("%s is not trusted any more", found.place)
         return await asyncio.to_thread(self._view, found)
 
@@ -66,6 +66,9 @@ class Trust:
             return trust.executable(self._parts.home, Path(directory))
         except OSError as error:
             raise InvalidInput(f"{directory} cannot be looked at: {error.strerror}.") from error
+
+    def _view_at(self, directory: str) -> TrustView:
+        return self._view(self._found(directory))
 
     def _all(self) -> list[TrustView]:
         views = []

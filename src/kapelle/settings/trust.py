@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
-from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
+from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted, Unavailable
 from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted_files, relocated
 from kapelle.domain.views import Standing
@@ -26,11 +27,12 @@ from kapelle.home import Home, in_repository, read_own, read_small, require_ours
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
+_LOCK_PATIENCE_S = 3.0
 # These name things and lower limits; whatever else a repository sets reaches a process.
 _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles", "health")
 _LIMITS = "tasks"
 _MOST_FILES = 200
-_UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 _MOST_TEXT = 2_000_000
 
 
@@ -296,11 +298,14 @@ def _kept(path: Path) -> dict[str, Record]:
 
 @contextmanager
 def _changing(home: Home) -> Iterator[dict[str, Record]]:
-    """All that was ever said, while no other process changes it; Conflict if it cannot be read."""
+    """Yield all records while no other process changes them. Blocks.
+
+    Raises Conflict if they cannot be read, and Unavailable if another process keeps the lock.
+    """
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(home.root, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, home)
         try:
             known = _kept(home.trust) if os.path.lexists(home.trust) else {}
         except _UNREADABLE as error:
@@ -311,6 +316,22 @@ def _changing(home: Home) -> Iterator[dict[str, Record]]:
         yield known
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, home: Home) -> None:
+    """Lock the home; whoever holds the lock longer than a few seconds is no Kapelle."""
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"Another process holds the lock of {home.root}, so trust is not changed.",
+                    hint="End that process (`lslocks` lists it), and try again.",
+                ) from None
+        time.sleep(0.05)
 
 
 def _write(home: Home, known: Mapping[str, Record]) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
@@ -28,13 +29,14 @@ from kapelle.workspaces.index import (
     obstacles,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs
+from kapelle.workspaces.refs import BRANCHES, Refs, owner_of
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
 
 _SHOWN = 10
 _OURS = b"kapelle\n"
+_REGULAR = (b"100644", b"100755")
 _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 
@@ -89,7 +91,7 @@ class BaseCheckout:
     def _files(self) -> Place:
         return files_place(self.objects, self.tree, self.index)
 
-    def lock(self) -> None:
+    async def lock(self) -> None:
         """Take the lock and a private copy of the index."""
         top = self.tree.toplevel
         ticket = self.tree.gitdir / "index.kapelle"
@@ -103,11 +105,11 @@ class BaseCheckout:
             raise Conflict(f"Another git is at work in {top}.", hint=hint) from None
         finally:
             ticket.unlink()
-        self.copy()
+        await self.copy()
 
-    def copy(self) -> None:
+    async def copy(self) -> None:
         """Take a private copy of the index."""
-        if not copy_index(self.tree.index, self.index):
+        if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             top = self.tree.toplevel
             raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then try again")
 
@@ -122,8 +124,11 @@ class BaseCheckout:
         if self.is_locked():
             self.lock_file.unlink()
 
-    async def require_clean(self, old: str, new: str) -> None:
-        """Raise Conflict unless the checkout can go from old to new without losing anything."""
+    async def require_clean(self, old: str, new: str, *, is_ours: bool) -> None:
+        """Raise Conflict unless the checkout can go from old to new without losing anything.
+
+        In a worktree of ours, ignored files are archived and make way.
+        """
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
             hint = f"Finish or abort it there ({git_in(top)} status), then try again"
@@ -134,12 +139,49 @@ class BaseCheckout:
         if dirty := await self.dirty(old, new):
             text = f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too."
             raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
+        # git would overwrite ignored files without a word.
+        if not is_ours and (lost := await self._overwritten(old, new)):
+            text = f"{top} holds files that the merge would overwrite: {shown(lost)}."
+            raise Conflict(text, hint=f"Move or remove them in {top}, then try again")
         try:
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
             text = f"{top} holds files that the merge would overwrite ({error.message})"
             hint = f"Move or commit them ({git_in(top)} status), then try again"
             raise Conflict(text, hint=hint) from error
+
+    async def _overwritten(self, old: str, new: str) -> list[bytes]:
+        """Return the untracked files, ignored or not, that the new commit has otherwise."""
+        top = os.fsencode(self.tree.toplevel)
+        in_the_way = await obstacles(self._files, self.tree.toplevel, old, new)
+        if not in_the_way:
+            return []
+        tracked = set((await self._files.run("ls-files", "-z")).fields)
+        untracked = [path for path in in_the_way if path not in tracked]
+        goals = await self._blobs(new, set(untracked))
+        return [path for path in untracked if not await self._holds(top, path, goals.get(path))]
+
+    async def _blobs(self, commit: str, paths: set[bytes]) -> dict[bytes, tuple[int, str]]:
+        """Return the size and the object of these files in a commit."""
+        blobs: dict[bytes, tuple[int, str]] = {}
+        for record in (await self._files.run("ls-tree", "-r", "-l", "-z", commit)).fields:
+            head, _, path = record.partition(b"\t")
+            mode, _, name, size = head.split()
+            if path in paths and mode in _REGULAR:
+                blobs[path] = int(size), name.decode()
+        return blobs
+
+    async def _holds(self, top: bytes, path: bytes, blob: tuple[int, str] | None) -> bool:
+        """Return whether a file has the content of a blob already."""
+        if blob is None:
+            return False
+        size, name = blob
+        file = os.path.join(top, path)
+        status = os.lstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return False
+        arguments = ("hash-object", "--no-filters", "--", os.fsdecode(file))
+        return (await self._files.run(*arguments)).line == name
 
     async def dirty(self, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that differ between the commits."""
@@ -162,11 +204,13 @@ class BaseCheckout:
     async def advance(self, old: str, new: str) -> None:
         """Bring files and index from old to new."""
         await self._files.run("read-tree", "-m", "-u", old, new)
-        install_index(self.index, self.tree.index)
+        await asyncio.to_thread(install_index, self.index, self.tree.index)
 
     async def finish(self, old: str, new: str) -> None:
         """Complete an advance that was cut short, unless a file is neither the old nor the new."""
-        if not self.is_locked() or not copy_index(self.tree.index, self.index):
+        if not self.is_locked():
+            return
+        if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             return
         changed = await self._changed(old, new)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
@@ -229,7 +273,7 @@ def read_journal(path: Path) -> tuple[Path, Move] | None:
         return Path(record["common_dir"]), Move(**move)
     except FileNotFoundError:
         return None
-    except (NoRegularFile, ValueError, KeyError, TypeError) as error:
+    except (NoRegularFile, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WorkspaceError(f"{path} is damaged: {error}.") from error
 
 
@@ -278,8 +322,9 @@ class Mover:
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless the checkouts of a branch could be taken along."""
+        is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copies(owner, ref):
-            await checkout.require_clean(old, new)
+            await checkout.require_clean(old, new, is_ours=is_ours)
 
     async def dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that would keep them from that."""
@@ -294,7 +339,7 @@ class Mover:
         for item in await checkouts_of(owner.git, self._common_dir, owner.source, branch):
             with self._shadows.scratch() as scratch:
                 checkout = await self._base_checkout(item, scratch)
-                checkout.copy()
+                await checkout.copy()
                 yield checkout
 
     async def move(
@@ -330,8 +375,9 @@ class Mover:
 
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
         for checkout in checkouts:
-            checkout.lock()
-            await checkout.require_clean(move.old, move.new)
+            await checkout.lock()
+            is_ours = owner_of(move.ref.removeprefix(BRANCHES)) is not None
+            await checkout.require_clean(move.old, move.new, is_ours=is_ours)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
             try:

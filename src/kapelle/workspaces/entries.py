@@ -17,12 +17,16 @@ _MOST_NAMES = 200_000
 def find_special(variables: Mapping[str, str]) -> str | None:
     """Return an entry that git would read and that is a pipe or a device, at the usual places.
 
-    The variables are those that lead git to its repository and its work tree.
+    The variables are the environment of git, which leads it to its repository, its work tree and
+    the person's own configuration.
     """
     for directory in _repositories(variables):
         for name in _OF_REPOSITORY:
             if _is_special(path := os.path.join(directory, name), follow=True):
                 return path
+    for path in _own_configuration(variables):
+        if _is_special(path, follow=True):
+            return path
     if top := variables.get("GIT_WORK_TREE"):
         for name in _OF_WORK_TREE:
             if _is_special(path := os.path.join(top, name), follow=False):
@@ -41,6 +45,17 @@ def find_any_special(variables: Mapping[str, str]) -> str | None:
             if os.path.basename(path) in _OF_WORK_TREE and _is_special(path, follow=False):
                 return path
     return None
+
+
+def _own_configuration(variables: Mapping[str, str]) -> list[str]:
+    """Return where git looks for a person's own configuration."""
+    if named := variables.get("GIT_CONFIG_GLOBAL"):
+        return [named]
+    home = variables.get("HOME")
+    if not home:
+        return []
+    others = variables.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return [os.path.join(home, ".gitconfig"), os.path.join(others, "git", "config")]
 
 
 def _repositories(variables: Mapping[str, str]) -> set[str]:

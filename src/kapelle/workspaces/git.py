@@ -139,7 +139,7 @@ class Place:
             stdin=stdin,
             descriptors=inherited.get(),
         )
-        if entry := find_special(self.variables):
+        if entry := find_special(command.environment):
             raise _unreadable(entry)
         for pause_s in (*_LOCK_PATIENCE_S, None):
             finished = await self.git.execute(command, self._examine)

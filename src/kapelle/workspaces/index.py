@@ -5,6 +5,7 @@
 
 import asyncio
 import functools
+import hashlib
 import json
 import os
 import shlex
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, Unfiltered, WorkspaceError
+from kapelle.domain.errors import Conflict, GitError, Unfiltered, WorkspaceError
 from kapelle.workspaces.git import Place
 from kapelle.workspaces.repository import WorkTree, digest_of, open_file
 
@@ -23,6 +24,8 @@ _HIDDEN = (b"S", b"s", b"h")
 # Those for what is not as the index has it, and for what a conflict left there several times.
 _DIFFERING = (b"C", b"M")
 _MAX_NESTING = 20
+# An index of five million files has about this size.
+_LARGEST_INDEX, _CHUNK = 512 << 20, 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
@@ -61,11 +64,12 @@ class Staging:
 
     async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
         """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
-        if (digest := copy_index(self._work_tree.index, self.index)) is not None:
-            try:
+        try:
+            digest = await asyncio.to_thread(copy_index, self._work_tree.index, self.index)
+            if digest is not None:
                 return await self._stage(flatten, digest)
-            except GitError:
-                self.index.unlink(missing_ok=True)
+        except (Conflict, GitError):
+            self.index.unlink(missing_ok=True)
         if fallback is not None:
             await self._place.run("read-tree", fallback)
         return await self._stage(flatten, None)
@@ -275,19 +279,28 @@ async def require_filters(
 
 
 def copy_index(source: Path, target: Path) -> str | None:
-    """Copy an index with its time, by which git tells files changed in the same instant.
+    """Copy an index with its time, by which git tells files changed in the same instant. Blocks.
 
-    Returns the digest of its bytes, None if there is no index.
+    Returns the digest of its bytes, None if there is no index. Raises Conflict for one that is
+    larger than any real index: an agent can make it of any size without using the disk.
     """
     stream = open_file(source)
     if stream is None:
         return None
     with stream:
         status = os.fstat(stream.fileno())
-        content = stream.read()
-        target.write_bytes(content)
+        if status.st_size > _LARGEST_INDEX:
+            text = f"{source} is no usable index of git: it is larger than 512 MB."
+            raise Conflict(text, hint="Remove it, type git reset in its checkout, and try again.")
+        digest = hashlib.sha256()
+        with open(target, "wb") as copy:
+            remaining = status.st_size
+            while chunk := stream.read(min(remaining, _CHUNK)):
+                remaining -= len(chunk)
+                digest.update(chunk)
+                copy.write(chunk)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return digest_of(content)
+    return digest.hexdigest()
 
 
 def install_index(source: Path, target: Path) -> None:

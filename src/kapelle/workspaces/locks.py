@@ -5,6 +5,7 @@ The locks last as long as any git started under them, even when this process is 
 
 import asyncio
 import fcntl
+import logging
 import os
 import time
 import zlib
@@ -20,26 +21,22 @@ from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
+_log = logging.getLogger("kapelle.workspaces")
+
 _STRIPES = 256
 _PATIENCE_S = 120.0
 
 
-async def _acquire(path: Path, name: str) -> int:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    give_up_at = time.monotonic() + _PATIENCE_S
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            except BlockingIOError:
-                if time.monotonic() > give_up_at:
-                    raise Conflict(f"Another process is still at work on {name}.") from None
-            await asyncio.sleep(0.01)
-    except BaseException:
-        os.close(descriptor)
-        raise
+async def _acquire(descriptor: int, give_up_at: float) -> bool:
+    """Lock an open file; False if another process still holds it at the given time."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                return False
+        await asyncio.sleep(0.01)
 
 
 class Guard:
@@ -56,7 +53,16 @@ class Guard:
         *,
         executable: str = "git",
         filters: Callable[[], Sequence[str]] = tuple,
+        is_alone: bool = False,
     ) -> None:
+        """Alone is a process that keeps all others from using the home, as the daemon does.
+
+        To it, a lock held by another process can only mean a git that its killed predecessor
+        started, and only for some time after the start; later an agent holds it.
+        """
+        self._is_alone = is_alone
+        self._ignored = set[Path]()
+        self._predecessors_end_at = time.monotonic() + _PATIENCE_S
         home = home.absolute()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Resolved, because git writes resolved paths and they are compared.
@@ -76,13 +82,32 @@ class Guard:
         # Striped: lock files must never be deleted, so their number has to be bounded.
         stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
         async with self._local.setdefault(stripe, asyncio.Lock()):
-            descriptor = await _acquire(self._locks / stripe, name)
+            descriptor = await self._open_locked(self._locks / stripe, name)
             token = inherited.set((*inherited.get(), descriptor))
             try:
                 yield
             finally:
                 inherited.reset(token)
                 os.close(descriptor)
+
+    async def _open_locked(self, path: Path, name: str) -> int:
+        """Open the lock file and lock it; Conflict if another process does not give it back."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + _PATIENCE_S
+        if self._is_alone:
+            give_up_at = self._predecessors_end_at
+        try:
+            if not await _acquire(descriptor, give_up_at):
+                if not self._is_alone:
+                    raise Conflict(f"Another process is still at work on {name}.")
+                if path not in self._ignored:
+                    _log.warning("another process holds %s, which is ignored from now on", path)
+                self._ignored.add(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _alone(self, owner: str) -> AbstractAsyncContextManager[None]:
         return self._hold("task", plain_name(owner))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import KapelleError, Unfiltered
+from kapelle.domain.errors import Conflict, KapelleError, Unfiltered
+from kapelle.home import disk_use
 
 from .sandbox import Sandbox
 
@@ -346,3 +347,26 @@ async def test_a_change_of_the_users_own_configuration_is_told(box: Sandbox) -> 
     (home / ".gitconfig").write_text("[core]\n\thooksPath = /tmp\n", encoding="utf-8")
     changed = await box.workspaces.changes_of(box.repo, before)
     assert changed == ["your own configuration of git"]
+
+
+async def test_an_index_of_any_size_is_refused_and_not_copied(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("new.txt", "n\n", path)
+    await box.workspaces.commit("task_1", "work")
+    index = box.repo / ".git/index"
+    whole = index.read_bytes()
+    index.write_bytes(b"")
+    os.truncate(index, 600 << 20)
+    with pytest.raises(Conflict, match="larger than 512 MB"):
+        await box.workspaces.preview_merge("task_1", None)
+    with pytest.raises(Conflict, match="larger than 512 MB"):
+        await box.workspaces.merge("task_1", None, "m")
+    assert not (box.repo / ".git/index.lock").exists()
+    assert disk_use(box.home)[0] < 100 << 20
+    index.write_bytes(whole)
+    # The index of a worktree is made again.
+    index_there = Path(box.git("rev-parse", "--absolute-git-dir", cwd=path)) / "index"
+    os.truncate(index_there, 600 << 20)
+    box.write("more.txt", "m\n", path)
+    assert await box.workspaces.commit("task_1", "more")
+    assert (await box.workspaces.merge("task_1", None, "m")).checkout_updated == box.repo

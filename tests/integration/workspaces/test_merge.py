@@ -1,11 +1,12 @@
 """Merging: always a merge commit, never a half-moved base, never a lost change."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict
+from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, Unreadable
 
 from .sandbox import Sandbox
 
@@ -313,3 +314,52 @@ async def test_a_rebase_that_conflicts_changes_nothing(box: Sandbox) -> None:
     with pytest.raises(MergeConflict, match=r"a\.txt"):
         await box.workspaces.merge("task_1", None, "m", style="rebase")
     assert box.commit_of("main") == main
+
+
+async def test_ignored_files_of_the_person_are_not_overwritten(box: Sandbox) -> None:
+    box.write(".gitignore", ".env\nsame\nbuild\n")
+    box.save("ignore")
+    _, path = await box.create()
+    for name in (".env", "same", "build/out"):
+        box.write(name, "agent\n", path)
+    box.git("add", "-f", ".env", "same", "build/out", cwd=path)
+    assert await box.workspaces.commit("task_1", "work")
+    box.write(".env", "mine\n")
+    box.write("same", "agent\n")
+    box.write("build", "a file in the place of a directory\n")
+    main = box.commit_of("main")
+    assert ".env, build" in str((await box.workspaces.preview_merge("task_1", None)).problem)
+    with pytest.raises(Conflict, match=r"would overwrite: \.env, build\."):
+        await box.workspaces.merge("task_1", None, "m")
+    assert box.commit_of("main") == main
+    assert (box.repo / ".env").read_text() == "mine\n"
+    assert not (box.repo / ".git/index.lock").exists()
+    (box.repo / ".env").unlink()
+    (box.repo / "build").unlink()
+    await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / ".env").read_text() == "agent\n"
+
+
+async def test_a_tracked_file_may_become_a_directory_and_back(box: Sandbox) -> None:
+    _, path = await box.create()
+    (path / "a.txt").unlink()
+    box.write("a.txt/inside", "i\n", path)
+    (path / "src/b.txt").unlink()
+    (path / "src/deep/c.txt").unlink()
+    (path / "src/deep").rmdir()
+    (path / "src").rmdir()
+    box.write("src", "s\n", path)
+    await box.workspaces.commit("task_1", "work")
+    await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / "src").read_text() == "s\n"
+    assert box.status() == ""
+
+
+async def test_a_pipe_for_the_own_configuration_of_git_is_refused_at_once(box: Sandbox) -> None:
+    await work(box)
+    home = Path(os.environ["HOME"])
+    home.mkdir()
+    os.mkfifo(home / ".gitconfig")
+    async with asyncio.timeout(5):
+        with pytest.raises(Unreadable, match=r"\.gitconfig"):
+            await box.workspaces.merge("task_1", None, "m")

@@ -1,5 +1,6 @@
 """When a limit ends, in the words of those who set it."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -76,3 +77,17 @@ def test_a_field_of_its_own() -> None:
 @pytest.mark.parametrize("value", [None, True, 17, "soon", [], "9999-12-31T23:59:59-23:00"])
 def test_a_field_that_holds_no_time(value: object) -> None:
     assert reset_stated(value) is None
+
+
+@pytest.mark.parametrize("part", ["reset", "reset in ", "resets jan ", "retry in "])
+def test_a_long_message_is_read_in_linear_time(part: str) -> None:
+    began = time.process_time()
+    assert reset_in(part * 20_000) is None
+    assert time.process_time() - began < 3
+
+
+def test_no_limit_lasts_for_years() -> None:
+    assert reset_stated("9999-12-30T00:00:00Z") is None
+    assert reset_stated(9.9e10) is None
+    assert reset_in("limit reached|9999999999") is None
+    assert reset_in("resets Jan 3, 9999") is None

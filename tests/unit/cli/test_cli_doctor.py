@@ -1,9 +1,11 @@
 import os
+import time
 from pathlib import Path
 
 import pytest
+from tests.e2e.repositories import make_repository
 
-from kapelle.cli.doctor import _disk, configuration, daemon, database
+from kapelle.cli.doctor import _disk, configuration, daemon, database, git
 from kapelle.home import Home
 
 
@@ -56,3 +58,15 @@ def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) 
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     assert _disk(home.root).state == "warning"
+
+
+def test_a_pipe_for_the_own_configuration_of_git_is_named_at_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_repository(home.root / "repo")
+    monkeypatch.chdir(home.root / "repo")
+    monkeypatch.setenv("HOME", str(home.root))
+    os.mkfifo(home.root / ".gitconfig")
+    began = time.monotonic()
+    assert [finding.state for finding in git(home)] == ["ok", "broken"]
+    assert time.monotonic() - began < 10
