@@ -47,6 +47,7 @@ from kapelle.cli.ids import (
     completing,
     here,
     is_run,
+    newest_task_id,
     path_of,
     task_path,
     work_id,
@@ -302,7 +303,7 @@ def archive(task_ids: AnyIds) -> Report:
 
 def check(task_id: NewestTaskId = None) -> Report:
     """Make the checks of an ended task once more, on what it committed."""
-    path = task_path(work_id(Connection(), task_id, "tasks"), "check")
+    path = task_path(newest_task_id(Connection(), task_id), "check")
     made = Connection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
     yield Ended(made, 0 if made["passed"] else 1)
     yield from (check_passage(one).text for one in made["checks"])
@@ -348,7 +349,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    path = task_path(work_id(Connection(), task_id, "tasks"), "retry")
+    path = task_path(newest_task_id(Connection(), task_id), "retry")
     _again(path, _new_limits(budget, max_turns), follow, as_json)
 
 
@@ -409,7 +410,7 @@ _KEPT = (
 
 
 def continue_(
-    task_id: NewestTaskId = None,
+    task_id: NewestId = None,
     message: str | None = argument("MESSAGE", "What next; - reads it from stdin."),
     fork: bool = flag("As a new task, in a copy of the conversation."),
     comments: bool = flag("Tell it the new comments on its pull request."),
@@ -430,7 +431,7 @@ def continue_(
     given = message is not None or not comments
     said = read_prompt(message, None, _MESSAGE, "message") if given else ""
     client, limits = Connection(), _new_limits(budget, max_turns)
-    task_id = work_id(client, task_id, "work" if task_id else "tasks")
+    task_id = work_id(client, task_id)
     body = {"message": said or None, **({"comments": True} if comments else {})}
     if is_run(task_id):
         alone = "A run is followed up by a new task on its branch, without --fork and limits."
