@@ -76,7 +76,7 @@ from kapelle.cli.values import (
     usd,
 )
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.ids import is_part
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
@@ -363,7 +363,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    task_id, message = _id_and_message(task_id, message)
+    task_id, message = _id_and_message(task_id, message, "resume")
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     alone = "A run that goes on takes neither a message nor new limits."
@@ -372,11 +372,23 @@ def resume(
     _again(path_of(whole, "resume"), {} if is_run(whole) else body, follow, as_json)
 
 
-def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
-    """What was typed as both; a message alone is one for the newest."""
-    if message is None and task_id is not None and not is_part(task_id):
+def _id_and_message(
+    task_id: str | None, message: str | None, verb: str
+) -> tuple[str | None, str | None]:
+    """What was typed as both; a message alone is one for the newest.
+
+    Raises NotFound for a word that could be an id and is none: nobody can tell a mistyped id from
+    a message.
+    """
+    if message is not None or task_id is None:
+        return task_id, message
+    if not is_part(task_id):
         return None, task_id
-    return task_id, message
+    try:
+        return work_id(Connection(), task_id), None
+    except NotFound as error:
+        error.hint = f"To send it as a message, type an id first: `kapelle {verb} ID {task_id}`."
+        raise
 
 
 def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -427,7 +439,7 @@ def continue_(
 
     if fork and comments:
         raise InvalidInput("--comments goes on with the same task: leave --fork out.")
-    task_id, message = _id_and_message(task_id, message)
+    task_id, message = _id_and_message(task_id, message, "continue")
     given = message is not None or not comments
     said = read_prompt(message, None, _MESSAGE, "message") if given else ""
     client, limits = Connection(), _new_limits(budget, max_turns)
