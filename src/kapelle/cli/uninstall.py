@@ -44,7 +44,7 @@ def uninstall(
     home = Home.default()
     owners = _owners() if home.database.exists() else {}
     leftovers = _leftovers(home, owners)
-    plan = {
+    plan: dict[str, Any] = {
         "home": str(home.root),
         "keep_work": keep_work,
         "repositories": [
@@ -112,7 +112,8 @@ def _shell_files() -> list[Path]:
 
 def _configuration(home: Home, keep_work: bool) -> dict[str, list[str]]:
     """Return the files and links of the user's configuration that are removed, and those kept."""
-    removed, kept = [], []
+    removed: list[str] = []
+    kept: list[str] = []
     for entry in _configuration_entries(home):
         is_own = entry.name in _OWN_DIRECTORIES or entry == home.config.parent
         names = kept if keep_work and is_own else removed
