@@ -1,5 +1,6 @@
 """`kapelle batch`: so many at once, no item stops another, and what became of each."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,20 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.instance import ApiError, Instance, pauses
 from tests.e2e.repositories import git, make_repository
 
 MANY = "[limits]\nmax_attempts = 20\n"
+
+
+def progress_of(kapelle: Instance, run_id: str) -> list[dict[str, Any]]:
+    """What an ended run told of its progress, in order."""
+    history = kapelle.home.runs / run_id / "events.jsonl"
+    for _ in pauses(10):
+        events = [json.loads(line) for line in history.read_text(encoding="utf-8").splitlines()]
+        if events[-1]["kind"] in {"run.completed", "run.failed"}:
+            break
+    return [event["data"] for event in events if event["kind"] == "run.progress"]
 
 
 def test_no_item_stops_another_and_each_says_what_became_of_it(
@@ -71,6 +82,8 @@ def test_no_item_stops_another_and_each_says_what_became_of_it(
     inside = kapelle.get(f"/runs/{found['chosen']['id']}")
     children = [*tasks_of(kapelle, run["id"]), inside, *tasks_of(kapelle, inside["id"])]
     assert {child["project"] for child in children} == {run["project"]}
+    done = [facts["done"] for facts in progress_of(kapelle, run["id"])]
+    assert done == sorted(done)
 
 
 def test_many_items_ten_at_once_and_the_daemon_dies_in_the_middle(

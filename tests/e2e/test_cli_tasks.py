@@ -317,6 +317,17 @@ def test_an_id_is_typed_by_its_end_and_without_one_the_newest_here_is_meant(
     shared.cli("wait", first)
     assert shared.cli("retry", cwd=repository, check=True).stdout.strip() == first
     assert shared.cli("wait", first).returncode == 0
+    # A word that could be an id is none: it may be a message or a mistyped id.
+    word = shared.cli("resume", "agent", cwd=repository)
+    assert (word.returncode, "kapelle resume ID agent" in word.stderr) == (2, True)
+    # The newest work is a run: an older task is not meant.
+    loop = shared.cli("loop", "true", "--until", "true", "-f", cwd=repository, check=True)
+    refused = shared.cli("retry", cwd=repository)
+    assert (refused.returncode, "is a run" in refused.stderr) == (2, True), refused.stderr
+    branch = shared.get("/runs?limit=1")["runs"][0]["workspace"]["branch"]
+    followed = shared.cli("continue", "echo more", "--json", cwd=repository, check=True)
+    assert json.loads(followed.stdout)["workspace"]["base"] == branch, loop.stdout
+    shared.cli("wait", json.loads(followed.stdout)["id"], check=True)
     nothing = shared.cli("merge", cwd=make_repository(tmp_path / "empty"))
     assert nothing.returncode == 2
     assert "kapelle list --all" in nothing.stderr

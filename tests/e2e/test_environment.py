@@ -217,6 +217,12 @@ def test_the_program_of_an_agent_is_looked_for_on_the_callers_path(
     assert done.returncode == 0, done.stderr
     run = kapelle.cli("loop", "work", "--until", "true", "--agent", "mine", "-f", cwd=repository)
     assert run.returncode == 0, run.stderr
+    run_id = kapelle.get("/runs?limit=1")["runs"][0]["id"]
+    again = kapelle.cli("continue", run_id, "more", "-f", cwd=repository)
+    assert again.returncode == 0, again.stderr
+    # The page and other clients without a shell get that of the run.
+    later = kapelle.wait(kapelle.post(f"/runs/{run_id}/follow_up", {"message": "more"})["id"])
+    assert later["status"] == "completed", later["reason"]
     (checked,) = json.loads(kapelle.cli("agents", "check", "mine", "--json").stdout)
     assert (checked["usable"], checked["agent"]["installed"]) == (True, str(program))
     listed = json.loads(kapelle.cli("agents", "--json").stdout)

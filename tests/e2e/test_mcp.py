@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -109,6 +110,28 @@ async def test_work_is_handed_over_awaited_looked_at_and_merged(
                 later = await answer(client, "tool_call", **called)
                 assert later["directory"] == str(repository)
                 await answer(client, "schedule_cancel", schedule_id=later["id"])
+
+
+async def test_programs_are_looked_for_on_the_path_of_the_client(
+    kapelle: Instance, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "tools" / "elsewhere"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (repository / ".kapelle").mkdir()
+    config = repository / ".kapelle" / "config.toml"
+    config.write_text('default_agent = "mine"\n[agents.mine]\ncommand = ["elsewhere"]\n')
+    monkeypatch.setitem(kapelle.env, "PATH", f"{program.parent}:{os.environ['PATH']}")
+    async with connected(kapelle, repository, "stdio", "auto") as client:
+        listed = await answer(client, "tool_call", name="agent_list", arguments={"limit": 50})
+        known = {one["name"]: one["status"] for one in listed["items"]}
+        assert known["mine"] == "installed"
+        asked = {"name": "agent_check", "arguments": {"name": "mine"}}
+        assert (await answer(client, "tool_call", **asked))["usable"] is True
+        examined = await answer(client, "tool_call", name="doctor")
+        states = {one["name"]: one["state"] for one in examined["findings"]}
+        assert states["default agent"] == "ok"
 
 
 async def test_what_is_wrong_is_said_and_harms_nothing(kapelle: Instance, repository: Path) -> None:

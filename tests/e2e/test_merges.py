@@ -507,6 +507,9 @@ def test_a_merge_is_undone_and_can_be_made_again(
 
 def test_an_undoing_that_conflicts_changes_nothing(kapelle: Instance, repository: Path) -> None:
     task_id = done(kapelle, repository, "new.txt")
+    too_early = kapelle.cli("merge", "--undo", task_id)
+    assert (too_early.returncode, "git revert" in too_early.stderr) == (2, False)
+    assert f"{task_id} is not merged" in too_early.stderr
     kapelle.cli("merge", task_id, check=True)
     (repository / "new.txt").write_text("another\n", encoding="utf-8")
     git(repository, "commit", "--quiet", "--all", "--message=Another")

@@ -54,6 +54,7 @@ def test_any_number_of_ended_tasks_changes_no_total_and_hides_nothing(
         ("repo:opera state:needs_you", "1 item"),
         ("state:completed since:1d", "204 items"),
         ("state:failed", "No matching work"),
+        ("state:verified,failed", "1 item"),
         ("state:nonsense", "state:nonsense is no state"),
     ):
         page.goto(f"{url_of(kapelle)}/work?q={typed.replace(' ', '+')}")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.e2e.ensembles import perform
 from tests.e2e.instance import Instance
 from tests.e2e.night import night, require_true
 from tests.e2e.repositories import git
@@ -48,3 +49,26 @@ def test_what_a_person_called_off_has_not_failed_and_a_merge_is_told_where_it_we
     text = kapelle.get("/report")["markdown"]
     assert "2 asked for: 1 done (0 verified, 1 not), 1 cancelled, 1 merged." in text
     assert "merged into release" in text
+
+
+def test_neither_unknown_tokens_nor_a_score_are_told_as_what_they_are_not(
+    kapelle: Instance, repository: Path
+) -> None:
+    kapelle.cli("config", "set", "agents.silent.command", '["sh", "-c", "echo 1 > size"]')
+    run = perform(
+        kapelle, "loop", repository, agent="silent", prompt="Make it small",
+        eval="cat size 2>/dev/null || echo 9", direction="minimize", max_iterations=1,
+    )  # fmt: skip
+    assert run["status"] == "completed", run["reason"]
+    report = kapelle.get(f"/report?repository={repository}")
+    [entry] = report["entries"]
+    assert (entry["evidence"], entry["scores"]) == ([], ["cat size 2>/dev/null || echo 9"])
+    assert "no check was made." in report["markdown"]
+    assert "1 attempt, tokens unknown." in report["markdown"]
+    kapelle.wait(
+        kapelle.play(
+            '[[do]]\nusage = {input = 1200, output = 30}\n[[do]]\nresult = "x"', repository
+        )
+    )
+    text = kapelle.get(f"/report?repository={repository}")["markdown"]
+    assert "≥ 1,200 tokens in, ≥ 30 out." in text

@@ -123,6 +123,21 @@ def test_the_same_key_follows_up_once(kapelle: Instance, repository: Path) -> No
     assert kapelle.post(path, {"message": "More"})["id"] != made[0]
 
 
+def test_a_follow_up_has_the_environment_and_the_limits_of_its_run(
+    kapelle: Instance, repository: Path
+) -> None:
+    run = perform(
+        kapelle, "loop", repository, prompt=play({"result": "x"}), until=["true"],
+        env={"WORD": "hush-hush"}, budget_usd=7,
+        task_timeout_s=77,
+    )  # fmt: skip
+    message = play({"run": 'test "$WORD" = hush-hush && touch seen'})
+    made = kapelle.post(f"/runs/{run['id']}/follow_up", {"message": message})
+    task = kapelle.wait(made["id"])
+    assert "seen" in kapelle.get(f"/tasks/{task['id']}/diff")["files"]
+    assert (task["budget_usd"], task["timeout_s"]) == (7, 77)
+
+
 @pytest.mark.parametrize(
     ("pattern", "spec", "told"),
     [

@@ -32,12 +32,22 @@ def test_it_removes_what_this_home_has_left_and_nothing_else(
     claude.write_text(json.dumps({"mcpServers": {"kapelle": home, "other": {}}}))
     (kapelle.user_home / ".bashrc").write_text('alias x=y\neval "$(kapelle completion bash)"\n')
 
+    own = kapelle.home.root / "patterns" / "mine.py"
+    own.parent.mkdir()
+    own.write_text("# mine\n")
+    kapelle.home.config.write_text("[limits]\n")
+
     before = _branches(repository)
     listed = json.loads(kapelle.cli("uninstall", "--dry-run", "--json", check=True).stdout)
     [found] = listed["repositories"]
     assert found["unmerged"] == [f"refs/heads/kapelle/{kept['id']}"]
     assert len(found["worktrees"]) >= 2
     assert listed["clients"] == [str(claude)]
+    assert listed["configuration"] == [str(kapelle.home.config), str(own)]
+    keeping = kapelle.cli("uninstall", "--dry-run", "--keep-work", "--json", check=True)
+    assert json.loads(keeping.stdout)["configuration"] == [str(kapelle.home.config)]
+    assert json.loads(keeping.stdout)["kept_configuration"] == [str(own)]
+    assert str(own) in kapelle.cli("uninstall", "--dry-run", check=True).stdout
     refused = kapelle.cli("uninstall")
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     assert _branches(repository) == before
@@ -50,7 +60,7 @@ def test_it_removes_what_this_home_has_left_and_nothing_else(
     assert f"refs/heads/kapelle/{merged['id']}" not in left
     # The branch can be deleted: no worktree holds it any more.
     git(repository, "branch", "-D", f"kapelle/{kept['id']}")
-    assert not kapelle.home.root.exists()
+    assert [*kapelle.home.root.rglob("*")] == [own.parent, own]
     assert json.loads(claude.read_text()) == {"mcpServers": {"other": {}}}
     assert (kapelle.user_home / ".bashrc").read_text() == "alias x=y\n"
     assert kapelle.processes() == []

@@ -296,6 +296,8 @@ def usage_line(usage: dict[str, Any]) -> str:
     """What one attempt used, on one line."""
     cached = f" ({usage['cached_tokens']:,} cached)" if usage["cached_tokens"] else ""
     facts = [f"{usage['input_tokens']:,} tokens in{cached}, {usage['output_tokens']:,} out"]
+    if usage["turns"] and not usage["input_tokens"] and not usage["output_tokens"]:
+        facts = ["tokens unknown"]  # an answer of a model without tokens is one that told none
     if usage["turns"]:
         facts.append(counted(usage["turns"], "turn"))
     price = usage["cost_usd"]

@@ -56,6 +56,21 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     return str(found[0]["id"])
 
 
+def newest_task_id(client: Connection, typed: str | None) -> str:
+    """Return what was typed as the id of a task; without one the newest work of this repository,
+    which is refused if it is a run: an older task is not what is meant."""
+    if typed is not None:
+        return work_id(client, typed, "tasks")
+    newest = work_id(client, None)
+    if is_run(newest):
+        raise InvalidInput(
+            f"{newest} is a run, and this command takes a task.",
+            hint=f"Type the id of a task: `kapelle list` shows them, `kapelle runs steps {newest}` "
+            "those of the run.",
+        )
+    return newest
+
+
 def path_of(some_id: str, *more: str) -> str:
     """The path of a task's or a run's resource, by an id that begins with its kind."""
     return _path("runs" if is_run(some_id) else "tasks", some_id, *more)

@@ -32,7 +32,9 @@ _SILENCE_S, _CALL_S = 90.0, 120
 _INTERNAL_ERROR = -32603
 # The tool that calls others, and tools that look at a directory.
 _TOOL_CALL = "tool_call"
-_PLACED = frozenset({"pattern_list", "pattern_get", "agent_list", "doctor"})
+_PLACED = frozenset({"pattern_list", "pattern_get", "agent_list", "agent_check", "doctor"})
+# The tools that look for programs: on the PATH of the client, as work that it asks for does.
+_ON_PATH = frozenset({"agent_list", "agent_check", "doctor"})
 # The tools that change nothing.
 READS = re.compile(r"(^|_)(get|list|logs|tail|steps|diff|search|wait|watch|query|doctor)$")
 
@@ -128,7 +130,7 @@ class Bridge:
 
 def _located(connection: Connection, message: Any) -> Any:
     """A call that concerns a directory, with that of the client; one that starts work, with its
-    environment as well."""
+    environment as well; one that looks for programs, with its PATH."""
     if not isinstance(message, dict) or message.get("method") != "tools/call":
         return message
     params = _object(message.get("params"))
@@ -142,6 +144,8 @@ def _located(connection: Connection, message: Any) -> Any:
         given = {**here, **given}
     if connection.address.url is None:
         given = with_shell(connection.address.home, path, given)
+        if name in _ON_PATH and "PATH" in os.environ:
+            given = {"path": os.environ["PATH"], **given}
     if params.get("name") == _TOOL_CALL:
         given = {**_object(params.get("arguments")), "arguments": given}
     return {**message, "params": {**params, "arguments": given}}

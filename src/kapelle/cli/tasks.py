@@ -47,6 +47,7 @@ from kapelle.cli.ids import (
     completing,
     here,
     is_run,
+    newest_task_id,
     path_of,
     task_path,
     work_id,
@@ -76,7 +77,7 @@ from kapelle.cli.values import (
     usd,
 )
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.ids import is_part
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
@@ -307,7 +308,7 @@ def archive(task_ids: AnyIds) -> Report:
 
 def check(task_id: NewestTaskId = None) -> Report:
     """Make the checks of an ended task once more, on what it committed."""
-    path = task_path(work_id(Connection(), task_id, "tasks"), "check")
+    path = task_path(newest_task_id(Connection(), task_id), "check")
     made = Connection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
     yield Ended(made, 0 if made["passed"] else 1)
     yield from (check_passage(one).text for one in made["checks"])
@@ -353,7 +354,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    path = task_path(work_id(Connection(), task_id, "tasks"), "retry")
+    path = task_path(newest_task_id(Connection(), task_id), "retry")
     _again(path, _new_limits(budget, max_turns), follow, as_json)
 
 
@@ -370,7 +371,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a task where it left off, or with a paused or limited run."""
-    task_id, message = _id_and_message(task_id, message)
+    task_id, message = _id_and_message(task_id, message, "resume")
     whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     alone = "A run that goes on takes neither a message nor new limits."
@@ -384,11 +385,23 @@ def resume(
     _again(path_of(whole, "resume"), body, follow, as_json)
 
 
-def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
-    """What was typed as both; a message alone is one for the newest."""
-    if message is None and task_id is not None and not is_part(task_id):
+def _id_and_message(
+    task_id: str | None, message: str | None, verb: str
+) -> tuple[str | None, str | None]:
+    """What was typed as both; a message alone is one for the newest.
+
+    Raises NotFound for a word that could be an id and is none: nobody can tell a mistyped id from
+    a message.
+    """
+    if message is not None or task_id is None:
+        return task_id, message
+    if not is_part(task_id):
         return None, task_id
-    return task_id, message
+    try:
+        return work_id(Connection(), task_id), None
+    except NotFound as error:
+        error.hint = f"To send it as a message, type an id first: `kapelle {verb} ID {task_id}`."
+        raise
 
 
 def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -422,7 +435,7 @@ _KEPT = (
 
 
 def continue_(
-    task_id: NewestTaskId = None,
+    task_id: NewestId = None,
     message: str | None = argument("MESSAGE", "What next; - reads it from stdin."),
     fork: bool = flag("As a new task, in a copy of the conversation."),
     comments: bool = flag("Tell it the new comments on its pull request."),
@@ -439,11 +452,11 @@ def continue_(
 
     if fork and comments:
         raise InvalidInput("--comments goes on with the same task: leave --fork out.")
-    task_id, message = _id_and_message(task_id, message)
+    task_id, message = _id_and_message(task_id, message, "continue")
     given = message is not None or not comments
     said = read_prompt(message, None, _MESSAGE, "message") if given else ""
     client, limits = Connection(), _new_limits(budget, max_turns)
-    task_id = work_id(client, task_id, "work" if task_id else "tasks")
+    task_id = work_id(client, task_id)
     body = {"message": said or None, **({"comments": True} if comments else {})}
     if is_run(task_id):
         alone = "A run is followed up by a new task on its branch, without --fork and limits."

@@ -23,26 +23,28 @@ if TYPE_CHECKING:
 
 _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
 _COMPLETION = "kapelle completion "
+# Directories beside config.toml that hold what a person wrote.
+_OWN_DIRECTORIES = ("patterns", "prompts")
 
 
 def uninstall(
-    keep_work: bool = flag("Keep branches that are not merged, and archived content."),
+    keep_work: bool = flag("Keep unmerged branches, archived content, own patterns and prompts."),
     dry_run: bool = flag("Only list what would be removed."),
     yes: bool = flag("Remove it without asking.", "--yes", "-y"),
 ) -> Report:
     """Stop the daemon and remove what Kapelle has left on this machine.
 
     It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
-    the files of MCP clients and shells, stored API keys, and the home. Only what belongs to this
-    home is removed. The program itself stays: `pipx uninstall kapelle` or `uv tool uninstall
-    kapelle` removes it.
+    the files of MCP clients and shells, stored API keys, the user's configuration with its own
+    patterns and prompts, and the home. Only what belongs to this home is removed. The program
+    itself stays: `pipx uninstall kapelle` or `uv tool uninstall kapelle` removes it.
     """
     from kapelle.cli.follow import can_ask, read_line
 
     home = Home.default()
     owners = _owners() if home.database.exists() else {}
     leftovers = _leftovers(home, owners)
-    plan = {
+    plan: dict[str, Any] = {
         "home": str(home.root),
         "keep_work": keep_work,
         "repositories": [
@@ -58,6 +60,7 @@ def uninstall(
         "service": _service(),
         "clients": [str(path) for path in configured_clients()],
         "shells": [str(path) for path in _shell_files()],
+        **_configuration(home, keep_work),
     }
     if dry_run:
         yield plan
@@ -69,7 +72,10 @@ def uninstall(
         if not can_ask():
             hint = "--yes removes it, --dry-run only lists it."
             raise InvalidInput("Nothing was removed: nobody is there to confirm it.", hint=hint)
-        if (read_line("Remove all of this? [y/N] ") or "").strip().lower() not in {"y", "yes"}:
+        question = "Remove all of this? [y/N] "
+        if any(Path(name).name != home.config.name for name in plan["configuration"]):
+            question = "Remove all of this, your own patterns and prompts too? [y/N] "
+        if (read_line(question) or "").strip().lower() not in {"y", "yes"}:
             yield {**plan, "removed": False}
             say("Nothing was removed.")
             return
@@ -104,6 +110,49 @@ def _shell_files() -> list[Path]:
     return found
 
 
+def _configuration(home: Home, keep_work: bool) -> dict[str, list[str]]:
+    """Return the files and links of the user's configuration that are removed, and those kept."""
+    removed: list[str] = []
+    kept: list[str] = []
+    for entry in _configuration_entries(home):
+        is_own = entry.name in _OWN_DIRECTORIES or entry == home.config.parent
+        names = kept if keep_work and is_own else removed
+        if entry.is_dir() and not entry.is_symlink():
+            files = sorted(path for path in entry.rglob("*") if not path.is_dir())
+            names += [str(path) for path in files if "__pycache__" not in path.parts]
+        else:
+            names.append(str(entry))
+    return {"configuration": removed, "kept_configuration": kept}
+
+
+def _configuration_entries(home: Home) -> list[Path]:
+    """Return what lies in the user's configuration directory; in the home that is config.toml and
+    the directories of patterns and prompts."""
+    directory = home.config.parent
+    if directory != home.root:
+        if directory.is_symlink():  # what it leads to is not ours, such as somebody's dotfiles
+            return [directory]
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+    entries = [home.config, *(directory / name for name in _OWN_DIRECTORIES)]
+    return [entry for entry in entries if entry.exists() or entry.is_symlink()]
+
+
+def _remove_directory(directory: Path, keep_own: bool) -> None:
+    """Remove a directory with its content, but for the user's own patterns and prompts if those
+    are kept."""
+    if not directory.is_dir():
+        return
+    for entry in directory.iterdir():
+        if keep_own and entry.name in _OWN_DIRECTORIES:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    with suppress(OSError):  # it is not empty, or a link
+        directory.rmdir()
+
+
 def _lines(plan: dict[str, Any], home: Home) -> Iterator[str]:
     """Return what is removed, and what is kept, as lines."""
     keep_work = plan["keep_work"]
@@ -119,10 +168,12 @@ def _lines(plan: dict[str, Any], home: Home) -> Iterator[str]:
         places = plan[name] if isinstance(plan[name], list) else [plan[name] or ""]
         words = {"service": "service", "clients": "MCP entry in", "shells": "completion in"}[name]
         yield from (f"  {words} {place}" for place in places if place)
+    yield from (f"  configuration {path}" for path in plan["configuration"])
     stored = sum(path.lstat().st_size for path in home.root.rglob("*") if not path.is_dir())
     yield f"  {home.root} ({size(stored)}), with history, settings and API keys"
     if keep_work:
         yield "Kept: branches that are not merged, and refs/kapelle."
+        yield from (f"  kept {path}" for path in plan["kept_configuration"])
 
 
 def _named(refs: list[str], noun: str) -> Iterator[str]:
@@ -163,7 +214,11 @@ def _remove(home: Home, owners: dict[str, set[str]], keep_work: bool) -> None:
     with suppress(KapelleError):  # settings that cannot be read name no agents
         for agent in load(home, None, os.environ).settings.agents:
             vault.forget(agent)
-    shutil.rmtree(home.root)
-    if home.config_directory is not None:
-        shutil.rmtree(home.config_directory, ignore_errors=True)
+    _remove_directory(home.root, keep_work)
+    configuration = home.config.parent
+    if configuration != home.root and configuration.is_symlink():
+        if not keep_work:
+            configuration.unlink()
+    else:
+        _remove_directory(configuration, keep_work)
     sys.stdout.flush()

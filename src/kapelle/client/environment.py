@@ -1,6 +1,7 @@
 """The environment of a client, sent along with what it asks a daemon on the same machine for."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,17 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home, in_repository, read_small
 
 _WORK = ("/tasks", "/runs", "/schedules")
+# A task that follows up on a run: the body is no specification, and its directory is the run's.
+_FOLLOW_UP = re.compile(r"/runs/[^/]+/follow_up")
 
 
 def with_shell(home: Home, path: str, body: Any) -> Any:
     """What is to be started, with the variables of this process that its agents may see."""
-    if path not in _WORK or not isinstance(body, Mapping):
+    if not isinstance(body, Mapping):
+        return body
+    if _FOLLOW_UP.fullmatch(path):
+        return {"shell": shell_for(home, _current_directory()), **body}
+    if path not in _WORK:
         return body
     spec = body if path == "/tasks" else body.get("spec")
     if not isinstance(spec, Mapping) or "shell" in spec:
@@ -32,6 +39,13 @@ def shell_for(home: Home, directory: object) -> dict[str, Any]:
             theirs = fitting(os.environ, _passed(config))
             wanted += [name for name in theirs if not looks_secret(name)]
     return shell_of(os.environ, wanted)
+
+
+def _current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
 
 
 def _passed(config: Path) -> list[str]:

@@ -139,10 +139,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield _summary(report)
     if cost["attempts"]:
         price = price_words(cost["cost_usd"], cost["unknown_cost"] + cost["unreported"])
-        yield (
-            f"Cost: {price}; {counted(cost['attempts'], 'attempt')}, "
-            f"{cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out."
-        )
+        yield f"Cost: {price}; {counted(cost['attempts'], 'attempt')}, {_token_words(cost)}."
     paths = {entry["repository"] for entry in entries if entry["repository"]}
     repositories = repository_names(paths)
     for group, heading in _SECTIONS.items():
@@ -243,6 +240,10 @@ def _proof(entry: Entry) -> str:
         for check in seen
     ]
     unchanged = " It changed nothing." if entry["changed"] is False else ""
+    has_checked_part = any(part["verified"] for part in entry["parts"])
+    if entry["scores"] and not told and not has_checked_part:
+        commands = ", ".join(f"`{_inline(command)}`" for command in entry["scores"])
+        return f"Scored by {commands}; no check was made.{unchanged}"
     by = ", ".join(told) or "the checks of its parts"
     return f"Verified by {by}.{unchanged}"
 
@@ -258,6 +259,15 @@ def price_words(usd: float | None, unknown: int) -> str:
     if not unknown:
         return f"${usd:.2f}"
     return f"≥ ${usd:.2f} ({counted(unknown, 'attempt')} of unknown price)"
+
+
+def _token_words(used: dict[str, Any]) -> str:
+    """Format the tokens of several attempts; ≥ marks sums that lack those of some attempts."""
+    if not used["unreported"]:
+        return f"{used['input_tokens']:,} tokens in, {used['output_tokens']:,} out"
+    if not used["input_tokens"] and not used["output_tokens"]:
+        return "tokens unknown"
+    return f"≥ {used['input_tokens']:,} tokens in, ≥ {used['output_tokens']:,} out"
 
 
 def _moment(text: str) -> str:

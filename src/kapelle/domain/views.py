@@ -66,6 +66,7 @@ class ReportEntry(WorkView):
     attempts: int
     cost_usd: float | None
     evidence: list[CheckResult]
+    scores: list[str]  # the commands that scored a run
     branch: str | None
     base: str | None
     changed: bool | None  # whether done work changed a file

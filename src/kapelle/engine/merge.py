@@ -245,6 +245,11 @@ def last_merge(connection: Connection, work_id: str) -> PastMerge:
         raise Conflict(
             f"The merge of {work_id} was undone already.", hint=f"kapelle merge {work_id}"
         )
+    if past is None and get_work(connection, work_id).merged_at is None:
+        raise Conflict(
+            f"{work_id} is not merged, so there is no merge to undo.",
+            hint="`kapelle list` shows what is merged.",
+        )
     if past is None:
         raise Conflict(
             f"No merge of {work_id} is known that could be undone.",

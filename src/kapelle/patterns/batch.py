@@ -158,6 +158,7 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
     titles = enumerate((item.label for item in spec.items), 1)
     items = [ItemOutcome(number=number, title=title) for number, title in titles]
     result = ctx.keep(BatchResult(items=items, reason=""))
+    ended: list[ItemOutcome] = []
 
     async def one(item: ItemSpec, outcome: ItemOutcome) -> None:
         async with ctx.lock("items", spec.at_once):
@@ -167,9 +168,10 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
                 raise
             except (Failed, KapelleError) as error:
                 outcome.status, outcome.reason = "failed", str(error)
-        over = [item.status for item in items if item.status != "not begun"]
-        done = over.count("completed")
-        await ctx.progress(items=len(items), ended=len(over), done=done, failed=len(over) - done)
+        # An item whose work is completed may still wait for its merge, which may fail.
+        ended.append(outcome)
+        done = sum(item.status == "completed" for item in ended)
+        await ctx.progress(items=len(items), ended=len(ended), done=done, failed=len(ended) - done)
 
     await ctx.gather(*map(one, spec.items, items))
     failed = [item for item in items if item.status != "completed"]

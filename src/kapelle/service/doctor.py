@@ -15,7 +15,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.views import AgentView, DoctorView, Finding
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.agents import Agents
+from kapelle.service.agents import Agents, SearchPath
 from kapelle.service.daemon import Daemon
 from kapelle.settings import Settings
 from kapelle.workspaces.repository import find_checkout
@@ -30,7 +30,7 @@ class Doctor:
     def __init__(self, parts: Parts, agents: Agents, daemon: Daemon) -> None:
         self._parts, self._agents, self._daemon = parts, agents, daemon
 
-    async def examine(self, directory: Directory = None) -> DoctorView:
+    async def examine(self, directory: Directory = None, path: SearchPath = None) -> DoctorView:
         """Look for what keeps Kapelle from working in a directory: repository, configuration,
         trust, agents, disk, queue. It changes nothing."""
         place = require_directory(directory) if directory else None
@@ -44,7 +44,7 @@ class Doctor:
         if place:
             findings.append(await asyncio.to_thread(self._trust, place))
             findings.append(_checks(settings))
-        findings += _of_agents(await self._agents.known(place), settings)
+        findings += _of_agents(await self._agents.known(place, path), settings)
         findings.append(await asyncio.to_thread(self._disk, settings))
         if problem := await asyncio.to_thread(self._parts.vault.unreadable):
             hint = "Store them again (kapelle agents config set NAME api_key), remove the file."

@@ -78,6 +78,7 @@ class Reports:
 def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
     item = work.model_dump(mode="json")
     parts: list[ReportPart] = []
+    scores: list[str] = []
     if isinstance(work, Task):
         made, pattern, asked = work.checks, None, work.prompt
         costs = [attempt.usage.cost_usd for attempt in work.attempts if attempt.usage]
@@ -88,6 +89,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         parts = [_part(step.model_dump(mode="json")) for step in found if step.subject]
         checks = [step.result for step in found if step.kind == "check" and step.result]
         made = [CheckResult.model_validate(check) for check in (checks or [[]])[-1]]
+        scores = list(dict.fromkeys(step.label for step in found if step.kind == "score"))
         pattern, asked = work.pattern, work.title
         cost, attempts = work.spent.cost_usd, work.spent.agent_calls
     following = [{"command": one, "does": does} for one, does in next_commands(item)]
@@ -98,8 +100,8 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
             **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
             "base": into or work.workspace.base, "branch": work.workspace.branch,
             "changed": not changed_nothing(item) if work.status == "completed" else None,
-            "merged": work.merged_at is not None, "evidence": made, "cost_usd": cost,
-            "attempts": attempts, "next": following,
+            "merged": work.merged_at is not None, "evidence": made, "scores": scores,
+            "cost_usd": cost, "attempts": attempts, "next": following,
         }
     )  # fmt: skip
 

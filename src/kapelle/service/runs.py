@@ -11,7 +11,16 @@ from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, sentence
 from kapelle.domain.run import Run, RunFilter, Step, rests
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text, WaitSeconds
+from kapelle.domain.specs import (
+    MAX_PROMPT_BYTES,
+    Name,
+    Shell,
+    Spec,
+    TaskSpec,
+    Text,
+    WaitSeconds,
+    field,
+)
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import did_you_mean
@@ -32,6 +41,10 @@ from kapelle.store.database import Connection
 from kapelle.store.query import Conditions, Row
 
 _LONGEST_TITLE = 200
+# What a task that follows up on a run takes over from the run's specification.
+_KEPT = (
+    "directory", "agent", "model", "project", "system_prompt", "fallback_agents", "budget_usd",
+)  # fmt: skip
 
 PatternDirectory = Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")]
 
@@ -75,6 +88,11 @@ class FollowUpBody(Spec):
 
     comments: bool = False
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
+    shell: Shell | None = field(
+        None,
+        "the environment it was asked for in, sent by the client; by default the run's",
+        hidden=True,
+    )
 
 
 class Runs:
@@ -218,7 +236,8 @@ class Runs:
         self, text: str, body: FollowUpBody, idempotency_key: str | None = None
     ) -> Task:
         """Begin a task that goes on with what an ended run left: it starts from the run's branch
-        and has its checks. Where the run has a pull request it gets one into that branch."""
+        and has its checks, environment and budget. Where the run has a pull request it gets one
+        into that branch."""
         run, message, ids = await self.get(text), body.message, None
         require_ended(run, "continue", force=True)
         require_still_there(run.directory, run.repository)
@@ -238,7 +257,10 @@ class Runs:
             "checks": [check.model_dump(mode="json") for check in spec.final_checks],
             "base": run.workspace.branch,
             "deliver": "pr" if run.delivery and run.delivery.number else "branch",
-            **{name: getattr(spec, name) for name in ("directory", "agent", "model", "project")},
+            "timeout_s": spec.task_timeout_s,
+            "env": self._parts.secrets.env(run.id),
+            "shell": body.shell or await self._shell(run.id),
+            **{name: getattr(spec, name) for name in _KEPT},
         }
 
         def heard(connection: Connection, _task_id: str) -> None:
@@ -250,6 +272,11 @@ class Runs:
             raise InvalidInput(f"follow-up: {sentence(error)}") from None
         also = heard if ids else None
         return await submit(self._parts, task, idempotency_key, also=also)
+
+    async def _shell(self, run_id: str) -> Shell | None:
+        """Return the environment that the run was asked for in, as far as it is known."""
+        row = await self._db.read(runs.row, run_id)
+        return self._parts.secrets.shell(row["shell"])
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""

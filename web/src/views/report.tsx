@@ -178,6 +178,13 @@ function Next({ entry }: { entry: Entry }) {
   );
 }
 
+/** A score alone is not a check. */
+function proofOf(entry: Entry): string {
+  if (!entry.verified) return 'Completed, not proven';
+  const isChecked = entry.evidence.some((check) => check.passed) || entry.parts.some((part) => part.verified);
+  return entry.scores.length > 0 && !isChecked ? 'Scored, no check was made' : 'Verified';
+}
+
 function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
   const checks = entry.evidence.filter((check) => check.passed);
   const parts = entry.parts.filter((part) => part.status !== 'completed');
@@ -200,7 +207,7 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
         )}
         {entry.status === 'completed' && (
           <p className="dim small">
-            {entry.verified ? 'Verified' : 'Completed, not proven'}
+            {proofOf(entry)}
             {checks.map((check) => (
               <span key={check.name} className="sep">
                 <code>

@@ -64,10 +64,12 @@ export function askedBy(typed: string): Asked {
   if (words) filter.q = words;
   for (const { name, wanted, text } of tokensOf(typed)) {
     if (name === 'state') {
-      const state = CALLED[wanted] ?? STATES.find((one) => one === wanted.replace('-', '_'));
-      if (!state && isBegun(STATES, wanted)) continue;
-      if (!state) return { filter, problem: `${text} is no state. States: ${STATES.join(', ')}.` };
-      filter.state = [...(filter.state ?? []), state];
+      for (const word of wanted.split(',')) {
+        const state = CALLED[word] ?? STATES.find((one) => one === word.replace('-', '_'));
+        if (!state && isBegun(STATES, word)) continue;
+        if (!state) return { filter, problem: `state:${word} is no state. States: ${STATES.join(', ')}.` };
+        filter.state = [...(filter.state ?? []), state];
+      }
     } else if (name === 'pr') {
       const pull = PULLS.find((one) => one === wanted);
       if (!pull && isBegun(PULLS, wanted)) continue;
