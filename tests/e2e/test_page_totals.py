@@ -1,15 +1,17 @@
 """What the page counts, filters and judges comes from the daemon, however long its lists are."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.store.database import connect, sqlite_url
 from tests.e2e.ensembles import rule, with_playbook
 from tests.e2e.instance import Instance
 from tests.e2e.test_page import browser, log_in, page, url_of
-from tests.integration.store.test_needs import CHANGED, DONE, Rows
+from tests.integration.store.test_needs import CHANGED, DONE, NOW, Rows
 
 __all__ = ["browser", "page"]
 
@@ -58,6 +60,40 @@ def test_any_number_of_ended_tasks_changes_no_total_and_hides_nothing(
     ):
         page.goto(f"{url_of(kapelle)}/work?q={typed.replace(' ', '+')}")
         expect(page.locator("main")).to_contain_text(found)
+
+
+def test_the_timeline_colours_only_verified_work_green_and_offers_the_rows_it_leaves_out(
+    page: Page, kapelle: Instance
+) -> None:
+    rows = Rows()
+    earliest = NOW - timedelta(hours=5)
+    for at in range(95):
+        rows.add(**DONE, title=f"Earlier {at}")
+    rows.add(**CHANGED, title="Unproven merge", merged_at=NOW)
+    rows.add(**CHANGED, title="Unproven too", proved=False, merged_at=NOW)
+    rows.add(**CHANGED, title="Verified merge", proved=True, merged_at=NOW)
+    rows.add(title="Asked", status=TaskStatus.CANCELLED, started_at=NOW, ended_at=NOW)
+    for attempt in rows.attempts:
+        attempt |= {"ended_at": NOW, "question": None}
+    rows.attempts[0] |= {"started_at": earliest, "ended_at": earliest}
+    rows.attempts[-1] |= {"status": AttemptStatus.FAILED, "question": "Which one?"}
+    store(kapelle, rows)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/work?view=timeline")
+    lanes = page.locator(".chart a")
+    looks = {
+        "Unproven merge": "tl-cx", "Unproven too": "tl-cx", "Verified merge": "tl-ok",
+        "Asked": "tl-you",
+    }  # fmt: skip
+    for title, look in looks.items():
+        expect(lanes.filter(has_text=title).locator("rect")).to_have_class(look)
+    expect(page.locator(".tbar output").last).to_have_text("60 of 99 rows")
+    expect(lanes).to_have_count(60)
+    heading = page.get_by_role("heading", name="Attempts since").inner_text()
+    page.get_by_role("button", name="Show all 99").click()
+    expect(lanes).to_have_count(99)
+    # The window begins with the earliest attempt, also while that is not shown.
+    expect(page.get_by_role("heading", name="Attempts since")).to_have_text(heading)
 
 
 def test_the_verdict_of_work_whose_checks_prove_nothing_is_one(

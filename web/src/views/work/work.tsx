@@ -33,6 +33,7 @@ export function View() {
   const list = useWork({ project, ...filter, nested: view !== 'list', limit: 200 });
   const shown = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
   const total = useTotal({ project, ...filter, nested: view !== 'list' });
+  const more = list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null;
   return (
     <Frame title="Work">
       <div className="page wide">
@@ -71,14 +72,11 @@ export function View() {
             </p>
           </Empty>
         )}
-        {shown.length > 0 && view === 'list' && (
-          <List
-            work={shown}
-            more={list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null}
-          />
-        )}
+        {shown.length > 0 && view === 'list' && <List work={shown} more={more} />}
         {shown.length > 0 && view === 'graph' && <WorkGraph work={shown} more={list.hasNextPage} />}
-        {shown.length > 0 && view === 'timeline' && <Timeline work={shown} />}
+        {shown.length > 0 && view === 'timeline' && (
+          <Timeline work={shown} more={more} hasMore={list.hasNextPage} total={total} />
+        )}
       </div>
     </Frame>
   );
