@@ -249,6 +249,12 @@ def test_verified_work_is_merged_after_one_question(
     page.keyboard.press("g")
     page.keyboard.press("n")
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    page.goto(f"{url_of(kapelle)}/tasks/{task}")
+    page.get_by_role("button", name="Undo merge").click()
+    dialog.get_by_role("button", name="Undo merge").click()
+    expect(page.get_by_role("button", name="Merge into main")).to_be_visible()
+    expect(dialog).to_have_count(0)
+    assert not (repository / "new.txt").exists()
 
 
 def test_work_that_conflicts_is_not_called_ready_to_merge(

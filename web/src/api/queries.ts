@@ -288,6 +288,10 @@ export const actions = {
       ? ask(api.POST('/api/v1/runs/{run_id}/pr', onRun(work.id)))
       : ask(api.POST('/api/v1/tasks/{task_id}/pr', onTask(work.id)));
   },
+  undoMerge: (id: string) =>
+    isRunId(id)
+      ? ask(api.POST('/api/v1/runs/{run_id}/merge/undo', onRun(id)))
+      : ask(api.POST('/api/v1/tasks/{task_id}/merge/undo', onTask(id))),
   /** Merge a branch; anyway is for one whose work has not come to what was asked for. */
   merge: async (id: string, anyway = false) => {
     const body = anyway ? ({ force: true, verify: true, style: 'merge' } as const) : undefined;

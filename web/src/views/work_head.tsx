@@ -27,6 +27,7 @@ import { Marked, MarkItems, useSeen } from './marks';
 import { MergeDialog } from './merge_dialog';
 import { Questions } from './questions';
 import { lineText } from './task/line_text';
+import { UndoDialog } from './undo_dialog';
 import { WorkLink } from './work_link';
 
 /** Where a piece of work is: its project, what it belongs to, its id. */
@@ -64,7 +65,7 @@ function ParentCrumb({ id }: { id: string }) {
   );
 }
 
-type Asking = 'merge' | 'cancel' | 'archive' | null;
+type Asking = 'merge' | 'undo' | 'cancel' | 'archive' | null;
 
 /** The title, the verdict, and what one can do about it. */
 export function Head({ work, children }: { work: Work; children?: ReactNode }) {
@@ -110,6 +111,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
         {children}
       </div>
       {asking === 'merge' && <MergeDialog work={work} close={() => ask(null)} />}
+      {asking === 'undo' && <UndoDialog work={work} close={() => ask(null)} />}
       {asking === 'cancel' && <CancelDialog work={work} close={() => ask(null)} />}
       {asking === 'archive' && <ArchiveDialog work={work} close={() => ask(null)} />}
     </>
@@ -169,6 +171,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
           </Act>
         )}
         {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge anyway</Act>}
+        {work.merged_at && !archived && !parentOf(work) && <Act onClick={() => ask('undo')}>Undo merge</Act>}
         {runs && (
           <Act hotkey="p" onClick={() => pause.mutate('pause')}>
             <Icon name="pause" />
