@@ -77,6 +77,25 @@ export function short(count: number): string {
   return `${value >= 100 ? Math.round(value) : Math.round(value * 10) / 10} ${unit}`;
 }
 
+interface Results {
+  done: number;
+  verified: number;
+  failed: number;
+  cancelled: number;
+  merged: number;
+}
+
+/** The results of a time in the words of the report, with what is done of them told first. */
+export function resultsLine({ done, verified, failed, cancelled, merged }: Results, when = ''): string {
+  const parts = [
+    `${grouped(done)} done${when} (${grouped(verified)} verified, ${grouped(done - verified)} not)`,
+  ];
+  if (failed > 0) parts.push(`${grouped(failed)} failed`);
+  if (cancelled > 0) parts.push(`${grouped(cancelled)} cancelled`);
+  if (merged > 0) parts.push(`${grouped(merged)} merged`);
+  return parts.join(', ');
+}
+
 export const percent = (part: number, whole: number): string =>
   whole ? `${Math.round((100 * part) / whole)} %` : '0 %';
 

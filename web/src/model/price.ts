@@ -1,5 +1,5 @@
 import { type Attempt, isRun, type UsageSum, type Work } from '../api/client';
-import { money } from './format';
+import { money, percent, short } from './format';
 
 /** A sum of the prices that are known, null when none is, and how many are not. */
 export interface Price {
@@ -17,6 +17,16 @@ export const priceOfSum = (sum: UsageSum): Price => ({
   usd: sum.cost_usd ?? null,
   unknown: sum.unknown_cost + sum.unreported,
 });
+
+/** A sum of tokens: at least so many where some attempts reported none. */
+export function tokens(count: number, sum: UsageSum): string {
+  if (sum.unreported === 0) return short(count);
+  return sum.input_tokens + sum.output_tokens > 0 ? `≥ ${short(count)}` : 'unknown';
+}
+
+/** The cached share of input tokens; empty where there are no input tokens. */
+export const cachedShare = (cached: number, input: number): string =>
+  input > 0 ? percent(cached, input) : '';
 
 /** What it costs so far, undefined while nobody could know; now is what its running attempt tells. */
 export function priceOf(work: Work, now?: Attempt['usage']): Price | undefined {

@@ -46,6 +46,13 @@ export function stateOf(work: Work): State {
   }
 }
 
+/** The state that decides the colour of a piece of work: a merge proves nothing. */
+export function provenState(work: Work): State {
+  const state = stateOf(work);
+  if (state !== 'merged') return state;
+  return work.verified ? 'ok' : 'said';
+}
+
 /** The state of a run by what is inside it: one whose tasks all wait for a limit does not move. */
 export function stateInside(run: Run, all: Work[]): State {
   const state = stateOf(run);

@@ -1,4 +1,4 @@
-import { useEffect, useRef } from 'react';
+import { type KeyboardEvent as FieldKeyEvent, useEffect, useRef } from 'react';
 
 export type Keys = Record<string, () => unknown>;
 
@@ -16,6 +16,12 @@ const isTyping = (target: EventTarget | null): boolean =>
 /** The key that is held for a command on this machine, with the one that is pressed then. */
 export const withCommand = (key: string): string =>
   /^(Mac|iP)/.test(navigator.platform) ? `⌘${key}` : `Ctrl ${key}`;
+
+/** Submit the form of a text field on Ctrl Enter, unless its button is disabled. */
+export function submitOnCommand(event: FieldKeyEvent<HTMLTextAreaElement>): void {
+  if (event.key !== 'Enter' || !(event.metaKey || event.ctrlKey)) return;
+  event.currentTarget.form?.querySelector<HTMLButtonElement>('[type=submit]')?.click();
+}
 
 /** What a key does in what is shown now. */
 const actionOf = (key: string): (() => unknown) | undefined =>

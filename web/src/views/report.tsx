@@ -4,7 +4,16 @@ import { useState } from 'react';
 import { api, ask } from '../api/client';
 import { actions, useAction } from '../api/queries';
 import type { components } from '../api/schema';
-import { capital, counted, grouped, inline, nameOfPath, sentence, shortCommit } from '../model/format';
+import {
+  capital,
+  counted,
+  grouped,
+  inline,
+  nameOfPath,
+  resultsLine,
+  sentence,
+  shortCommit,
+} from '../model/format';
 import { price, priceOfSum } from '../model/price';
 import { named, type State } from '../model/work';
 import { Button, Choices, Empty, Loading, Problem } from '../parts/controls';
@@ -83,12 +92,14 @@ function Told({ report }: { report: Report }) {
   const listed = entries.filter((entry) => entry.group === 'needs').length;
   const elsewhere = report.needs_total - listed;
   const verified = done.filter((entry) => entry.verified).length;
+  const failed = entries.filter((entry) => entry.status === 'failed').length;
+  const cancelled = entries.filter((entry) => entry.status === 'cancelled').length;
+  const merged = entries.filter((entry) => entry.merged).length;
   return (
     <>
       <p className="dim">
         <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
-        for, {done.length} done, {verified} of these verified,{' '}
-        {entries.filter((entry) => entry.merged).length} merged;{' '}
+        for, {resultsLine({ done: done.length, verified, failed, cancelled, merged })};{' '}
         {cost.usd === null ? 'cost unknown' : price(cost)}
         {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}.
       </p>

@@ -7,7 +7,7 @@ import { Button, Problem } from '../parts/controls';
 import { Icon } from '../parts/icon';
 import { Said } from '../parts/text';
 import { useToast } from '../parts/toast';
-import { withCommand } from '../shell/keys';
+import { submitOnCommand, withCommand } from '../shell/keys';
 import { useLink } from '../shell/link';
 import { asMessage, type Comment, placeOf, useComments } from './comments';
 
@@ -96,6 +96,7 @@ export function Review({ work }: { work: Work }) {
         placeholder="What else is to be said?"
         value={more}
         onChange={(event) => setMore(event.target.value)}
+        onKeyDown={submitOnCommand}
       />
       <Problem error={resume.error} />
       <Button look="quiet" onClick={comments.clear}>

@@ -170,7 +170,7 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
           </Act>
         )}
         {canMergeAnyway(work) && <Act onClick={() => ask('merge')}>Merge anyway</Act>}
-        {work.merged_at && <Act onClick={() => ask('undo')}>Undo merge</Act>}
+        {work.merged_at && !archived && !parentOf(work) && <Act onClick={() => ask('undo')}>Undo merge</Act>}
         {runs && (
           <Act hotkey="p" onClick={() => pause.mutate('pause')}>
             <Icon name="pause" />

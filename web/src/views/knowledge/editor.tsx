@@ -2,6 +2,7 @@ import { type FormEvent, type ReactNode, useId } from 'react';
 import { Button, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
+import { submitOnCommand } from '../../shell/keys';
 
 interface InputProps {
   label: string;
@@ -40,7 +41,7 @@ export function Input({ label, value, change, rows, about, choices, disabled, pr
           ))}
         </select>
       ) : rows ? (
-        <textarea {...common} className="field" rows={rows} />
+        <textarea {...common} className="field" rows={rows} onKeyDown={submitOnCommand} />
       ) : (
         <input {...common} className="field" />
       )}

@@ -2,7 +2,7 @@ import { Link } from '@tanstack/react-router';
 import type { Work } from '../../api/client';
 import { type Sums, useSums } from '../../api/needs';
 import { useActive, useAgents, useDaemon, useEnded } from '../../api/queries';
-import { counted, grouped, inWords, nameOfPath } from '../../model/format';
+import { counted, grouped, inWords, nameOfPath, resultsLine } from '../../model/format';
 import { price, priceOfSum } from '../../model/price';
 import { asksYou, hasEnded, repositoryOf, stateOf } from '../../model/work';
 import { Empty, Loading } from '../../parts/controls';
@@ -97,13 +97,11 @@ function Pulse({ needs, running }: { needs: number; running: number }) {
 }
 
 /** What ended today, counted by the daemon over all work. */
-function totals({ completed, verified, merged, failed, started }: Sums): string {
-  if (completed + failed + merged === 0) {
+function totals({ completed, verified, merged, failed, cancelled, started }: Sums): string {
+  if (completed + failed + cancelled + merged === 0) {
     return started > 0 ? `${grouped(started)} started today, no results yet` : 'No results yet today';
   }
-  const parts = [`${grouped(verified)} verified`, `${grouped(merged)} merged`];
-  if (failed > 0) parts.push(`${grouped(failed)} failed`);
-  return `${counted(completed, 'result')} today: ${parts.join(', ')}`;
+  return resultsLine({ done: completed, verified, failed, cancelled, merged }, ' today');
 }
 
 const MOST_SEATS = 32;

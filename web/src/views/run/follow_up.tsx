@@ -4,6 +4,7 @@ import type { Run } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
 import { hasEnded } from '../../model/work';
 import { Problem } from '../../parts/controls';
+import { submitOnCommand, withCommand } from '../../shell/keys';
 import { Act } from '../act';
 
 /** Goes on with what an ended run left: what is typed is asked of a new task on its branch. */
@@ -29,10 +30,11 @@ export function FollowUp({ run }: { run: Run }) {
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
+          onKeyDown={submitOnCommand}
         />
         <div className="row">
           <span>a new task on its branch, with its checks</span>
-          <Act small type="submit" hotkey="r" disabled={follow.isPending || !typed.trim()}>
+          <Act small type="submit" hotkey={withCommand('↵')} disabled={follow.isPending || !typed.trim()}>
             {follow.isPending ? 'Sending' : 'Continue'}
           </Act>
         </div>

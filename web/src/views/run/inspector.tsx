@@ -113,7 +113,7 @@ function Criteria({ run }: { run: Run }) {
   const reached = run.status === 'completed';
   return (
     <section>
-      <h2>Reached when</h2>
+      <h2>Success criteria</h2>
       <ul className="links">
         {criteria.map((criterion) => (
           <li key={criterion} className="split">

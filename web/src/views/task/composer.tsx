@@ -1,11 +1,11 @@
-import type { FormEvent, KeyboardEvent } from 'react';
+import type { FormEvent } from 'react';
 import type { Task } from '../../api/client';
 import { actions, useAction } from '../../api/queries';
 import { counted } from '../../model/format';
 import { asksYou, hasEnded } from '../../model/work';
 import { Button, Problem } from '../../parts/controls';
 import { useToast } from '../../parts/toast';
-import { withCommand } from '../../shell/keys';
+import { submitOnCommand, withCommand } from '../../shell/keys';
 import { useLink } from '../../shell/link';
 import { usePreference } from '../../shell/preferences';
 import { useComments } from '../comments';
@@ -44,9 +44,6 @@ export function Composer({ task }: { task: Task }) {
     event.preventDefault();
     send();
   };
-  const press = (event: KeyboardEvent) => {
-    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send();
-  };
   return (
     <form className="composer" onSubmit={submit}>
       <div className="box">
@@ -58,7 +55,7 @@ export function Composer({ task }: { task: Task }) {
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
-          onKeyDown={press}
+          onKeyDown={submitOnCommand}
         />
         <div className="row">
           <span>

@@ -3,8 +3,8 @@ import type { ReactNode } from 'react';
 import type { Attempt, Task } from '../../api/client';
 import { isRun } from '../../api/client';
 import { useActive, useOne } from '../../api/queries';
-import { clock, percent, secondsBetween, short, shortId } from '../../model/format';
-import { price, priceOf } from '../../model/price';
+import { clock, secondsBetween, short, shortId } from '../../model/format';
+import { cachedShare, price, priceOf } from '../../model/price';
 import { attemptState, latest, stateOf } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -77,9 +77,15 @@ function Used({ task }: { task: Task }) {
   if (task.timeout_s === null || task.attempts.length > 1) facts.push(['Time', clock(all)]);
   if (task.budget_usd === null && cost !== undefined) facts.push(['Cost', price(cost)]);
   if (used.length > 0) {
-    const cached = percent(sum('cached_tokens'), sum('input_tokens'));
-    facts.push(['Tokens in', `${short(sum('input_tokens'))}, ${cached} cached`]);
-    facts.push(['Tokens out', short(sum('output_tokens'))]);
+    // Attempts that reported turns and no token do not count tokens.
+    const isSilent = sum('input_tokens') + sum('output_tokens') === 0 && sum('turns') > 0;
+    const cached = cachedShare(sum('cached_tokens'), sum('input_tokens'));
+    const input = short(sum('input_tokens'));
+    facts.push([
+      'Tokens in',
+      isSilent ? 'unknown' : [input, cached && `${cached} cached`].filter(Boolean).join(', '),
+    ]);
+    facts.push(['Tokens out', isSilent ? 'unknown' : short(sum('output_tokens'))]);
   }
   if (task.attempts.length === 0) return null;
   const turns = last?.usage?.turns;

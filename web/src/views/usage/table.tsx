@@ -1,7 +1,7 @@
 import type { Usage, UsageSum } from '../../api/client';
 import { type UsageBy, useOne } from '../../api/queries';
-import { percent, short, shortId } from '../../model/format';
-import { price, priceOfSum } from '../../model/price';
+import { percent, shortId } from '../../model/format';
+import { cachedShare, price, priceOfSum, tokens } from '../../model/price';
 import { Empty, share } from '../../parts/controls';
 import { Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
@@ -66,9 +66,11 @@ export function Table({ by, rows, total, days }: Props) {
                 </td>
               )}
               <td className="num">{row.attempts}</td>
-              <td className="num desk">{short(row.input_tokens)}</td>
-              <td className="num faint desk rare">{percent(row.cached_tokens, row.input_tokens)}</td>
-              <td className="num desk">{short(row.output_tokens)}</td>
+              <td className="num desk">{tokens(row.input_tokens, row)}</td>
+              <td className="num faint desk rare">
+                {cachedShare(row.cached_tokens, row.input_tokens) || '–'}
+              </td>
+              <td className="num desk">{tokens(row.output_tokens, row)}</td>
               <td className="num desk">{percent(row.verified, row.attempts)}</td>
               <td className="num desk">{perVerified(row)}</td>
               <td className="num strong">{price(priceOfSum(row))}</td>

@@ -1,8 +1,8 @@
 import { useState } from 'react';
 import type { Usage, UsageSum } from '../../api/client';
 import { type UsageBy, useUsage } from '../../api/queries';
-import { counted, percent, short } from '../../model/format';
-import { price, priceOfSum } from '../../model/price';
+import { counted, percent } from '../../model/format';
+import { cachedShare, price, priceOfSum, tokens } from '../../model/price';
 import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
@@ -117,13 +117,13 @@ const LOST = new Set(['failed', 'cancelled', 'lost']);
 /** What the table holds, as a file that a spreadsheet opens. */
 function save({ by, across, rows }: Usage): void {
   const names = [by, ...(across ? [across] : []), 'attempts', 'verified', 'input_tokens', 'cached_tokens'];
-  const header = [...names, 'output_tokens', 'turns', 'cost_usd', 'unknown_cost'];
+  const header = [...names, 'output_tokens', 'turns', 'cost_usd', 'unknown_cost', 'unreported'];
   const lines = rows.map((row) =>
     [
       row.title ?? row.key,
       ...(across ? [row.across] : []),
       ...[row.attempts, row.verified, row.input_tokens, row.cached_tokens],
-      ...[row.output_tokens, row.turns, row.cost_usd, row.unknown_cost],
+      ...[row.output_tokens, row.turns, row.cost_usd, row.unknown_cost, row.unreported],
     ].map(cell),
   );
   const text = [header, ...lines].map((line) => line.join(',')).join('\r\n');
@@ -146,6 +146,8 @@ function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
   const tries = lost.reduce((sum, row) => sum + row.attempts, 0);
   const all = priceOfSum(total);
   const unknown = lost.reduce((sum, row) => sum + priceOfSum(row).unknown, 0);
+  const cached = cachedShare(total.cached_tokens, total.input_tokens);
+  const silent = total.unreported > 0 ? `${counted(total.unreported, 'attempt')} reported none` : '';
   const figures: [string, string, string][] = [
     [
       'Cost',
@@ -166,8 +168,8 @@ function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
       price({ usd: wasted || !unknown ? wasted : null, unknown }),
       wasted && total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : counted(tries, 'attempt'),
     ],
-    ['Tokens in', short(total.input_tokens), `${percent(total.cached_tokens, total.input_tokens)} cached`],
-    ['Tokens out', short(total.output_tokens), counted(total.attempts, 'attempt')],
+    ['Tokens in', tokens(total.input_tokens, total), cached && `${cached} cached`],
+    ['Tokens out', tokens(total.output_tokens, total), silent || counted(total.attempts, 'attempt')],
   ];
   return (
     <div className="figs panel">

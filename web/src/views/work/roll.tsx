@@ -2,17 +2,17 @@ import { useMemo } from 'react';
 import type { Run } from '../../api/client';
 import { useInside } from '../../api/queries';
 import { counted } from '../../model/format';
-import { type State, stateOf } from '../../model/work';
+import { provenState, type State } from '../../model/work';
 
 const LOOKS: Partial<Record<State, string>> = {
-  ok: 'ok', merged: 'ok', run: 'go', you: 'you', idle: 'you', bad: 'bad', lost: 'bad', queued: 'todo', blocked: 'todo', limit: 'todo', paused: 'todo',
+  ok: 'ok', run: 'go', you: 'you', idle: 'you', bad: 'bad', lost: 'bad', queued: 'todo', blocked: 'todo', limit: 'todo', paused: 'todo',
 }; // biome-ignore format: a table
 const MOST = 16;
 
 /** What is inside a run under way, a bar for each part in the order in which it was begun. */
 export function Roll({ run }: { run: Run }) {
   const ids = useMemo(() => [run.id], [run.id]);
-  const parts = (useInside(ids).get(run.id) ?? []).map(stateOf);
+  const parts = (useInside(ids).get(run.id) ?? []).map(provenState);
   if (parts.length === 0) return null;
   const done = parts.filter((state) => LOOKS[state] === 'ok' || state === 'said').length;
   return (

@@ -1,10 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { type Attempt, isRun, type Task, type Work } from '../../api/client';
-import { moment, visible } from '../../model/format';
-import { parentOf, stateOf } from '../../model/work';
+import { counted, grouped, moment, visible } from '../../model/format';
+import { attemptState, parentOf, provenState, type State } from '../../model/work';
 import { Chart } from '../../parts/chart';
-import { Choices } from '../../parts/controls';
+import { Button, Choices } from '../../parts/controls';
 import { useNow } from '../../parts/text';
 
 const [LANE, TOP] = [30, 44];
@@ -48,13 +48,13 @@ interface Bar {
   look: string;
 }
 
-const LOOKS: Record<string, string> = {
-  ok: 'tl-ok', merged: 'tl-ok', said: 'tl-cx', bad: 'tl-bad', lost: 'tl-lost', run: 'tl-go', you: 'tl-you', cancelled: 'tl-cx',
+const LOOKS: Partial<Record<State, string>> = {
+  ok: 'tl-ok', bad: 'tl-bad', lost: 'tl-lost', run: 'tl-go', you: 'tl-you',
 }; // biome-ignore format: a table
 
 function ofAttempt(task: Task, attempt: Attempt): Bar {
-  const state =
-    attempt === task.attempts.at(-1) ? stateOf(task) : attempt.status === 'completed' ? 'said' : 'bad';
+  // A rate limit is no failure of the work.
+  const state = attempt.failure === 'rate_limit' ? 'limit' : attemptState(attempt, task);
   return {
     from: Date.parse(attempt.started_at),
     to: attempt.ended_at ? Date.parse(attempt.ended_at) : null,
@@ -66,16 +66,17 @@ function barsOf(work: Work): Bar[] {
   if (!isRun(work)) return work.attempts.map((attempt) => ofAttempt(work, attempt));
   if (!work.started_at) return [];
   const to = work.ended_at ? Date.parse(work.ended_at) : null;
-  return [{ from: Date.parse(work.started_at), to, look: LOOKS[stateOf(work)] ?? 'tl-cx' }];
+  return [{ from: Date.parse(work.started_at), to, look: LOOKS[provenState(work)] ?? 'tl-cx' }];
 }
 
 /** Runs, each followed by its own work, the latest first. */
 function inOrder(work: Work[]): [Work, number][] {
   const ids = new Set(work.map((item) => item.id));
+  const inside = Map.groupBy(work, (item) => parentOf(item) ?? '');
   const rows: [Work, number][] = [];
   const add = (item: Work, depth: number) => {
     rows.push([item, depth]);
-    for (const child of work.filter((other) => parentOf(other) === item.id).reverse()) add(child, depth + 1);
+    for (const child of (inside.get(item.id) ?? []).toReversed()) add(child, depth + 1);
   };
   for (const item of work.filter((other) => !ids.has(parentOf(other) ?? ''))) add(item, 0);
   return rows;
@@ -84,18 +85,34 @@ function inOrder(work: Work[]): [Work, number][] {
 const cutTo = (text: string, most: number): string =>
   text.length > most ? `${text.slice(0, most - 1)}…` : text;
 
+interface Props {
+  /** The newest work, as much of it as is loaded. */
+  work: Work[];
+  /** Loads older work, where there is some. */
+  more: (() => void) | null;
+  hasMore: boolean;
+  /** The number of tasks and runs that the filter matches, counted by the daemon. */
+  total: number | undefined;
+}
+
 /** When each attempt was made. */
-export function Timeline({ work }: { work: Work[] }) {
+export function Timeline({ work, more, hasMore, total }: Props) {
   const now = useNow();
   const [span, choose] = useState<Span>('day');
   const sinceMs = now - SPANS[span];
   const seen = ({ to }: Bar) => to === null || to >= sinceMs;
-  const rows = inOrder(work)
-    .filter(([item]) => barsOf(item).some(seen))
-    .slice(0, MOST);
+  const [showsAll, showAll] = useState(false);
+  const matching = inOrder(work).filter(([item]) => barsOf(item).some(seen));
+  const rows = showsAll ? matching : matching.slice(0, MOST);
   // What began before the window is cut at its edge, so that one long task does not squeeze the others.
-  const begins = rows.flatMap(([item]) => barsOf(item).map((bar) => Math.max(bar.from, sinceMs)));
-  const begin = Math.min(...begins, now - MINUTE);
+  // Rows that are not shown count too: nothing happened before the time that the title names.
+  const begins = matching.flatMap(([item]) =>
+    barsOf(item)
+      .filter(seen)
+      .map((bar) => Math.max(bar.from, sinceMs)),
+  );
+  const first = begins.reduce((earliest, time) => Math.min(earliest, time), now - MINUTE);
+  const begin = hasMore && Number.isFinite(sinceMs) ? sinceMs : first;
   const height = TOP + rows.length * LANE + 12;
   const since = moment(new Date(begin).toISOString());
   const draw = (width: number) => {
@@ -150,8 +167,9 @@ export function Timeline({ work }: { work: Work[] }) {
     'tl-ok': 'verified',
     'tl-bad': 'failed',
     'tl-go': 'running',
-    'tl-you': 'needs you',
-    'tl-cx': 'only said, or cancelled',
+    'tl-you': 'needs you, or asked',
+    'tl-lost': 'lost',
+    'tl-cx': 'not verified, limited or cancelled',
   };
   const legend = (
     <span className="legend end">
@@ -179,6 +197,22 @@ export function Timeline({ work }: { work: Work[] }) {
             { value: 'all', label: 'All' },
           ]}
         />
+        <output className="faint small">
+          {grouped(rows.length)} of {counted(matching.length, 'row')}
+          {hasMore &&
+            total !== undefined &&
+            `, from the newest ${grouped(work.length)} of ${counted(total, 'item')}`}
+        </output>
+        {rows.length < matching.length && (
+          <Button small onClick={() => showAll(true)}>
+            Show all {grouped(matching.length)}
+          </Button>
+        )}
+        {hasMore && (
+          <Button small disabled={!more} onClick={() => more?.()}>
+            Load older work
+          </Button>
+        )}
       </div>
       <Chart
         title={`Attempts since ${since}`}

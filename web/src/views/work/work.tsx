@@ -6,6 +6,7 @@ import { useInside, useTotal, useWork } from '../../api/queries';
 import { lazyPart } from '../../lazy';
 import { counted, money, nameOfPath, visible } from '../../model/format';
 import { costOf, hasEnded, named, progressOf, repositoryOf, stateOf, whoOf } from '../../model/work';
+import { useWidth } from '../../parts/chart';
 import { Choices, Empty, Loading, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Icon } from '../../parts/icon';
@@ -33,6 +34,7 @@ export function View() {
   const list = useWork({ project, ...filter, nested: view !== 'list', limit: 200 });
   const shown = useMemo(() => list.data?.pages.flatMap((page) => page.work) ?? [], [list.data]);
   const total = useTotal({ project, ...filter, nested: view !== 'list' });
+  const more = list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null;
   return (
     <Frame title="Work">
       <div className="page wide">
@@ -71,14 +73,11 @@ export function View() {
             </p>
           </Empty>
         )}
-        {shown.length > 0 && view === 'list' && (
-          <List
-            work={shown}
-            more={list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null}
-          />
-        )}
+        {shown.length > 0 && view === 'list' && <List work={shown} more={more} />}
         {shown.length > 0 && view === 'graph' && <WorkGraph work={shown} more={list.hasNextPage} />}
-        {shown.length > 0 && view === 'timeline' && <Timeline work={shown} />}
+        {shown.length > 0 && view === 'timeline' && (
+          <Timeline work={shown} more={more} hasMore={list.hasNextPage} total={total} />
+        )}
       </div>
     </Frame>
   );
@@ -149,6 +148,9 @@ function FilterBox({ value, change }: { value: string; change: (value: string) =
 }
 
 const ROW = 37;
+/** A row with the repository below the title, in a list that is too narrow for all columns. */
+const TALL_ROW = 52;
+const ALL_COLUMNS_WIDTH = 1030;
 
 interface Shown {
   work: Work;
@@ -165,6 +167,8 @@ function unfolded(work: Work[], inside: Map<string, Work[]>, depth = 0): Shown[]
 
 function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   const box = useRef<HTMLDivElement>(null);
+  const [panel, width] = useWidth(0);
+  const isNarrow = width < ALL_COLUMNS_WIDTH;
   const navigate = useNavigate();
   const [at, setAt] = useState(-1);
   const [open, setOpen] = useState<string[]>([]);
@@ -176,11 +180,12 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   const rows = useVirtualizer({
     count: shown.length,
     getScrollElement: () => box.current,
-    estimateSize: () => ROW,
+    estimateSize: () => (isNarrow ? TALL_ROW : ROW),
     overscan: 8,
     useFlushSync: false,
     getItemKey: (index) => shown[index]?.work.id ?? index,
   });
+  useEffect(() => rows.measure(), [isNarrow]);
   const items = rows.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
@@ -212,7 +217,13 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
     },
   });
   return (
-    <div className="panel worklist" role="table" aria-label="Work" aria-rowcount={shown.length}>
+    <div
+      ref={panel}
+      className={`panel worklist ${isNarrow ? 'narrow' : ''}`}
+      role="table"
+      aria-label="Work"
+      aria-rowcount={shown.length}
+    >
       <div className="row head" role="row">
         {['Title', 'Kind', 'Agent', 'Evidence', 'Repository', 'Started', 'Cost'].map((name) => (
           <span key={name} role="columnheader">
@@ -290,9 +301,14 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
           </button>
         )}
         <Glyph state={stateOf(work)} />
-        <WorkLink work={work} className="cut">
-          <Said>{work.title}</Said>
-        </WorkLink>
+        <span className="titled">
+          <WorkLink work={work} className="cut">
+            <Said>{work.title}</Said>
+          </WorkLink>
+          <span className="below-title faint small cut" title={repositoryOf(work)}>
+            <Said>{nameOfPath(repositoryOf(work))}</Said>
+          </span>
+        </span>
       </span>
       <span role="cell" className="dim">
         {isRun(work) ? work.pattern : 'task'}
