@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 _CODE = "py|[cm]?[jt]sx?|rb|php|go|rs|java|kt|cs|swift|lua|sh|pl"
 # Names in any case, then names that only their capitals tell from words such as "latest".
@@ -176,10 +177,13 @@ class Judges:
                 return True
         return False
 
+    @cached_property
+    def _scripts(self) -> set[str]:
+        return executed(self.command)
+
     def _is_executed(self, path: str) -> bool:
-        scripts = executed(self.command)
         below = os.path.relpath(path, self.directory) if self.directory else path
-        return path in scripts or below in scripts
+        return path in self._scripts or below in self._scripts
 
     def _is_near(self, path: str) -> bool:
         return os.path.dirname(path) in {"", self.directory}

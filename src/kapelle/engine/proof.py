@@ -225,11 +225,8 @@ class Subject:
         # A makefile may run a script that runs another one.
         while True:
             judges = Judges(command, directory, frozenset(includes))
-            paths = {
-                path
-                for path in files
-                if judges.names_scripts(path) or (path in includes and is_shell(path))
-            }
+            # In a thread: a repository may have tens of thousands of files.
+            paths = await asyncio.to_thread(_naming_scripts, judges, files)
             if paths <= read:
                 return judges
             for path in sorted(paths - read):
@@ -268,7 +265,8 @@ class Subject:
         changed, files = await self._changed(), await workspaces.tree(self.owner, self.commit)
         before = files if base is None else await workspaces.tree(self.owner, base)
         judges = await self._judges(command, files)
-        key, earlier_key = self._key(judges, files), self._key(judges, before)
+        key = await asyncio.to_thread(self._key, judges, files)
+        earlier_key = await asyncio.to_thread(self._key, judges, before)
         known = await parts.db.read(attempts.known_proof, key)
 
         async def run(what: str, content: CopyContent, limit_s: float) -> Ended:
@@ -349,6 +347,15 @@ class Subject:
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
+    """Return the files that may name scripts which the check runs."""
+    return {
+        path
+        for path in files
+        if judges.names_scripts(path) or (path in judges.includes and is_shell(path))
+    }
 
 
 def _is_foreign(entry: str | None) -> bool:
