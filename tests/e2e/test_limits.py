@@ -42,7 +42,7 @@ def test_a_budget_ends_an_agent_soon_after_it_is_spent(kapelle: Instance, tmp_pa
     assert 0.05 <= attempt["usage"]["cost_usd"] < 0.15
     assert task["reason"].startswith("stopped at its budget: $0.05")
     assert "of $0.05" in task["reason"]
-    assert f"kapelle resume {task_id} with --budget or --max-turns" in task["reason"]
+    assert f"kapelle resume {task_id} --max-turns 200, or --budget 5" in task["reason"]
     shown = kapelle.cli("status", task_id).stdout
     assert "limits     $0.05 in all" in shown
     assert "failure limit: stopped at its budget" in shown

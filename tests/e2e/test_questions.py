@@ -255,7 +255,7 @@ def test_what_a_person_says_to_an_agent_that_cannot_hear_is_told_to_its_next_att
     task_id = kapelle.play(f'{rules}\n[[rule]]\ndo = [{{say = "heard"}}]', directory)
     kapelle.wait_for_status(task_id, "running")
     done = kapelle.cli("say", task_id, "Use tabs.", check=True)
-    assert "its next attempt is told" in done.stderr
+    assert "it gets your message in its next attempt" in done.stderr
     (directory / "go").touch()
     task = kapelle.wait(task_id)
     assert (task["status"], len(task["attempts"])) == ("completed", 2)
