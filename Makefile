@@ -10,7 +10,7 @@ PARALLEL := -n 4 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup web machine demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
+.PHONY: setup web machine demo quick test test-agents versions lowest check house fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -62,6 +62,10 @@ lowest:
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct -e . --group dev
 	$(BIN)/pytest $(PARALLEL) tests/unit
 	$(BIN)/kapelle demo
+
+# How the source reads: densities, names and docstrings by package; ARGS="engine cli" lists the places.
+house: setup
+	$(BIN)/python tests/house.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .
