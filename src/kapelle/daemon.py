@@ -180,7 +180,10 @@ def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> sock
             f"{host} can be reached from other machines, and whoever has the token rules yours.",
             hint="kapelle serve --expose allows it.",
         )
-    port = settings.server.port if options.port is None else options.port
+    if options.port is None:
+        port = settings.server.port
+    else:
+        port = options.port
     return listen(host, [port] if port else [_recorded(home, "port"), 0])
 
 
@@ -294,7 +297,10 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
     stop = asyncio.create_task(stopping.event.wait())
     done, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
     for task in done - {stop}:
-        error = task.exception() if not task.cancelled() else None
+        if not task.cancelled():
+            error = task.exception()
+        else:
+            error = None
         _log.critical("a part of the daemon ended", exc_info=error)
         raise Unavailable(f"A part of the daemon ended: {error!r}") from error
 

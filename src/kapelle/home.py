@@ -75,7 +75,8 @@ class Home:
             return cls(Path(named).expanduser().absolute())
         import platformdirs
 
-        state, config = platformdirs.user_state_path, platformdirs.user_config_path
+        state = platformdirs.user_state_path
+        config = platformdirs.user_config_path
         return cls(state("kapelle"), config("kapelle"))
 
     @property
@@ -138,7 +139,9 @@ def _make_private(directory: Path) -> None:
 
 def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
     """What has these names, each in the nearest .kapelle from a directory to its git toplevel."""
-    place, above, found = os.path.realpath(directory), "", dict[str, Path]()
+    place = os.path.realpath(directory)
+    above = ""
+    found = dict[str, Path]()
     while place != above:  # in plain texts, for every task asks this some times
         folder = f"{place.rstrip('/')}/.kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
@@ -147,7 +150,8 @@ def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
                 name: Path(folder, name) for name in names if os.path.exists(f"{folder}/{name}")
             }
             found = {**here, **found}
-        above, place = place, os.path.dirname(place)
+        above = place
+        place = os.path.dirname(place)
         if os.path.exists(f"{above}/.git"):
             break
     return [found[name] for name in names if name in found]
@@ -231,7 +235,8 @@ def disk_use(*places: Path) -> tuple[int, int]:
         place = pending.pop()
         with suppress(OSError):
             status = os.lstat(place)
-            size, count = size + status.st_blocks * 512, count + 1
+            size = size + status.st_blocks * 512
+            count = count + 1
             if stat.S_ISDIR(status.st_mode):
                 pending += [os.path.join(place, name) for name in os.listdir(place)]
     return size, count

@@ -69,7 +69,8 @@ class Vault:
     def forget(self, agent: str) -> bool:
         """Remove a key from wherever it is; False when there was none."""
         self._known.pop(agent, None)
-        kept, had = self._file_to_change(), False
+        kept = self._file_to_change()
+        had = False
         try:
             if had := self._keyring.get_password(_SERVICE, self._name(agent)) is not None:
                 self._keyring.delete_password(_SERVICE, self._name(agent))

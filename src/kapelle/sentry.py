@@ -71,7 +71,10 @@ class ErrorReports(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue an exception that nobody foresaw; an expected error is none of ours to report."""
-        error = record.exc_info[1] if record.exc_info else None
+        if record.exc_info:
+            error = record.exc_info[1]
+        else:
+            error = None
         if error is None or isinstance(error, KapelleError) or hasattr(record, "not_internal"):
             return
         key = (record.name, record.lineno, type(error).__name__)

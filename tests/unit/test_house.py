@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "kapelle"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["kapelle"]
 BUDGETS: dict[str, int] = HOUSE["budgets"]
 SMALLEST, LARGEST, SMALL_USER = 35, 600, 60
-LONGEST_PATTERN, LONGEST_PLAY = 250, 80
+LONGEST_PATTERN, LONGEST_PLAY = 400, 80
 # A package whose modules are looked up by the name of what they hold: each stands for itself.
 FOUND_BY_NAME = {"adapters", "patterns"}
 STANDING = {"__init__", "__main__"}

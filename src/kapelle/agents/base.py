@@ -104,7 +104,9 @@ class AgentRequest:
 
     def first_words(self, *option: str) -> list[str]:
         """The prompt as the last argument, behind its option if it has one; nothing if empty."""
-        return [*option, self.prompt] if self.prompt.strip() else []
+        if self.prompt.strip():
+            return [*option, self.prompt]
+        return []
 
     @property
     def stdin(self) -> bytes:
@@ -126,7 +128,9 @@ class AgentRequest:
     def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
         """The guard as a hook before tools that write, as agents are configured with."""
         command = {"type": "command", "command": self.guard(form)}
-        return {event: [{"matcher": tools, "hooks": [command]}]} if self.daemon else {}
+        if self.daemon:
+            return {event: [{"matcher": tools, "hooks": [command]}]}
+        return {}
 
     def message_hooks(self) -> dict[str, Any]:
         """Return the hooks that bring messages of people: after each tool, and before its end.
@@ -142,7 +146,9 @@ class AgentRequest:
 
     @property
     def daemon_file(self) -> dict[str, str]:
-        return {_DAEMON: json.dumps(self.daemon)} if self.daemon else {}
+        if self.daemon:
+            return {_DAEMON: json.dumps(self.daemon)}
+        return {}
 
     def mcp_config(
         self,
@@ -156,7 +162,10 @@ class AgentRequest:
         literal writes a text so that the program replaces no variable in it, secret the values."""
         servers: dict[str, object] = {}
         for name, server in self.mcp_servers.items():
-            given = server.headers if server.url else server.env
+            if server.url:
+                given = server.headers
+            else:
+                given = server.env
             values = {key: (secret or literal)(value) for key, value in given.items()}
             if server.url:
                 servers[name] = {url_key: literal(server.url), "headers": values, **remote}
@@ -201,7 +210,9 @@ class Summary:
         """What the agent itself says of its work."""
         if self.is_error or (self.result is None and self.error):
             return "failure"
-        return None if self.result is None else "success"
+        if self.result is None:
+            return None
+        return "success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +312,15 @@ class Agent(ABC):
             if found := re.search(pattern, words):
                 said = found[0][:_QUOTE]
                 lost = f"{self.program} does not have the session any more."
-                reason = lost if kind is FailureClass.SESSION_LOST else said
+                if kind is FailureClass.SESSION_LOST:
+                    reason = lost
+                else:
+                    reason = said
                 return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
         if exit.code == 0:
             return Verdict(False, "The agent exited with code 0 without reporting a result.")
-        sentence, meant = self.exit_sentence(exit, tail), self.exits.get(exit.code or 0)
+        sentence = self.exit_sentence(exit, tail)
+        meant = self.exits.get(exit.code or 0)
         return Verdict(False, sentence, failure=Failure(meant, sentence) if meant else None)
 
     @property
@@ -327,7 +342,9 @@ class Agent(ABC):
 
     def installed(self) -> str | None:
         """Where its program is, or None when it cannot be run here."""
-        return self.on_path(self.asked_for, self.settings.env) if self.asked_for else None
+        if self.asked_for:
+            return self.on_path(self.asked_for, self.settings.env)
+        return None
 
     @staticmethod
     def exit_sentence(exit: Exit, tail: str) -> str:
@@ -342,7 +359,9 @@ class Agent(ABC):
             "tampered": "Somebody else than its supervisor wrote how the agent ended",
         }[exit.kind]
         words = _words(tail)
-        return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
+        if words:
+            return f"{sentence}: {words[-1][:_QUOTE]}"
+        return f"{sentence}."
 
     def on_path(self, program: str, env: Mapping[str, str]) -> str | None:
         """The path of a program, by the PATH of these settings, of the caller or this process."""
@@ -403,7 +422,10 @@ class Agent(ABC):
         if request.chosen_model:
             return request.chosen_model
         by_url = request.settings.base_url
-        what = "a base_url, but no model to ask for there" if by_url else "no model"
+        if by_url:
+            what = "a base_url, but no model to ask for there"
+        else:
+            what = "no model"
         hint = f"kapelle agents config set {self.name} model NAME"
         raise AgentMisconfigured(f"The agent {self.name} has {what}.", hint=hint)
 
@@ -442,7 +464,8 @@ def version_in(text: str) -> str | None:
 
 def compared(version: str, tested: str) -> Comparison:
     """How the version that is here stands to the tested one."""
-    here, there = _numbers(version), _numbers(tested)
+    here = _numbers(version)
+    there = _numbers(tested)
     if here == there:
         return "same"
     return "newer" if here > there else "older"
@@ -453,7 +476,10 @@ def remark(version: str | None, tested: str) -> str:
     if version is None:
         return f"version unknown, tested with {tested}"
     comparison = compared(version, tested)
-    note = "" if comparison == "same" else f" ({comparison})"
+    if comparison == "same":
+        note = ""
+    else:
+        note = f" ({comparison})"
     return f"version {version}{note}, tested with {tested}"
 
 

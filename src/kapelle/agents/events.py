@@ -19,7 +19,10 @@ class Json(dict[str, Any]):
     def at(self, *path: str) -> Any:
         found: Any = self
         for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
+            if isinstance(found, dict):
+                found = found.get(name)
+            else:
+                found = None
         return found
 
     def text(self, *path: str) -> str:
@@ -41,7 +44,9 @@ class Json(dict[str, Any]):
 
     def list_of(self, *path: str) -> list[Any]:
         found = self.at(*path)
-        return found if isinstance(found, list) else []
+        if isinstance(found, list):
+            return found
+        return []
 
 
 def text_of(value: object) -> str:
@@ -49,7 +54,9 @@ def text_of(value: object) -> str:
 
 
 def mapping_of(value: object) -> Json:
-    return Json(value) if isinstance(value, dict) else Json()
+    if isinstance(value, dict):
+        return Json(value)
+    return Json()
 
 
 EventKind = Literal[
@@ -156,7 +163,10 @@ def plan(steps: list[Json], text: str = "content") -> AgentEvent:
     marks = {"completed": "x", "in_progress": ">"}
     lines = []
     for step in steps:
-        status = "completed" if step.get("completed") is True else step.text("status")
+        if step.get("completed") is True:
+            status = "completed"
+        else:
+            status = step.text("status")
         lines.append(f"[{marks.get(status, ' ')}] {step.text(text)}")
     return AgentEvent("plan", "\n".join(lines))
 

@@ -75,9 +75,16 @@ def _by_field(error: AgentEvent) -> Failure | None:
     retry_at = reset_stated(error.data.get("retry_at")) or reset_in(error.text)
     if error.name in FailureClass.__members__.values():
         return Failure(FailureClass(error.name), _quote("it reported", error.text), retry_at)
-    kind, status = error.data.get("type"), error.data.get("status")
-    found = _TYPES.get(kind.lower()) if isinstance(kind, str) else None
-    by_status = _STATUSES.get(status) if isinstance(status, int) else None
+    kind = error.data.get("type")
+    status = error.data.get("status")
+    if isinstance(kind, str):
+        found = _TYPES.get(kind.lower())
+    else:
+        found = None
+    if isinstance(status, int):
+        by_status = _STATUSES.get(status)
+    else:
+        by_status = None
     # The message of a refusal may say that it is about money, size or the model: that counts.
     by_message = _by_message(error.text)
     special = {FailureClass.BILLING, FailureClass.CONTEXT_OVERFLOW, FailureClass.CAPABILITY}
@@ -143,14 +150,22 @@ def _by_text(tail: str) -> Failure | None:
 
 def _by_claim(summary: Summary, exit: Exit) -> Failure:
     if summary.error or summary.is_error:
-        said = summary.error.text if summary.error else summary.result or ""
+        if summary.error:
+            said = summary.error.text
+        else:
+            said = summary.result or ""
         return Failure(FailureClass.TASK, _quote("it reported", said))
     if exit.kind == "exited" and exit.code == 0:
         return Failure(FailureClass.UNKNOWN, "exit code 0 without a report of success")
-    ending = f"signal {exit.signal}" if exit.kind == "signaled" else f"exit code {exit.code}"
+    if exit.kind == "signaled":
+        ending = f"signal {exit.signal}"
+    else:
+        ending = f"exit code {exit.code}"
     return Failure(FailureClass.CRASH, f"{ending} without a report")
 
 
 def _quote(what: str, text: str) -> str:
     line = " ".join(text.split())
-    return f"{what}: {line[:_QUOTE]}" if line else what
+    if line:
+        return f"{what}: {line[:_QUOTE]}"
+    return what

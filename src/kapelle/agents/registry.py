@@ -22,7 +22,8 @@ from kapelle.settings import AgentSettings, Settings
 GROUP = "kapelle.agents"
 REHEARSAL = "rehearsal"
 
-_TEMPLATE, _ACP = "command", "acp"
+_TEMPLATE = "command"
+_ACP = "acp"
 # Adapters that are an agent only once somebody has said of which command or model.
 _NEED_SETTINGS = frozenset({_TEMPLATE, _ACP, "anthropic", "openai"})
 
@@ -46,7 +47,9 @@ class AgentInfo:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.agent.capabilities if self.agent else Capabilities()
+        if self.agent:
+            return self.agent.capabilities
+        return Capabilities()
 
 
 def get(name: str, settings: Settings, *, interactive: bool = False) -> Agent:
@@ -103,7 +106,8 @@ def _not_found(name: str, settings: Settings) -> AgentNotFound:
 
 
 def _info(name: str, settings: Settings) -> AgentInfo:
-    kind, is_default = name, name == settings.default_agent
+    kind = name
+    is_default = name == settings.default_agent
     agent = installed = problem = hint = None
     try:
         kind = type_of(name, settings)
@@ -111,10 +115,12 @@ def _info(name: str, settings: Settings) -> AgentInfo:
         installed = agent.installed()
         _try_out(agent, installed)
     except KapelleError as error:
-        problem, hint = error.message, error.hint
+        problem = error.message
+        hint = error.hint
     except Exception as error:
         # Adapters may be anybody's, and one that is broken must not hide the others.
-        problem, hint = f"The adapter {kind!r} fails: {error!r}.", None
+        problem = f"The adapter {kind!r} fails: {error!r}."
+        hint = None
     return AgentInfo(name, kind, is_default, agent, installed, problem, hint)
 
 
@@ -157,7 +163,10 @@ def _how_to_start(settings: Settings) -> str:
     infos = available(settings)
     found = [info.name for info in infos if info.installed and info.name != REHEARSAL]
     none = "No coding agent is installed here. Install one, such as claude, codex or gemini, then"
-    how = f"Installed: {', '.join(found)}. To choose one" if found else none
+    if found:
+        how = f"Installed: {', '.join(found)}. To choose one"
+    else:
+        how = none
     name = found[0] if found else "claude"
     return f"{how}: kapelle init, or: kapelle config set default_agent {name}"
 
@@ -182,7 +191,9 @@ class _InTerminal(Agent):
 
     def parse(self, line: str) -> list[AgentEvent]:
         text = _NOT_TEXT.sub("", line).rstrip()
-        return [AgentEvent("text", text)] if text else []
+        if text:
+            return [AgentEvent("text", text)]
+        return []
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         return []

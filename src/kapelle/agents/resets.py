@@ -74,7 +74,9 @@ def _named_in(text: str, now: datetime) -> datetime | None:
     if found := _WAIT.search(text):
         return now + timedelta(seconds=min(_seconds(found[1]), _LONGEST_S))
     found = _DATE.search(text) or _CLOCK.search(text)
-    return _on_clock(found, now) if found else None
+    if found:
+        return _on_clock(found, now)
+    return None
 
 
 def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = None) -> str | None:
@@ -89,7 +91,9 @@ def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = Non
         left = {name: given.get(name.replace("reset", "remaining")) for name in resets}
         used_up = [at for name, at in resets.items() if left[name] in {"0", "0.0"}]
         at = max(used_up or resets.values(), default=None)
-    return at.isoformat() if at and (at - now).total_seconds() < _LONGEST_S else None
+    if at and (at - now).total_seconds() < _LONGEST_S:
+        return at.isoformat()
+    return None
 
 
 def _seconds(span: str) -> float:
@@ -99,7 +103,9 @@ def _seconds(span: str) -> float:
 def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
     """The moment at which a clock in that zone, or here, shows this time: on that day, or next."""
     fields = found.groupdict()
-    month, year, half = fields.get("month"), fields.get("year"), fields["half"]
+    month = fields.get("month")
+    year = fields.get("year")
+    half = fields["half"]
     if not month and half is None and fields["minute"] is None:
         return None  # a bare number is no time of day
     hour = int(fields["hour"] or 0)

@@ -42,9 +42,11 @@ def summarise(agent: Agent, lines: Iterable[str]) -> Summary:
 
 def completed_by(output: Summary, side: Summary) -> Summary:
     """What an output says, and where it is silent what the agent's side log does."""
-    usage, of_session = output.usage, output.of_session
+    usage = output.usage
+    of_session = output.of_session
     if usage is None:
-        usage, of_session = side.usage, side.of_session
+        usage = side.usage
+        of_session = side.of_session
     elif usage.turns == 0 and side.usage is not None:
         usage = usage.model_copy(update={"turns": side.usage.turns})
     return replace(
@@ -58,14 +60,18 @@ def completed_by(output: Summary, side: Summary) -> Summary:
 
 def price_of(model: str, overrides: Mapping[str, Price]) -> Price | None:
     """The price of exactly this model, whichever way it is spelled; never that of another."""
-    names, tables = list(_names(model)), (overrides, built_in())
+    names = list(_names(model))
+    tables = (overrides, built_in())
     return next((table[name] for table in tables for name in names if name in table), None)
 
 
 def cost_usd(usage: Usage, price: Price) -> float:
     """What a usage comes to; its cached tokens are among its input tokens."""
     cached = min(usage.cached_tokens, usage.input_tokens)
-    per_cached = price.input if price.cached is None else price.cached
+    if price.cached is None:
+        per_cached = price.input
+    else:
+        per_cached = price.cached
     dollars = (usage.input_tokens - cached) * price.input + cached * per_cached
     return (dollars + usage.output_tokens * price.output) / 1e6
 
@@ -105,7 +111,8 @@ class Fold:
                 is_error = event.data.get("is_error") is True
                 self._set(result=result, is_error=is_error, question=None)
             case "error":
-                text, name = event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME]
+                text = event.text[:_LONGEST_MESSAGE]
+                name = event.name[:_LONGEST_NAME]
                 self._set(error=AgentEvent("error", text, name, event.data))
             case "question":
                 self._set(question=event.text[:_LONGEST_MESSAGE], result=None, is_error=False)
@@ -118,13 +125,19 @@ class Fold:
     def _add_text(self, text: str, is_piece: bool) -> None:
         """Take a text, or one more piece of the last one."""
         goes_on = is_piece and self._in_pieces
-        whole = self.last_text + text if goes_on else text
+        if goes_on:
+            whole = self.last_text + text
+        else:
+            whole = text
         self.last_text = whole[:_LONGEST_RESULT] or self.last_text
         self._add_tail(text, goes_on)
         self._in_pieces = is_piece
 
     def _add_tail(self, text: str, goes_on: bool = False) -> None:
-        newline = "" if goes_on or self._tail is None else "\n"
+        if goes_on or self._tail is None:
+            newline = ""
+        else:
+            newline = "\n"
         self._tail = f"{self._tail or ''}{newline}{text[-_TAIL:]}"[-_TAIL:]
 
     @property
@@ -172,7 +185,8 @@ class Count:
     def _settle(self) -> None:
         """Add the last event for certain: nothing with its id comes any more."""
         self._sums = self._total()
-        self._last, self._last_id = {}, None
+        self._last = {}
+        self._last_id = None
 
     def _take_total(self, total: Mapping[str, Any], at_least: bool) -> None:
         for key, number in total.items():
@@ -205,8 +219,10 @@ def built_in() -> Mapping[str, Price]:
 
 def _names(model: str) -> Iterator[str]:
     """Its name, then without the provider before it, then without the date or marks after it."""
-    bare, shorter = "", model.rpartition("/")[2]
+    bare = ""
+    shorter = model.rpartition("/")[2]
     yield model
     while shorter and shorter != bare:
         yield shorter
-        bare, shorter = shorter, _SUFFIX.sub("", shorter)
+        bare = shorter
+        shorter = _SUFFIX.sub("", shorter)

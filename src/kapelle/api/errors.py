@@ -34,7 +34,10 @@ class ErrorView(BaseModel):
 
 def error_response(status: int, code: str, message: str, hint: str | None = None) -> JSONResponse:
     error = ErrorBody(code=code, message=_shown(message), hint=hint and _shown(hint))
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    if status == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
+    else:
+        headers = None
     return JSONResponse(ErrorView(error=error).model_dump(), status, headers)
 
 
@@ -53,4 +56,6 @@ def response_to(scope: Scope, error: Exception) -> JSONResponse:
 def _shown(text: str) -> str:
     # Messages quote what was given, which may be a megabyte, or half a surrogate pair.
     text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+    if len(text) <= _LONGEST_MESSAGE:
+        return text
+    return text[: _LONGEST_MESSAGE - 1] + "…"

@@ -98,7 +98,9 @@ class Row:
         given = self.binding.valid(found)
         given |= {name: ours[name] for name in self.binding.ours}
         answer = self.use_case(**given, **self.fixed)
-        return await answer if inspect.isawaitable(answer) else answer
+        if inspect.isawaitable(answer):
+            return await answer
+        return answer
 
     async def answer(self, request: HTTPConnection, service: Service) -> Response | None:
         """That as a response; None where it has spoken for itself."""
@@ -121,7 +123,10 @@ class Binding:
         signature = inspect.signature(row.use_case)
         taken = {name: one for name, one in signature.parameters.items() if name not in row.fixed}
         self.ours = taken.keys() & _OURS
-        gives = signature.return_annotation if row.told is None else Any
+        if row.told is None:
+            gives = signature.return_annotation
+        else:
+            gives = Any
         self.answer: TypeAdapter[Any] = TypeAdapter(gives)
         # Where each stands, and its name there; and the one that is the whole body, or query.
         self.places: dict[str, tuple[str, str]] = {}
@@ -215,7 +220,9 @@ def _holds(annotation: Any, kind: type) -> bool:
 
 def _text(value: Any) -> Any:
     """What would stand in a query: somebody may give a number where an id of digits is meant."""
-    return [str(one) for one in value] if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return [str(one) for one in value]
+    return str(value)
 
 
 class TooLarge(KapelleError, code="too_large", http_status=413):
@@ -226,7 +233,8 @@ async def _body(request: Request, name: str) -> dict[str, Any]:
     """What a body says, by its name; bytes, which are no specification, if it is no JSON."""
     nobody = request.scope["kapelle.caller"].kind == "nobody"
     most, shown = (_MAX_OPEN_BODY, "1 KB") if nobody else (MAX_BODY, "16 MB")
-    declared, data = request.headers.get("content-length", ""), bytearray()
+    declared = request.headers.get("content-length", "")
+    data = bytearray()
     try:
         async for piece in request.stream():
             data += piece
@@ -295,7 +303,8 @@ class Router:
             await answer(scope, receive, send)
 
     async def _answer(self, request: HTTPConnection, method: str) -> Response | None:
-        path, found = request.scope["path"], dict[str, tuple[dict[str, str], Row]]()
+        path = request.scope["path"]
+        found = dict[str, tuple[dict[str, str], Row]]()
         parts = path.split("/")
         for names, row in self._rows:
             # The third is the noun.
@@ -317,7 +326,8 @@ class Router:
 
 def _operation(tag: str, row: Row, takes: Any, shared: Any) -> dict[str, Any]:
     """How a row is told, but for its answers."""
-    name, made = row.name or row.use_case.__name__, row.binding
+    name = row.name or row.use_case.__name__
+    made = row.binding
     operation: dict[str, Any] = {
         "tags": [tag],
         "summary": name.replace("_", " ").title(),

@@ -86,7 +86,9 @@ class Guard:
             if hmac.compare_digest(token.strip().encode(), self._token.encode()):
                 return Caller("owner")
             attempt_id = attempt_of(self._token, token.strip())
-            return Caller("attempt", attempt_id) if attempt_id else Caller("nobody")
+            if attempt_id:
+                return Caller("attempt", attempt_id)
+            return Caller("nobody")
         session = request.cookies.get(cookie_name(request))
         # A cookie is sent without the page knowing, so a write must also say where it comes from.
         named = request.scope.get("method") in _SAFE or "origin" in request.headers
@@ -143,7 +145,10 @@ def _named(request: HTTPConnection) -> str:
 def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:
     """The Host header with its port, if it is exactly one and one of ours."""
     hosts = headers.getlist("host")
-    host = _with_port(hosts[0].lower()) if len(hosts) == 1 else None
+    if len(hosts) == 1:
+        host = _with_port(hosts[0].lower())
+    else:
+        host = None
     return host if host in allowed else None
 
 
@@ -161,7 +166,10 @@ def is_foreign(headers: Headers, host: str | None) -> bool:
 
 def _with_port(host: str) -> str:
     # Browsers leave out the port that http has by default.
-    named = host.rpartition("]")[2] if host.startswith("[") else host
+    if host.startswith("["):
+        named = host.rpartition("]")[2]
+    else:
+        named = host
     return host if ":" in named else f"{host}:80"
 
 

@@ -25,10 +25,13 @@ from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, file_identity
 
 # How long a request's head and body may take to arrive, from the first byte of each.
-_HEAD_S, _BODY_S = 10.0, 60.0
-_MOST_FILES, _MOST_CONNECTIONS = 16384, 4096
+_HEAD_S = 10.0
+_BODY_S = 60.0
+_MOST_FILES = 16384
+_MOST_CONNECTIONS = 4096
 # How many connections are accepted in one go, before those too many are closed; the others wait.
-_AT_ONCE, _WAITING = 64, 2048
+_AT_ONCE = 64
+_WAITING = 2048
 
 
 class Protocol(H11Protocol):
@@ -99,7 +102,10 @@ class Protocol(H11Protocol):
             self._timer.cancel()
             self._timer = None
         if state in {h11.IDLE, h11.SEND_BODY}:
-            seconds = _HEAD_S if state is h11.IDLE else _BODY_S
+            if state is h11.IDLE:
+                seconds = _HEAD_S
+            else:
+                seconds = _BODY_S
             late = partial(self.send_400_response, "The request did not arrive in time.")
             self._timer = self.loop.call_later(seconds, late)
 
@@ -178,7 +184,9 @@ class PrivateDoor:
     """Serves on the unix socket of a home, which is made anew when somebody took it away."""
 
     def __init__(self, app: ASGIApp, home: Home, most: int) -> None:
-        self._app, self._home, self._most = app, home, most
+        self._app = app
+        self._home = home
+        self._most = most
         self._closing = asyncio.Event()
         self._listener = listen_privately(home.socket)
 
@@ -221,12 +229,17 @@ def raise_file_limit() -> int:
     """Allow this process more open files than the usual 1024; how many connections a door takes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _MOST_FILES:
-        soft = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        if hard == resource.RLIM_INFINITY:
+            soft = _MOST_FILES
+        else:
+            soft = min(hard, _MOST_FILES)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     # Two doors take two thirds; the rest is for the database, agents, git and files.
-    return _MOST_CONNECTIONS if soft < 0 else min(soft // 3, _MOST_CONNECTIONS)
+    if soft < 0:
+        return _MOST_CONNECTIONS
+    return min(soft // 3, _MOST_CONNECTIONS)
 
 
 def is_loopback(host: str) -> bool:
@@ -241,7 +254,10 @@ def is_loopback(host: str) -> bool:
 
 def listen(host: str, ports: Sequence[int]) -> socket.socket:
     """A TCP socket on the first of these ports that can be had; 0 is any free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     problem: OSError | None = None
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -250,7 +266,10 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             listener.close()
-            problem = error if isinstance(error, OSError) else OSError(0, str(error))
+            if isinstance(error, OSError):
+                problem = error
+            else:
+                problem = OSError(0, str(error))
         else:
             return listener
     raise Unavailable(

@@ -33,7 +33,8 @@ class EventStream(Response):
         **headers: str,
     ) -> None:
         self._is_allowed = is_allowed
-        self._items, self._render = items, render
+        self._items = items
+        self._render = render
         super().__init__(headers=headers, media_type="text/event-stream")
         del self.headers["content-length"]
 

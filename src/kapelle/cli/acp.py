@@ -33,7 +33,8 @@ _ON_WORK = {"status", "diff", "merge", "retry", "logs", "archive", "cancel"}
 # Whatever begins with a slash and a word, as commands do and paths do not.
 _TYPED = re.compile(r"/([a-z][a-z-]*)?(?:\s+(.*))?", re.S)
 _KEPT = 20_000
-_UNKNOWN_METHOD, _BAD_PARAMS = -32601, -32602
+_UNKNOWN_METHOD = -32601
+_BAD_PARAMS = -32602
 
 
 @dataclass
@@ -68,12 +69,16 @@ class Server:
                 threading.Thread(target=self._handle, args=(message,), daemon=True).start()
 
     def _handle(self, message: dict[str, Any]) -> None:
-        method, params = str(message["method"]), message.get("params")
+        method = str(message["method"])
+        params = message.get("params")
         try:
             answer = self._answer(method, params if isinstance(params, dict) else {})
             told = {"result": answer}
         except KapelleError as refused:
-            code = _UNKNOWN_METHOD if isinstance(refused, NotFound) else _BAD_PARAMS
+            if isinstance(refused, NotFound):
+                code = _UNKNOWN_METHOD
+            else:
+                code = _BAD_PARAMS
             told = {"error": {"code": code, "message": refused.message}}
         if "id" in message:
             self._send(id=message["id"], **told)
@@ -124,7 +129,9 @@ class Server:
             self._follow(session, words)
         else:
             self._show(session, words)
-        return "cancelled" if session.cancelled else "end_turn"
+        if session.cancelled:
+            return "cancelled"
+        return "end_turn"
 
     def _words(self, session: Session, said: str) -> list[str]:
         """The command that a prompt stands for."""
@@ -156,7 +163,8 @@ class Server:
         name, *rest = words
         if name == "answer":
             self._show(session, words)
-            name, rest = "logs", words[1:2]
+            name = "logs"
+            rest = words[1:2]
         for text in self._output(session, [name, "--follow", "--json", *rest]):
             try:
                 event = json.loads(text)
@@ -187,7 +195,10 @@ class Server:
             )
             return
         delta = (event.data.get("data") or {}).get("delta") is True
-        shown = None if event.kind == "tool_result" else passage(event)
+        if event.kind == "tool_result":
+            shown = None
+        else:
+            shown = passage(event)
         said = str(event.data.get("text") or "").strip()
         if shown and not (event.kind == "result" and said and said in session.said):
             self._tell(session, event.data["text"] if delta else f"{shown.text}\n")
@@ -264,7 +275,9 @@ def _text(blocks: Any) -> str:
 def _next(item: dict[str, Any]) -> str:
     if item["status"] == "completed" and (item.get("workspace") or {}).get("branch"):
         return "/diff shows what changed, /merge brings it into your branch; or say what is next."
-    return "Say how to go on." if item["status"] in {"waiting", "failed", "completed"} else ""
+    if item["status"] in {"waiting", "failed", "completed"}:
+        return "Say how to go on."
+    return ""
 
 
 def acp(

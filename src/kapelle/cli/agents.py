@@ -77,10 +77,22 @@ def _remarks(agent: Agent) -> Iterator[str]:
 
 
 def _window_words(window: dict[str, Any]) -> str:
-    used, at = window["used"], moment(window["resets_at"])
-    share = "how much is used is unknown" if used is None else f"{used:.0%} used"
-    left = short((at - now()).total_seconds()) if at and at > now() else None
-    reset = f", resets in {left}" if left else ", it was reset since" if at else ""
+    used = window["used"]
+    at = moment(window["resets_at"])
+    if used is None:
+        share = "how much is used is unknown"
+    else:
+        share = f"{used:.0%} used"
+    if at and at > now():
+        left = short((at - now()).total_seconds())
+    else:
+        left = None
+    if left:
+        reset = f", resets in {left}"
+    elif at:
+        reset = ", it was reset since"
+    else:
+        reset = ""
     return f"{one_line(window['name'])} limit: {share}{reset}"
 
 
@@ -93,10 +105,14 @@ def check(
 
     Exits with 1 when one that was named cannot.
     """
-    client, here = Connection(), _here()
+    client = Connection()
+    here = _here()
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
-    known = [] if named else client.get("/agents", here)
+    if named:
+        known = []
+    else:
+        known = client.get("/agents", here)
     # The built-in rehearsal is always there, and no news unless it is what tasks get.
     real = [one for one in known if one["default"] or one["name"] != "rehearsal"]
     for name in dict.fromkeys(named) or [one["name"] for one in real if one["installed"]]:
@@ -116,17 +132,24 @@ def _print(result: dict[str, Any]) -> None:
     login = result["agent"]["login"]
     found = login["source"] != "none" or login["verified_at"]
     doubtful = result["usable"] and login["needed"] and not found
-    sign = paint("!", "yellow") if doubtful else mark(result["usable"])
+    if doubtful:
+        sign = paint("!", "yellow")
+    else:
+        sign = mark(result["usable"])
     name = one_line(result["agent"]["name"])
     sys.stdout.write(f"{sign} {name}: {one_line('; '.join(_parts(result)))}\n")
     sys.stdout.flush()
 
 
 def _parts(result: dict[str, Any]) -> list[str]:
-    agent, live = result["agent"], result["live"]
+    agent = result["agent"]
+    live = result["live"]
     if not agent["installed"] or (not result["usable"] and live is None):
         return [advice(result["problem"] or agent["status"], result["hint"])]
-    parts = [remark(result["version"], agent["tested"])] if agent["tested"] else []
+    if agent["tested"]:
+        parts = [remark(result["version"], agent["tested"])]
+    else:
+        parts = []
     if login := login_words(agent["login"]):
         parts.append(f"login: {login}")
     if live is None:
@@ -150,7 +173,9 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
 
 def advice(problem: str, hint: str | None) -> str:
     """A problem and what to type next."""
-    return f"{problem.rstrip('.')}. {hint}" if hint else problem
+    if hint:
+        return f"{problem.rstrip('.')}. {hint}"
+    return problem
 
 
 def _set_here_only(login: dict[str, Any]) -> str | None:
@@ -248,7 +273,8 @@ def _store_key(name: str, value: str | None, repo: bool) -> Report:
     if repo:
         raise InvalidInput("A key is never stored in a repository.", hint="Leave out --repo.")
     _require(name)
-    path, query = _path(name, "/credential"), {"directory": str(current())}
+    path = _path(name, "/credential")
+    query = {"directory": str(current())}
     agent = Connection().put(path, {"api_key": _read_key(name)}, query)
     yield {"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]}
     say(f"The key of {name} was stored. `kapelle agents check {name} --live` tries it.")
@@ -300,7 +326,9 @@ def login_words(login: dict[str, Any]) -> str:
         return f"{login['variable']} ({login['source']})"
     if login["source"] == "none":
         return "none found" if login["needed"] else ""
-    return "stored key" if login["source"] == "stored" else "its own login"
+    if login["source"] == "stored":
+        return "stored key"
+    return "its own login"
 
 
 agents = command_group("List agents, try them out and set them up." + LISTS)

@@ -21,7 +21,8 @@ from kapelle.client.http import Connection, ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import FINAL
 
-_LEAVE, _LEAVE_KEY = b"\x1d", "Ctrl-]"
+_LEAVE = b"\x1d"
+_LEAVE_KEY = "Ctrl-]"
 # What a program may leave behind: another screen, a hidden cursor, reports of mouse, focus, paste
 # and keys, colours.
 _RESTORED = (
@@ -81,8 +82,10 @@ class _Talk:
     def __init__(self, socket: Any, response: Any, place: dict[str, Any], screen: ExitStack):
         from websockets.protocol import OPEN, Protocol, Side
 
-        self._socket, self._response = socket, response
-        self._place, self._screen = place, screen
+        self._socket = socket
+        self._response = response
+        self._place = place
+        self._screen = screen
         self._protocol = Protocol(Side.CLIENT, state=OPEN, max_size=None)
         self._resized: int | None = None
 
@@ -99,7 +102,10 @@ class _Talk:
                 return False
             self._send()
             # Before there is a terminal, what is typed is not for it.
-            others = [] if self._resized is None else [0, self._resized]
+            if self._resized is None:
+                others = []
+            else:
+                others = [0, self._resized]
             ready = select.select([self._socket, *others], [], [])[0]
 
     def _hear(self) -> bool:

@@ -90,7 +90,10 @@ def _meant_for_runs(context: Any, typed: Sequence[str]) -> InvalidInput | None:
     """Return the error for `kapelle loop status ID`, as other tools spell it."""
     from kapelle.cli.spec_options import OF_RUNS, built_in
 
-    name = context.info_name if context is not None else ""
+    if context is not None:
+        name = context.info_name
+    else:
+        name = ""
     if name not in built_in() or len(typed) < 2 or typed[0] not in OF_RUNS:
         return None
     problem = f"`kapelle {name}` has no command {typed[0]!r}."
@@ -102,7 +105,9 @@ def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}
     import difflib
 
     close = difflib.get_close_matches(typed, list(known), n=2, cutoff=cutoff)
-    return f" Did you mean {' or '.join(map(shown.format, close))}?" if close else ""
+    if close:
+        return f" Did you mean {' or '.join(map(shown.format, close))}?"
+    return ""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -110,7 +115,9 @@ def meant(name: str, known: Iterable[str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, list(known), 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean {near[0]}?"
+    return ""
 
 
 def _without_value(context: Any, option: str, message: str, see: str) -> InvalidInput:
@@ -147,7 +154,10 @@ class _Light:
             if param.param_type_name == "argument":
                 # Typer adds braces, dots and a type to what the name alone says well enough.
                 name = param.metavar or param.name.upper()
-                marked = name if param.required or name.startswith("[") else f"[{name}]"
+                if param.required or name.startswith("["):
+                    marked = name
+                else:
+                    marked = f"[{name}]"
                 marked += "..." if param.nargs == -1 and not name.endswith("...") else ""
                 param.get_usage_pieces = lambda ctx, marked=marked: [marked]
                 param.display_type_rich = lambda ctx: ""
@@ -221,7 +231,8 @@ def _completed(function: Callable[..., Any]) -> Callable[..., Any]:
         if not reports:
             function(**params)
             return
-        as_json, report = params.pop("as_json"), function(**params)
+        as_json = params.pop("as_json")
+        report = function(**params)
         found = next(report)
         value, code = found if isinstance(found, Ended) else (found, 0)
         document(value) if as_json else write(report)
@@ -240,13 +251,18 @@ def _parameter(given: inspect.Parameter) -> inspect.Parameter:
 
     What is on or off is named after the parameter, and what may be None need not be given.
     """
-    kind, info, default = given.annotation, given.default, given.default
+    kind = given.annotation
+    info = given.default
+    default = given.default
     if get_origin(kind) is Annotated:
         kind, info = get_args(kind)
     if default is info or default is given.empty:
         default = info.default
     info = copy(info)
-    info.default = None if default is ... and NoneType in get_args(kind) else default
+    if default is ... and NoneType in get_args(kind):
+        info.default = None
+    else:
+        info.default = default
     if kind is bool and not info.param_decls:
         info.param_decls = (f"--{given.name.replace('_', '-')}",)
     return given.replace(annotation=kind, default=info, kind=given.KEYWORD_ONLY)
@@ -284,7 +300,9 @@ class _PlainValue:
     """Turns what was typed into a text, a whole number or a path, or a list of them."""
 
     def __init__(self, kind: Any, limits: Any) -> None:
-        self._kind, self._least, self._most = kind, limits.min, limits.max
+        self._kind = kind
+        self._least = limits.min
+        self._most = limits.max
 
     def __call__(self) -> "_PlainValue":
         return self
@@ -294,21 +312,32 @@ class _PlainValue:
         if value is None:
             return () if several else None
         is_option = param.param_type_name == "option"
-        name = max(param.opts, key=len) if is_option else param.metavar
-        return [self._one(part, name) for part in value] if several else self._one(value, name)
+        if is_option:
+            name = max(param.opts, key=len)
+        else:
+            name = param.metavar
+        if several:
+            return [self._one(part, name) for part in value]
+        return self._one(value, name)
 
     def _one(self, value: Any, name: str) -> Any:
         if self._kind is Path:
             return Path(not_empty(str(value), name))
-        return self._number(value, name) if self._kind is int else self._kind(value)
+        if self._kind is int:
+            return self._number(value, name)
+        return self._kind(value)
 
     def _number(self, value: Any, name: str) -> int:
-        least, most = self._least, self._most
+        least = self._least
+        most = self._most
         with suppress(ValueError):
             number = int(value)
             if (least is None or number >= least) and (most is None or number <= most):
                 return number
-        some = "" if least is None else f", {least:,} or more"
+        if least is None:
+            some = ""
+        else:
+            some = f", {least:,} or more"
         if most is not None:
             some = f", from {least or 0:,} to {most:,}"
         raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")

@@ -126,8 +126,14 @@ def shown_entries(entries: Iterable[Entry]) -> Report:
     """Settings with their values and, where it is not the default, where each came from."""
     yield {key: {"value": value, "origin": origin} for key, value, origin in entries}
     for key, value, origin in entries:
-        shown = "not set" if value is None else json.dumps(value, ensure_ascii=False)
-        note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
+        if value is None:
+            shown = "not set"
+        else:
+            shown = json.dumps(value, ensure_ascii=False)
+        if origin == "default":
+            note = ""
+        else:
+            note = paint(f"   # {one_line(origin)}", "dim")
         yield f"{key} = {one_line(shown)}{note}"
 
 
@@ -144,7 +150,10 @@ def change(key: str, value: str | None, repo: bool) -> Report:
         # Better told now than by the next task; what a repository defines is not everywhere.
         type_of(name, load(Home.default(), None, os.environ).settings)
     path = _path(repo)
-    scope: Literal["repository", "user"] = "repository" if repo else "user"
+    if repo:
+        scope: Literal["repository", "user"] = "repository"
+    else:
+        scope = "user"
     if value is None:
         reset_value(path, key, scope)
     else:
@@ -158,4 +167,6 @@ def change(key: str, value: str | None, repo: bool) -> Report:
 
 
 def _path(repo: bool) -> Path:
-    return config_file(current()) if repo else Home.default().config
+    if repo:
+        return config_file(current())
+    return Home.default().config

@@ -109,7 +109,8 @@ def take(
     """Hold files, or wait for that; exit 1 if somebody else holds them."""
     body = {"paths": paths, "directory": os.getcwd(), "reason": reason,
             "ttl_s": duration_s(ttl, "--ttl"), "timeout_s": LONG_POLL_S if wait else 0}  # fmt: skip
-    client, told = Connection(), False
+    client = Connection()
+    told = False
     while not (found := client.post("/locks", body))["held"] and wait:
         if not told:
             told = True
@@ -131,7 +132,10 @@ def release(
 
 
 def _words(lock: dict[str, Any]) -> str:
-    why = f": {lock['reason']}" if lock["reason"] else ""
+    if lock["reason"]:
+        why = f": {lock['reason']}"
+    else:
+        why = ""
     return f"{lock['path']} ({lock['task_id'] or 'a person'}{why})"
 
 

@@ -72,10 +72,14 @@ def stop(
 def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
     """Stop the daemon if there is one; return its process and how many agents are at work."""
     client = Connection(autostart=False)
-    home, is_there, pid, going = client.address.home, True, None, 0
+    home = client.address.home
+    is_there = True
+    pid = None
+    going = 0
     if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
-        is_there, client = agents and home.database.exists(), Connection()
+        is_there = agents and home.database.exists()
+        client = Connection()
         pid = lock_holder(home)
     if pid is not None:
         going = _stop_without_socket(home, pid, agents)
@@ -104,7 +108,8 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
 
 
 def _wait_until_gone(client: Connection, pid: int) -> None:
-    deadline, is_far = time.monotonic() + STOP_TIMEOUT_S, client.address.url is not None
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    is_far = client.address.url is not None
     pause = 0.02
     while time.monotonic() < deadline:
         if not listens(client.address) and (is_far or start_time(pid) is None):
@@ -129,7 +134,10 @@ def open_page(
     client = Connection()
     code = client.post("/login-codes")
     # What follows the # stays in the browser: no log sees it.
-    place = f"?to={quote(_page_path(client, work))}" if work else ""
+    if work:
+        place = f"?to={quote(_page_path(client, work))}"
+    else:
+        place = ""
     url = f"{client.get('/daemon')['url']}/login{place}#{code['code']}"
     yield {"url": url, "expires_at": code["expires_at"]}
     if only_print or not _browse(url):
@@ -180,10 +188,19 @@ def prune(
     freed = "Would free" if dry_run else "Freed"
     packed = pruned["packed"]
     also = "would be" if dry_run else "were"
-    more = f"; the files of {counted(packed, 'ended attempt')} {also} packed" if packed else ""
-    least = "at least " if dry_run and packed else ""
+    if packed:
+        more = f"; the files of {counted(packed, 'ended attempt')} {also} packed"
+    else:
+        more = ""
+    if dry_run and packed:
+        least = "at least "
+    else:
+        least = ""
     count = len(pruned["archived"])
-    what = f"{count} {'to archive' if dry_run else 'archived'}" if count else "nothing to archive"
+    if count:
+        what = f"{count} {'to archive' if dry_run else 'archived'}"
+    else:
+        what = "nothing to archive"
     say(f"{freed} {least}{room}; {what}{more}.")
 
 
@@ -198,13 +215,23 @@ class Unit:
     def __init__(self, home: Home, environ: dict[str, str], *, launchd: bool) -> None:
         from hashlib import sha256
 
-        self.home, self.launchd = home, launchd
+        self.home = home
+        self.launchd = launchd
         given = home.config_directory is None
-        name = f"kapelle-{sha256(os.fsencode(home.root)).hexdigest()[:8]}" if given else "kapelle"
-        self.name = f"dev.{name}" if launchd else f"{name}.service"
+        if given:
+            name = f"kapelle-{sha256(os.fsencode(home.root)).hexdigest()[:8]}"
+        else:
+            name = "kapelle"
+        if launchd:
+            self.name = f"dev.{name}"
+        else:
+            self.name = f"{name}.service"
         user = Path(environ.get("HOME", "~")).expanduser()
         config = Path(environ.get("XDG_CONFIG_HOME") or user / ".config")
-        folder = user / "Library/LaunchAgents" if launchd else config / "systemd/user"
+        if launchd:
+            folder = user / "Library/LaunchAgents"
+        else:
+            folder = config / "systemd/user"
         self.path = folder / (f"{self.name}.plist" if launchd else self.name)
         # It waits where a daemon of the command line holds the home, and takes over from it.
         self.command = [sys.executable, "-P", "-m", "kapelle.daemon", "--wait"]
@@ -218,15 +245,18 @@ class Unit:
     def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
         """Tell the service manager; Unavailable with its words if it refuses."""
         mine = f"gui/{os.getuid()}"
-        orders = {
-            "install": [["daemon-reload"], ["enable", "--now", self.name]],
-            "uninstall": [["disable", "--now", self.name]],
-            "ask": [["is-active", "--quiet", self.name]],
-        } if not self.launchd else {
-            "install": [["bootstrap", mine, str(self.path)]],
-            "uninstall": [["bootout", f"{mine}/{self.name}"]],
-            "ask": [["print", f"{mine}/{self.name}"]],
-        }  # fmt: skip
+        if not self.launchd:
+            orders = {
+                "install": [["daemon-reload"], ["enable", "--now", self.name]],
+                "uninstall": [["disable", "--now", self.name]],
+                "ask": [["is-active", "--quiet", self.name]],
+            }
+        else:
+            orders = {
+                "install": [["bootstrap", mine, str(self.path)]],
+                "uninstall": [["bootout", f"{mine}/{self.name}"]],
+                "ask": [["print", f"{mine}/{self.name}"]],
+            }
         for order in orders[verb]:
             _execute(*self._manager, *order)
 
@@ -336,5 +366,11 @@ def status() -> Report:
         active = False
     facts = {**unit.facts, "installed": installed, "active": active}
     yield Ended(facts, DONE if active else WORK_FAILED)
-    words = ("runs" if active else "does not run") if installed else "is not installed"
+    if installed:
+        if active:
+            words = "runs"
+        else:
+            words = "does not run"
+    else:
+        words = "is not installed"
     data(f"{unit.name} {words}")

@@ -50,7 +50,10 @@ def demo(
         with nothing_left_running(sandbox, keep=keep) as not_ended:
             report = run_demo(sandbox, view, playbook)
             # The code in it is for one browser, so it is asked for at the very end.
-            page = run_kapelle("open", "--print").stdout.strip() if keep else None
+            if keep:
+                page = run_kapelle("open", "--print").stdout.strip()
+            else:
+                page = None
         report.not_ended = not_ended
         if as_json:
             document(as_document(report, sandbox, kept=not clean) | {"page": page})

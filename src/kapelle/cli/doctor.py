@@ -58,7 +58,8 @@ def doctor(
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
     os.chdir(absolute_directory(directory))
-    home, findings = Home.default(), list[Finding]()
+    home = Home.default()
+    findings = list[Finding]()
     for examination in EXAMINATIONS:
         try:
             findings += examination(home)
@@ -71,7 +72,10 @@ def doctor(
     yield Ended(found, WORK_FAILED if broken else DONE)
     for finding in findings:
         mark, style = _MARKS[finding.state]
-        hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
+        if finding.hint:
+            hint = f". {paint(one_line(finding.hint), 'dim')}"
+        else:
+            hint = ""
         text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
         yield wrapped(f"{paint(mark, style)} {text}", 2)
     sys.stdout.flush()
@@ -85,11 +89,16 @@ def python(home: Home) -> Iterator[Finding]:
 def git(home: Home) -> Iterator[Finding]:
     from kapelle.runner.command import printed
 
-    program, problem, version = shutil.which("git"), "not found", None
+    program = shutil.which("git")
+    problem = "not found"
+    version = None
     # git reads its configuration even to print its version, and a pipe there would hold it up.
     environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     try:
-        said = printed([program, "--version"], environ, Path("/"), _VERSION_S) if program else ""
+        if program:
+            said = printed([program, "--version"], environ, Path("/"), _VERSION_S)
+        else:
+            said = ""
         if version := re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said or ""):
             problem = f"{version[0]} ({program}) is too old"
     except OSError as error:
@@ -143,14 +152,21 @@ def state_directory(home: Home) -> Iterator[Finding]:
         yield Finding("home", "warning", f"{home.root} is open to others", f"chmod 700 {home.root}")
     else:
         taken, inodes = disk_use(home.root)
-        made = f" ({size(taken)} in {inodes:,} files)" if inodes else " (not made yet)"
+        if inodes:
+            made = f" ({size(taken)} in {inodes:,} files)"
+        else:
+            made = " (not made yet)"
         yield Finding("home", "ok", f"{home.root}{made}")
     yield _disk(place)
 
 
 def _disk(place: Path) -> Finding:
-    free, settings = shutil.disk_usage(place).free // MB, _settings()
-    floor = settings.limits.min_free_disk_mb if settings else 500
+    free = shutil.disk_usage(place).free // MB
+    settings = _settings()
+    if settings:
+        floor = settings.limits.min_free_disk_mb
+    else:
+        floor = 500
     if free < floor:
         hint = f"Free some, or lower limits.min_free_disk_mb ({floor})."
         return Finding("disk", "broken", f"{free} MB free, so no task starts", hint)
@@ -162,8 +178,12 @@ def _disk(place: Path) -> Finding:
 def memory(home: Home) -> Iterator[Finding]:
     import psutil
 
-    free, settings = psutil.virtual_memory().available // MB, _settings()
-    floor = settings.limits.min_free_memory_mb if settings else 256
+    free = psutil.virtual_memory().available // MB
+    settings = _settings()
+    if settings:
+        floor = settings.limits.min_free_memory_mb
+    else:
+        floor = 256
     if free < floor:
         hint = f"End other programs, or lower limits.min_free_memory_mb ({floor})."
         yield Finding("memory", "warning", f"{free} MB free, so no task starts now", hint)
@@ -196,10 +216,16 @@ def configuration(home: Home) -> Iterator[Finding]:
     except KapelleError as error:
         # The message itself names the line or the setting.
         files = [path for path in (home.config, config_file(current())) if str(path) in str(error)]
-        where = f"Edit {files[0]}." if files else "Correct it where it is set."
+        if files:
+            where = f"Edit {files[0]}."
+        else:
+            where = "Correct it where it is set."
         yield Finding("config", "broken", error.message, error.hint or where)
         return
-    there = "" if home.config.exists() else " (not there, so defaults hold)"
+    if home.config.exists():
+        there = ""
+    else:
+        there = " (not there, so defaults hold)"
     yield Finding("config", "ok", f"{home.config}{there}")
 
 
@@ -214,7 +240,10 @@ def agents(home: Home) -> Iterator[Finding]:
     for info in real:
         # Where somebody set it up, that its program is missing is news.
         if info.agent is None or (info.installed is None and info.name in settings.agents):
-            state: State = "warning" if info.agent else "broken"
+            if info.agent:
+                state: State = "warning"
+            else:
+                state = "broken"
             yield Finding("agents", state, f"{info.name}: {info.problem}", info.hint)
     installed = [info for info in real if info.installed]
     logins = {}
@@ -238,16 +267,28 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
     name = f"agent {info.name}"
     if info.problem:
         return Finding(name, "warning", info.problem, info.hint)
-    tested = info.agent.tested if info.agent else None
-    parts = [remark(version, tested)] if tested else [str(info.installed)]
+    if info.agent:
+        tested = info.agent.tested
+    else:
+        tested = None
+    if tested:
+        parts = [remark(version, tested)]
+    else:
+        parts = [str(info.installed)]
     if login and (words := login_words(login)):
-        verified = "verified" if login["verified_at"] else "not verified"
+        if login["verified_at"]:
+            verified = "verified"
+        else:
+            verified = "not verified"
         parts.append(f"login: {words}" + ("" if login["source"] == "none" else f", {verified}"))
     hint = None
     if login and login["source"] == "none" and login["needed"]:
         hint = f"Log in with its own program, or: kapelle agents config set {info.name} api_key"
     elif version and tested and compared(version, tested) == "older":
-        command = info.agent.update_command if info.agent else None
+        if info.agent:
+            command = info.agent.update_command
+        else:
+            command = None
         hint = f"Update it: {command or 'as it was installed'}"
     return Finding(name, "warning" if hint else "ok", "; ".join(parts), hint)
 
@@ -352,13 +393,15 @@ def _running(client: Connection) -> Iterator[Finding]:
 
 def environment(home: Home) -> Iterator[Finding]:
     told = shell_for(home, str(current()))
-    known, dropped = told["variables"], told["dropped"]
+    known = told["variables"]
+    dropped = told["dropped"]
     hint = "Pass what checks or agents need: kapelle config set environment.pass '[\"NAME\"]'"
     text = f"{len(known)} variables of this shell are passed on"
     if dropped:
         text += f", not {', '.join(dropped)}"
     yield Finding("environment", "ok", text, hint if dropped else None)
-    top, venv = root(current()), known.get("VIRTUAL_ENV")
+    top = root(current())
+    venv = known.get("VIRTUAL_ENV")
     if venv and top and Path(venv).is_relative_to(top):
         text = f"{venv} is of this checkout, so worktrees do not use it"
         yield Finding("environment", "warning", text, "`kapelle init` proposes a set-up for them.")

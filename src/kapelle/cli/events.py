@@ -130,7 +130,9 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
 
 
 def _unverified(data: dict[str, Any]) -> str:
-    return ", not verified" if data.get("verified") is False else ""
+    if data.get("verified") is False:
+        return ", not verified"
+    return ""
 
 
 def _of_task(what: str, event: Event) -> Passage | None:
@@ -140,7 +142,10 @@ def _of_task(what: str, event: Event) -> Passage | None:
     width = max(min((terminal_width() or 200) - 48, 80), 30)
     title = short_title(str(event["data"].get("title") or ""), width)
     reason = event["data"].get("reason")
-    why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
+    if reason and what != "completed":
+        why = f": {one_line(str(reason), _WIDTH)}"
+    else:
+        why = ""
     why += _unverified(event["data"])
     if what == "waiting" and event["data"].get("waiting_for") == "input":
         why += f' (answer with `kapelle answer {event["task_id"]} "…"`)'
@@ -164,7 +169,9 @@ def state_words(facts: Facts, limit: int | None = None) -> str:
 
 
 def _score(name: str, value: Any) -> list[str]:
-    return [f"{name} {value:.12g}"] if is_number(value) else []
+    if is_number(value):
+        return [f"{name} {value:.12g}"]
+    return []
 
 
 def verdict_words(verdict: str) -> str:
@@ -173,11 +180,15 @@ def verdict_words(verdict: str) -> str:
 
 
 def _verdict(facts: Facts) -> str:
-    score, best = facts.get("score"), facts.get("best")
+    score = facts.get("score")
+    best = facts.get("best")
     found = [*_score("score", score), verdict_words(str(facts["verdict"]))]
     found += _score("best", best) if best != score else []
     why = facts.get("problem") or facts.get("feedback")
-    said = f" ({one_line(str(why), _PROBLEM)})" if why else ""
+    if why:
+        said = f" ({one_line(str(why), _PROBLEM)})"
+    else:
+        said = ""
     return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
 
 
@@ -187,14 +198,21 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
         of = f" of {limit}" if limit else ""
         found.append(f"iteration {facts['iteration']}{of}")
     if facts.get("phase"):
-        about, subgoals = facts.get("lack"), facts.get("subgoals")
+        about = facts.get("lack")
+        subgoals = facts.get("subgoals")
         if facts["phase"] == "work" and isinstance(subgoals, list):
             about = ", ".join(str(one["title"]) for one in subgoals if isinstance(one, dict))
         about = about or _nested_parts(facts)
-        more = f": {one_line(str(about), _PROBLEM)}" if about else ""
+        if about:
+            more = f": {one_line(str(about), _PROBLEM)}"
+        else:
+            more = ""
         found.append(f"{one_line(str(facts['phase']), 60)}{more}")
     if facts.get("step") is not None:
-        doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
+        if facts.get("doing"):
+            doing = f": {one_line(str(facts['doing']), 60)}"
+        else:
+            doing = ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
     elif facts.get("doing"):
         found.append(one_line(str(facts["doing"]), 120))
@@ -222,10 +240,12 @@ def _more(facts: Facts) -> list[str]:
 def _reached(facts: Facts) -> Iterator[str]:
     """Return how many of the planned cycles, rounds, items or candidates there are by now."""
     for name in ("cycle", "round", "loop"):
-        number, most = facts.get(name), facts.get(f"{name}s")
+        number = facts.get(name)
+        most = facts.get(f"{name}s")
         if number and most and (name != "loop" or most != 1):
             yield f"{name} {number} of {most}"
-    done, milestones = facts.get("done"), facts.get("milestones")
+    done = facts.get("done")
+    milestones = facts.get("milestones")
     if isinstance(milestones, list) and milestones:
         yield f"{done or 0} of {counted(len(milestones), 'milestone')} done"
     elif facts.get("items") is not None:
@@ -235,7 +255,10 @@ def _reached(facts: Facts) -> Iterator[str]:
     if facts.get("eligible") is not None:
         yield f"{facts['eligible']} of {facts.get('candidates')} candidates passed"
     if facts.get("winner") is not None:
-        by = f" ({facts['agent']})" if facts.get("agent") else ""
+        if facts.get("agent"):
+            by = f" ({facts['agent']})"
+        else:
+            by = ""
         yield f"candidate {facts['winner']}{by} wins"
 
 
@@ -243,7 +266,9 @@ def value_words(value: Any) -> str:
     """A fact of a pattern: yes or no, a number without noise, or what else it is."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.12g}" if is_number(value) else str(value)
+    if is_number(value):
+        return f"{value:.12g}"
+    return str(value)
 
 
 def is_number(value: Any) -> bool:

@@ -79,7 +79,9 @@ def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, 
 
 def _commands(item: Task | Run) -> tuple[str, str]:
     """What follows it again, and what ends it."""
-    return ("runs tail", "runs cancel") if "spent" in item else ("logs -f", "cancel")
+    if "spent" in item:
+        return ("runs tail", "runs cancel")
+    return ("logs -f", "cancel")
 
 
 def follow(
@@ -100,7 +102,11 @@ def follow(
     """
     is_run = "spent" in item
     asks = asks and not as_json and not iterations and can_ask()
-    seen, last_id = 0, f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
+    seen = 0
+    if after:
+        last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
+    else:
+        last_id = None
     while True:
         with _interruptible(item):
             with (
@@ -216,7 +222,8 @@ def watched(
 ) -> Iterator[Callable[[Passage | None], None]]:
     """Redraw what they are at, as it is asked for every second, until this is left."""
     known = {item["id"]: item for item in items}
-    own, ended = Connection(client.address, autostart=False), threading.Event()
+    own = Connection(client.address, autostart=False)
+    ended = threading.Event()
 
     def refresh() -> None:
         while not ended.wait(_REFRESH_S):
@@ -342,7 +349,8 @@ def show_last(
 @contextmanager
 def _interruptible(item: Task | Run) -> Iterator[None]:
     """Let an interrupt or a lost daemon end the watching, and say how to take it up again."""
-    some_id, (again, stop) = item["id"], _commands(item)
+    some_id = item["id"]
+    (again, stop) = _commands(item)
     try:
         yield
     except Unavailable as error:
@@ -358,7 +366,10 @@ def _interruptible(item: Task | Run) -> Iterator[None]:
 
 def conclude(item: Task | Run) -> None:
     """Say what became of a task or a run, what was answered, and what to type next."""
-    said = item["result"].get("final_output") if isinstance(item["result"], dict) else None
+    if isinstance(item["result"], dict):
+        said = item["result"].get("final_output")
+    else:
+        said = None
     if said:
         say(f"\n{clean(said)}\n")
     say(wrapped(verdict(item), 2))
@@ -375,7 +386,10 @@ def verdict(item: Task | Run) -> str:
     """What became of a task or a run, in a sentence."""
     if "spent" in item:
         # The time that a run was paused does not count.
-        seconds = item["spent"]["seconds"] if item["status"] in FINAL else 0
+        if item["status"] in FINAL:
+            seconds = item["spent"]["seconds"]
+        else:
+            seconds = 0
     else:
         seconds = ran_s(item)
     took = short(seconds) if seconds else ""

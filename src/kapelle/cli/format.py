@@ -47,7 +47,9 @@ def clean_painted(line: str) -> str:
 
 def shown(text: str) -> str:
     """The text as it is read by people, with short ids, on a terminal; a program gets it whole."""
-    return ids.short(text) if sys.stdout.isatty() else text
+    if sys.stdout.isatty():
+        return ids.short(text)
+    return text
 
 
 def one_line(text: str, width: int | None = None) -> str:
@@ -114,7 +116,9 @@ def paint(text: str, style: str | None) -> str:
 
 def terminal_width() -> int | None:
     """Columns of the terminal, or None in a pipe, where lines are never cut."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def columns_of(text: str) -> int:
@@ -151,7 +155,10 @@ def table(
             for index, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         used = indent + sum(widths) + 2 * len(widths)
-        last = row[-1] if room is None else short_title(row[-1], max(room - used, 8))
+        if room is None:
+            last = row[-1]
+        else:
+            last = short_title(row[-1], max(room - used, 8))
         if number == 0:
             lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
             continue
@@ -209,13 +216,17 @@ def fit(text: str, room: int) -> str:
 
 def moment(text: str | None) -> datetime | None:
     """A time as the API writes it."""
-    return datetime.fromisoformat(text) if text else None
+    if text:
+        return datetime.fromisoformat(text)
+    return None
 
 
 def local(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A time as the API writes it, on the clock here; empty when there is none."""
     at = moment(text)
-    return at.astimezone().strftime(form) if at else ""
+    if at:
+        return at.astimezone().strftime(form)
+    return ""
 
 
 def now() -> datetime:
@@ -244,7 +255,9 @@ def elapsed_s(start: str, end: str | None) -> float:
 
 def between(start: str | None, end: str | None) -> str:
     """How long something took, or takes by now, in words; empty when it has not begun."""
-    return short(elapsed_s(start, end)) if start else ""
+    if start:
+        return short(elapsed_s(start, end))
+    return ""
 
 
 def ran_s(task: Mapping[str, Any]) -> float:
@@ -256,8 +269,15 @@ def ran_s(task: Mapping[str, Any]) -> float:
 def until(text: str | None) -> str:
     """How soon a time comes, in words; empty when there is none."""
     at = moment(text)
-    left = (at - now()).total_seconds() if at else 0
-    return "" if at is None else f"in {short(left)}" if left > 0 else "now"
+    if at:
+        left = (at - now()).total_seconds()
+    else:
+        left = 0
+    if at is None:
+        return ""
+    if left > 0:
+        return f"in {short(left)}"
+    return "now"
 
 
 def size(count: int) -> str:
@@ -275,12 +295,16 @@ _LEAST_USD = 0.0001
 
 def dollars(amount: float) -> str:
     """An amount such as $1.2345, with a mark where it is too small for that."""
-    return f"${amount:,.4f}" if amount == 0 or amount >= _LEAST_USD else f"< ${_LEAST_USD}"
+    if amount == 0 or amount >= _LEAST_USD:
+        return f"${amount:,.4f}"
+    return f"< ${_LEAST_USD}"
 
 
 def usd_limit(amount: float) -> str:
     """An amount as somebody chose it, such as $5 or $0.25."""
-    return f"${amount:,.2f}" if amount >= 1 and amount % 1 else f"${amount:,g}"
+    if amount >= 1 and amount % 1:
+        return f"${amount:,.2f}"
+    return f"${amount:,g}"
 
 
 def cost(known: float | None, unknown: int) -> str:
@@ -294,7 +318,10 @@ def cost(known: float | None, unknown: int) -> str:
 
 def usage_line(usage: dict[str, Any]) -> str:
     """What one attempt used, on one line."""
-    cached = f" ({usage['cached_tokens']:,} cached)" if usage["cached_tokens"] else ""
+    if usage["cached_tokens"]:
+        cached = f" ({usage['cached_tokens']:,} cached)"
+    else:
+        cached = ""
     facts = [f"{usage['input_tokens']:,} tokens in{cached}, {usage['output_tokens']:,} out"]
     if usage["turns"] and not usage["input_tokens"] and not usage["output_tokens"]:
         facts = ["tokens unknown"]  # an answer of a model without tokens is one that told none
@@ -311,7 +338,9 @@ def status_words(item: dict[str, Any]) -> str:
     status: str = item["status"]
     if item.get("verified") is False:
         return f"{status}, not verified"
-    return f"{status}, changed nothing" if changed_nothing(item) else status
+    if changed_nothing(item):
+        return f"{status}, changed nothing"
+    return status
 
 
 def heading(
@@ -330,25 +359,36 @@ def heading(
 def marks(item: dict[str, Any]) -> list[str]:
     """What a person has marked it with: that it is flagged, and until when it is put off."""
     later = moment(item.get("snoozed_until"))
-    put_off = [f"snoozed until {local(item['snoozed_until'])}"] if later and later > now() else []
+    if later and later > now():
+        put_off = [f"snoozed until {local(item['snoozed_until'])}"]
+    else:
+        put_off = []
     return [*(["flagged"] if item.get("flagged_at") else []), *put_off]
 
 
 def id_words(item: dict[str, Any]) -> str:
     """The id as it is typed, and on a terminal, where that is short, the whole of it."""
-    typed, whole = shown(item["id"]), item["id"]
-    return typed if typed == whole else f"{typed} {paint(f'({whole})', 'dim')}"
+    typed = shown(item["id"])
+    whole = item["id"]
+    if typed == whole:
+        return typed
+    return f"{typed} {paint(f'({whole})', 'dim')}"
 
 
 def agent_words(agent: str | None, model: str | None, fallback: Sequence[str] | None = ()) -> str:
     """Who is to do it, with which model, and who instead."""
     with_model = f" with {model}" if model else ""
-    then = f", then {', '.join(fallback)}" if fallback else ""
+    if fallback:
+        then = f", then {', '.join(fallback)}"
+    else:
+        then = ""
     return one_line(f"{agent or 'the default'}{with_model}{then}")
 
 
 def mark(good: bool) -> str:
-    return paint("✓", "green") if good else paint("✗", "red")
+    if good:
+        return paint("✓", "green")
+    return paint("✗", "red")
 
 
 def field(name: str, value: str) -> str:
@@ -371,11 +411,20 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"] and is_there:
         taken, inodes = disk_use(Path(path))
         use = f" ({size(taken)} in {inodes:,} files)"
-    place = "a worktree, which is made when it starts" if path is None else clean(path) + use
+    if path is None:
+        place = "a worktree, which is made when it starts"
+    else:
+        place = clean(path) + use
     yield field("workspace", "removed" if removed else place)
     if workspace["branch"]:
-        onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
-        merged = ", merged" if item["merged_at"] else ""
+        if workspace["base"]:
+            onto = f" (from {one_line(workspace['base'])})"
+        else:
+            onto = ""
+        if item["merged_at"]:
+            merged = ", merged"
+        else:
+            merged = ""
         if item.get("merge_undone_at"):
             merged = ", merge undone"
         yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
@@ -427,7 +476,10 @@ def short_title(title: str, width: int) -> str:
     return f"{fit(start, width - columns_of(which) - 2)} ({which}"
 
 
-DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
+DONE = 0
+WORK_FAILED = 1
+ERROR = 2
+INPUT_NEEDED = 3
 _WAITS = {
     "input": "waiting for your answer",
     "rate_limit": "waiting for a rate limit to pass",
@@ -459,7 +511,9 @@ def exit_code(task: Task) -> int:
     to let it go on."""
     if task["status"] == "completed":
         told = (task.get("delivery") or {}).get("status")
-        return WORK_FAILED if told in {"failed", "pending"} else DONE
+        if told in {"failed", "pending"}:
+            return WORK_FAILED
+        return DONE
     needed = task["status"] in {"waiting", "paused"} or task["waiting_for"] == "input"
     return INPUT_NEEDED if needed else WORK_FAILED
 
@@ -474,7 +528,8 @@ def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
     if item["status"] == "waiting" or item.get("waiting_for") == "input":
         return waiting_words(item)
-    said, far = item["reason"], ""
+    said = item["reason"]
+    far = ""
     if check := item.get("checking"):
         said = f"checking: {check['name']}, {between(check['started_at'], None)}"
     if item["status"] == "running" and item.get("progress"):
@@ -488,4 +543,6 @@ def waiting_words(task: Task) -> str:
     """The reason of a waiting task, with the time at which it goes on by itself."""
     reason = task["reason"] or _WAITS.get(task["waiting_for"] or "", "waiting")
     soon = until(task.get("not_before"))
-    return f"{reason}; goes on {soon}, at {local(task['not_before'])}" if soon else str(reason)
+    if soon:
+        return f"{reason}; goes on {soon}, at {local(task['not_before'])}"
+    return str(reason)

@@ -41,7 +41,9 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     repository that is no part of a run, and it says which that is."""
     if typed is not None:
         known = nouns != "work" or "_" in typed
-        return typed.strip() if known else str(client.get(_path("work", typed))["id"])
+        if known:
+            return typed.strip()
+        return str(client.get(_path("work", typed))["id"])
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
@@ -133,7 +135,10 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
 
 
 def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
-    about = f"Ids of {whose}, or their ends." if several else f"The id of {whose}, or its end."
+    if several:
+        about = f"Ids of {whose}, or their ends."
+    else:
+        about = f"The id of {whose}, or its end."
     about += " By default the newest of this repository." if newest else ""
     return argument("ID..." if several else "ID", about, autocompletion=completing(what))
 

@@ -51,7 +51,9 @@ def init(
     from kapelle.agents.registry import REHEARSAL, available, type_of
     from kapelle.settings import set_value
 
-    settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
+    settings = loaded().settings
+    choice = agent
+    ask = sys.stdin.isatty() and not as_json
     # The rehearsal is never the agent of anybody who did not choose it.
     found = [info.name for info in available(settings) if info.installed]
     known = [name for name in found if type_of(name, settings) != REHEARSAL]
@@ -65,7 +67,10 @@ def init(
         if ask:
             say(f"The default agent will be {choice}.")
     done["chosen"] = choice is not None
-    proposal = propose(top) if (top := root(current())) else Proposal()
+    if top := root(current()):
+        proposal = propose(top)
+    else:
+        proposal = Proposal()
     done["proposal"] = proposal.as_json()
     done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
     done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
@@ -87,10 +92,18 @@ def _tell_agents(directory: Path) -> str:
     if path.is_symlink():
         # A stranger's link could lead to any file of this person.
         raise InvalidInput(f"{path} is a link, which is not written through.")
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if path.exists():
+        text = path.read_text(encoding="utf-8")
+    else:
+        text = ""
     if "\n## Kapelle\n" not in f"\n{text}":
         with path.open("a", encoding="utf-8") as file:
-            gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+            if not text:
+                gap = ""
+            elif text.endswith("\n"):
+                gap = "\n"
+            else:
+                gap = "\n\n"
             file.write(gap + _FOR_AGENTS)
     say(f"{path} tells agents about Kapelle.")
     return str(path)
@@ -110,14 +123,19 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     """The repository's config file and whether it was written just now."""
     from kapelle.settings.trust import executable, grant
 
-    home, here, path = Home.default(), current(), config_file(current())
+    home = Home.default()
+    here = current()
+    path = config_file(current())
     if root(here) is None or path.exists():
         return str(path) if root(here) else None, False
     if proposal.dropped:
         say(f"Not taken over: {', '.join(proposal.dropped)}.")
         say("Prompts of your own: kapelle prompts tracks/implement --copy; a browser: [browser].")
     if proposed := proposal.as_toml():
-        found = f"Found: {', '.join(proposal.found)}. " if proposal.found else ""
+        if proposal.found:
+            found = f"Found: {', '.join(proposal.found)}. "
+        else:
+            found = ""
         say(f"{found}Proposed for tasks in worktrees:")
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
         if proposal.tables:
@@ -151,7 +169,10 @@ def _tracks(spec: dict[str, Any]) -> str:
 def _config(proposed: dict[str, str], mark: str) -> str:
     """The template with what is proposed, behind the mark, in the place of its examples."""
     own = {name: f"{mark}{name} = {value}" for name, value in proposed.items()}
-    table = mark if own.keys() & {"copy", "link", "setup"} else "# "
+    if own.keys() & {"copy", "link", "setup"}:
+        table = mark
+    else:
+        table = "# "
     template = files("kapelle.cli").joinpath("repository.toml").read_text(encoding="utf-8")
     return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
@@ -162,11 +183,15 @@ def _tables(tables: dict[str, dict[str, Any]], mark: str) -> str:
     for table, values in tables.items():
         rows = [f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in values.items()]
         lines += ["", *(f"{mark}{line}" for line in [f"[{table}]", *rows])]
-    return "\n".join([*lines, ""]) if lines else ""
+    if lines:
+        return "\n".join([*lines, ""])
+    return ""
 
 
 def _explain(done: dict[str, Any]) -> None:
-    name, found, path = done["default_agent"], done["found"], done["repository_config"]
+    name = done["default_agent"]
+    found = done["found"]
+    path = done["repository_config"]
     if name:
         _explain_default(name, done)
     elif found:
@@ -179,7 +204,10 @@ def _explain(done: dict[str, Any]) -> None:
     if path is None:
         say("This is not a git repository, so no repository config was written.")
     else:
-        verb = "was written" if done["written"] else "is there already and stays as it is"
+        if done["written"]:
+            verb = "was written"
+        else:
+            verb = "is there already and stays as it is"
         say(f"{path} {verb}. Commit it: it holds for everybody who works here.")
     if names := done["proposal"]["filters"]:
         text = json.dumps(names)
@@ -196,7 +224,10 @@ def _explain_default(name: str, done: dict[str, Any]) -> None:
     from kapelle.agents.registry import describe
 
     config = Home.default().config
-    before = "" if done["chosen"] else ", as it was set before"
+    if done["chosen"]:
+        before = ""
+    else:
+        before = ", as it was set before"
     say(f"The default agent is {name}{before} ({config}).")
     try:
         info = describe(name, loaded().settings)

@@ -84,7 +84,8 @@ def show(learning_id: LearningId) -> Report:
     """Show one learning, with who said it."""
     yield (found := Connection().get(learning_path(learning_id)))
     yield from heading(found, found["reason"], _STYLES)
-    scope, project = found["scope"], found["project"]
+    scope = found["scope"]
+    project = found["project"]
     yield field("scope", one_line(f"{scope} {os.path.basename(project or '')}".strip()))
     yield field("by", one_line(" in ".join(filter(None, [found["author"], found["task_id"]]))))
     yield field("time", f"said {between(found['created_at'], None)} ago")
@@ -143,7 +144,10 @@ def export(
 @learnings.command("import")
 def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> Report:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
-    page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    if str(file) == "-":
+        page = sys.stdin.buffer.read()
+    else:
+        page = file.read_bytes()
     text = page.decode("utf-8", "replace")
     body = {"markdown": text, "directory": str(current())}
     yield (done := Connection().post(f"{_PATH}/markdown", body))

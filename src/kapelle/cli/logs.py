@@ -45,22 +45,30 @@ def _person_passage(data: dict[str, Any], text: str) -> Passage:
     return Passage(f"{label}: {text}{_UNHEARD.get(str(data.get('state')), '')}", "bold")
 
 
+def _attempt_passage(data: dict[str, Any]) -> Passage:
+    """Return the line that separates a later attempt from the one before."""
+    after = data.get("after")
+    reason = f", after: {one_line(after, 300)}" if after else ""
+    agent = data.get("agent") or "its agent"
+    return Passage(f"── attempt {data.get('number')} by {agent}{reason} ──", "dim")
+
+
 def passage(event: ServerEvent) -> Passage | None:
     """How an event is shown to a person; None for those that say nothing to one."""
     text = clean(str(event.data.get("text") or "")).rstrip("\n")
     match event.kind:
         case "text":
             return Passage(text)
-        case "attempt" if (number := event.data.get("number", 1)) != 1:
-            after = event.data.get("after")
-            why = f", after: {one_line(after, 300)}" if after else ""
-            who = event.data.get("agent") or "its agent"
-            return Passage(f"── attempt {number} by {who}{why} ──", "dim")
+        case "attempt" if event.data.get("number", 1) != 1:
+            return _attempt_passage(event.data)
         case "person":
             return _person_passage(event.data, text)
         case "tool_call":
             given = event.data.get("data")
-            about = json.dumps(given, ensure_ascii=False) if given else text
+            if given:
+                about = json.dumps(given, ensure_ascii=False)
+            else:
+                about = text
             called = f"→ {event.data.get('name') or 'tool'} {about}"
             return Passage(one_line(called, LINE_WIDTH), "cyan")
         case "tool_result":
@@ -74,12 +82,17 @@ def passage(event: ServerEvent) -> Passage | None:
         case "error" | "notice" if not text:
             text = one_line(str(event.data.get("name") or "unknown"))
     label, style = _NAMED.get(event.kind, ("", None))
-    return Passage(f"{label}{text}", style) if text and label else None
+    if text and label:
+        return Passage(f"{label}{text}", style)
+    return None
 
 
 def check_passage(check: dict[str, Any]) -> Passage:
     """What came of a check; of one that failed, also the last lines of its output."""
-    took = f" ({short(check['duration_s'])})" if check.get("duration_s") is not None else ""
+    if check.get("duration_s") is not None:
+        took = f" ({short(check['duration_s'])})"
+    else:
+        took = ""
     name = one_line(f"{check.get('name')}", LINE_WIDTH) + took
     if check.get("passed"):
         if not check.get("proof") or check.get("proved"):
@@ -87,7 +100,10 @@ def check_passage(check: dict[str, Any]) -> Passage:
         blind = one_line(check["proof"], LINE_WIDTH)
         return Passage(f"✓ check passed: {name}\n    {blind}", "yellow")
     said = clean(str(check.get("output") or "")).strip()
-    below = [f"    {line}" for line in telling_lines(said, CHECK_LINES)] if said else []
+    if said:
+        below = [f"    {line}" for line in telling_lines(said, CHECK_LINES)]
+    else:
+        below = []
     return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")
 
 
@@ -191,7 +207,10 @@ def _transcript(
 ) -> None:
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
-    show_event = show_json if as_json else Whole(lambda event: show(passage(event)))
+    if as_json:
+        show_event = show_json
+    else:
+        show_event = Whole(lambda event: show(passage(event)))
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show_event(event)
@@ -204,7 +223,8 @@ def _chunks(
     client: Connection, task_id: str, attempt: int | None, stream: str, follow: bool
 ) -> Iterator[bytes]:
     """The stored bytes from the beginning, and with follow those still to come."""
-    offset, complete = 0, False
+    offset = 0
+    complete = False
     while not complete:
         query = {"attempt": attempt, "stream": stream, "offset": offset, "limit": CHUNK}
         body, headers = client.get_bytes(task_path(task_id, "output"), query)
@@ -237,5 +257,8 @@ def _last_lines(chunks: Iterator[bytes], count: int) -> bytes:
     for chunk in chunks:
         lines = (kept + chunk).split(b"\n")
         # Behind the last newline there is a line only if something stands there.
-        kept = b"\n".join(lines[-count - (not lines[-1]) :]) if count else b""
+        if count:
+            kept = b"\n".join(lines[-count - (not lines[-1]) :])
+        else:
+            kept = b""
     return kept

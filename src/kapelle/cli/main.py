@@ -92,7 +92,9 @@ def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
 
         # Nothing was done yet, so the command begins once more.
         again = may_ask and not as_json and ask(error)
-        return guarded(arguments, may_ask=False) if again else _show(error, as_json)
+        if again:
+            return guarded(arguments, may_ask=False)
+        return _show(error, as_json)
     except KapelleError as error:
         return _show(error, as_json)
     except (KeyboardInterrupt, typer.Abort):

@@ -28,7 +28,8 @@ _TOOLS = "x-kapelle-tools"
 _CHOICES = ("core", "all")
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 # Longer than any call takes: `wait` answers within a minute.
-_SILENCE_S, _CALL_S = 90.0, 120
+_SILENCE_S = 90.0
+_CALL_S = 120
 _INTERNAL_ERROR = -32603
 # The tool that calls others, and tools that look at a directory.
 _TOOL_CALL = "tool_call"
@@ -66,7 +67,10 @@ class Bridge:
             work.join(max(0.0, deadline - time.monotonic()))
 
     def _take(self, message: Any) -> None:
-        fields = message if isinstance(message, dict) else {}
+        if isinstance(message, dict):
+            fields = message
+        else:
+            fields = {}
         if fields.get("method") == "notifications/cancelled":
             # The daemon notices that nobody waits for the answer any more.
             if scope := self._open.get(_key(_object(fields.get("params")).get("requestId"))):
@@ -90,7 +94,10 @@ class Bridge:
             pass
         except Exception as error:
             # Whatever it is: a client that is not answered waits for ever.
-            text = error.with_hint if isinstance(error, KapelleError) else repr(error)
+            if isinstance(error, KapelleError):
+                text = error.with_hint
+            else:
+                text = repr(error)
             if "id" in fields:
                 told = _error(_INTERNAL_ERROR, text)
                 self._answer({"jsonrpc": "2.0", "id": fields["id"], "error": told})
@@ -135,11 +142,15 @@ def _located(connection: Connection, message: Any) -> Any:
         return message
     params = _object(message.get("params"))
     name, given = _called(params)
-    here, path = {"directory": os.getcwd()}, ""
+    here = {"directory": os.getcwd()}
+    path = ""
     if name in {"run_start", "schedule_create"} and isinstance(given.get("spec"), dict):
-        given, path = {**given, "spec": {**here, **given["spec"]}}, "/runs"
+        given = {**given, "spec": {**here, **given["spec"]}}
+        path = "/runs"
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
-        given, path = {**here, **given}, "/tasks"  # a spec, of whatever it starts
+        # a spec, of whatever it starts
+        given = {**here, **given}
+        path = "/tasks"
     elif name in _PLACED or name.startswith(("lock_", "learning_")):
         given = {**here, **given}
     if connection.address.url is None:
@@ -153,7 +164,8 @@ def _located(connection: Connection, message: Any) -> Any:
 
 def _called(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The tool that a call is about, also through the tool that calls others, and its arguments."""
-    name, arguments = str(params.get("name")), _object(params.get("arguments"))
+    name = str(params.get("name"))
+    arguments = _object(params.get("arguments"))
     if name == _TOOL_CALL:
         return str(arguments.get("name")), _object(arguments.get("arguments"))
     return name, arguments
@@ -161,7 +173,9 @@ def _called(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _object(found: Any) -> dict[str, Any]:
     """What was sent where the protocol has an object; nothing if it is something else."""
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def _key(some_id: Any) -> str:
@@ -187,11 +201,10 @@ def serve(ctx: typer.Context, tools: str = Tools) -> None:
         Bridge(tools).run()
 
 
-_EXTENSIONS = (
-    "~/Library/Application Support/Code/User/globalStorage"
-    if sys.platform == "darwin"
-    else "~/.config/Code/User/globalStorage"
-)
+if sys.platform == "darwin":
+    _EXTENSIONS = "~/Library/Application Support/Code/User/globalStorage"
+else:
+    _EXTENSIONS = "~/.config/Code/User/globalStorage"
 _CLINE = "saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
 _FOR_CLINE = {"timeout": _CALL_S, "disabled": False}
 
@@ -236,14 +249,23 @@ def install(
     path = Path(place).expanduser().absolute()
     # Editors do not have the PATH of a shell; what is in a project is shared with other machines.
     is_shared = client in _SHARED
-    program = "kapelle" if is_shared else shutil.which("kapelle") or os.path.abspath(sys.argv[0])
-    arguments = ["mcp"] if tools == "core" else ["mcp", "--tools", tools]
+    if is_shared:
+        program = "kapelle"
+    else:
+        program = shutil.which("kapelle") or os.path.abspath(sys.argv[0])
+    if tools == "core":
+        arguments = ["mcp"]
+    else:
+        arguments = ["mcp", "--tools", tools]
     command: dict[str, Any] = {"command": program, "args": arguments}
     if client == "opencode":
         command = {"command": [program, *arguments]}
     entry = {**entry, **command}
     if not is_shared and (home := os.environ.get("KAPELLE_HOME")):
-        named = "environment" if client == "opencode" else "env"
+        if client == "opencode":
+            named = "environment"
+        else:
+            named = "env"
         entry[named] = {"KAPELLE_HOME": os.path.abspath(home)}
     text = _added(path, key, entry)
     if show:
@@ -253,10 +275,16 @@ def install(
     if text == _read(path):
         say(f"{path} has it already.")
         return
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    if path.exists():
+        mode = path.stat().st_mode & 0o777
+    else:
+        mode = 0o644
     write_private(path, text.encode())
     path.chmod(mode)
-    what = "what reads it" if client == "project" else client
+    if client == "project":
+        what = "what reads it"
+    else:
+        what = client
     say(f"{path} names kapelle now; start {what} again.")
 
 

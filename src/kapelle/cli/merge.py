@@ -34,10 +34,18 @@ def merge(
     """
     if squash and rebase:
         raise InvalidInput("--squash and --rebase are two ways: use one of them.")
-    style = "squash" if squash else "rebase" if rebase else "merge"
+    if squash:
+        style = "squash"
+    elif rebase:
+        style = "rebase"
+    else:
+        style = "merge"
     body = {"into": into, "force": force, "verify": not no_verify, "style": style}
     client = Connection()
-    ids = listed(task_ids, "An id") if task_ids else [work_id(client, None)]
+    if task_ids:
+        ids = listed(task_ids, "An id")
+    else:
+        ids = [work_id(client, None)]
     if undo:
         foreign = {"--into": into, "--preview": preview, "--force": force, "--squash": squash}
         foreign |= {"--rebase": rebase, "--no-verify": no_verify}
@@ -70,20 +78,27 @@ def pr(
     path = path_of(work_id(client, some_id), "pr")
     # Without either, a pull request that is there stays as people have it.
     body = {"draft": draft if draft or ready else None, "force": force}
-    found = client.get(path) if show_only else client.post(path, body, tries=TRIES)
+    if show_only:
+        found = client.get(path)
+    else:
+        found = client.post(path, body, tries=TRIES)
     told = found["delivery"]
     yield Ended(found, 0 if told["status"] == "delivered" else 1)
     if told["url"]:
         data(told["url"])
     say(delivery_words(told))
     for one in found["comments"]:
-        where = f" ({one['path']})" if one["path"] else ""
+        if one["path"]:
+            where = f" ({one['path']})"
+        else:
+            where = ""
         say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
 
 
 def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
     """Merge in this order; what is refused is told, and keeps none of the others out."""
-    done, codes = [], [0]
+    done = []
+    codes = [0]
     for some_id in ids:
         try:
             done.append(_merge(some_id, body))
@@ -103,7 +118,8 @@ def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
 
 def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
     """Undo the merges, the last one first, and say how."""
-    client, done = Connection(), []
+    client = Connection()
+    done = []
     for some_id in reversed(ids):
         path = path_of(work_id(client, some_id), "merge/undo")
         done.append(client.post(path, {"message": message}))
@@ -112,9 +128,15 @@ def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
         return
     for one in done:
         data(one["commit"])
-        how = "moved back" if one["how"] == "moved_back" else "a commit reverts the merge"
+        if one["how"] == "moved_back":
+            how = "moved back"
+        else:
+            how = "a commit reverts the merge"
         updated = one["checkout_updated"]
-        where = f"; the checkout {updated} was updated" if updated else ""
+        if updated:
+            where = f"; the checkout {updated} was updated"
+        else:
+            where = ""
         say(f"Undid the merge of {one['id']} into {one['base']}: {how}{where}.")
         say(f"Its work stays on its branch: kapelle merge {one['id']} merges it again.")
 
@@ -135,10 +157,20 @@ def _show(merged: dict[str, Any]) -> None:
     if merged["already"]:
         say(f"{merged['base']} already contained {merged['id']}.")
         return
-    updated, checks = merged["checkout_updated"], len(merged["checks"])
-    where = f"; the checkout {updated} was updated" if updated else ""
-    again = f"; {checks} checks passed on the result" if checks else ""
-    signed = ", signed" if merged["signed"] else ""
+    updated = merged["checkout_updated"]
+    checks = len(merged["checks"])
+    if updated:
+        where = f"; the checkout {updated} was updated"
+    else:
+        where = ""
+    if checks:
+        again = f"; {checks} checks passed on the result"
+    else:
+        again = ""
+    if merged["signed"]:
+        signed = ", signed"
+    else:
+        signed = ""
     say(f"Merged {merged['id']} into {merged['base']}{signed}{again}{where}.")
     if hooks := merged["hooks_not_run"]:
         say(f"Hooks were not run: {', '.join(hooks)}. Name what they do under checks.")

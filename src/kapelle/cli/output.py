@@ -81,7 +81,10 @@ _HEADER_VALUE = re.compile(r"(Invalid header value|Bearer) .*")
 
 def wants_json(arguments: list[str]) -> bool:
     """Whether --json was among the options, known even when parsing failed."""
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--" in arguments:
+        options = arguments[: arguments.index("--")]
+    else:
+        options = arguments
     return "--json" in options
 
 
@@ -94,7 +97,10 @@ def show_error(error: KapelleError, *, as_json: bool) -> None:
     text = error.message.strip()
     text += "" if text.endswith((".", "!", "?", ":", "…")) or not text else "."
     sentences = [f"kapelle: {text}", error.hint or ""]
-    apart = "\n" if any("\n" in sentence for sentence in sentences) else " "
+    if any("\n" in sentence for sentence in sentences):
+        apart = "\n"
+    else:
+        apart = " "
     say(apart.join(filter(None, sentences)))
 
 

@@ -20,7 +20,10 @@ def list_projects(
 ) -> Report:
     """List projects with their work; * is the current one of this repository."""
     found = [one for one in Connection().get(_PATH) if bool(one["archived_at"]) == archived]
-    nothing = "None." if archived else "No projects yet; `kapelle run --project NAME` makes one."
+    if archived:
+        nothing = "None."
+    else:
+        nothing = "No projects yet; `kapelle run --project NAME` makes one."
     place = here() or str(current())
     shown = columns(",NAME,OPEN,ALL", lambda one: [
         "*" if place in one["directories"] else "", one["name"], one["open"], one["work"]
@@ -48,7 +51,10 @@ def switch(
 ) -> Report:
     """Have work in this repository belong to a project unless it names one itself."""
     yield Connection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
-    target = f"project {name}" if name else "the project that the settings name"
+    if name:
+        target = f"project {name}"
+    else:
+        target = "the project that the settings name"
     say(f"New work in this repository goes to {target}.")
 
 

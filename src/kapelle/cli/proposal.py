@@ -136,7 +136,8 @@ def _understand(path: Path, proposal: Proposal) -> None:
         name for name in told["worktree"].get("copyFiles", []) if name not in proposal.copy
     ]
     proposal.link += told["worktree"].get("symlinkDirs", [])
-    agent, verification = told["agent"], told["verification"]
+    agent = told["agent"]
+    verification = told["verification"]
     names = agent.get("allowedToolsVerification") or []
     spec = {
         "features": given.get("featuresFile"),
@@ -206,7 +207,10 @@ def _is_there(tool: Tool, place: Path) -> bool:
 def _check(framework: Tool, tool: Tool, place: Path) -> str:
     if framework.family != "node":
         runs = tool.run.endswith("python -m")
-        python = tool.run.removesuffix(" -m") if runs else f"{tool.run} python"
+        if runs:
+            python = tool.run.removesuffix(" -m")
+        else:
+            python = f"{tool.run} python"
         return framework.check.format(run=tool.run, python=python)
     try:
         scripts = json.loads(_text(place / "package.json")).get("scripts", {})

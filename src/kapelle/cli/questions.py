@@ -40,7 +40,10 @@ def _questions(found: Items) -> Iterator[str]:
     names = repository_names(paths - {""})
     for question in found:
         where = names.get(question.get("repository") or "")
-        asked = f"in {one_line(where, 40)}, " if where else ""
+        if where:
+            asked = f"in {one_line(where, 40)}, "
+        else:
+            asked = ""
         age = paint(f"{asked}{between(question['asked_at'], None)} ago", "dim")
         yield f"{one_line(question['title'], 70)} {age}"
         yield from (f"  {line}" for line in question_lines(question))
@@ -58,7 +61,10 @@ def asked_lines(item: dict[str, Any]) -> Iterator[str]:
 
 def question_lines(question: dict[str, Any]) -> list[str]:
     """What is asked, what may be chosen, and what to type."""
-    default = f" [{one_line(question['default'])}]" if question["default"] else ""
+    if question["default"]:
+        default = f" [{one_line(question['default'])}]"
+    else:
+        default = ""
     choices = enumerate(question.get("choices") or (), 1)
     chosen = [f"    {number} {one_line(choice)}" for number, choice in choices]
     text = paint(f"? {clean(question['text']).strip()}{default}", "yellow")
@@ -85,7 +91,10 @@ def answer(
     if left := len(work["questions"]):
         say(f"It has {counted(left, 'question')} more; `kapelle questions` shows what is asked.")
     else:
-        follow = "runs tail" if is_run(work["id"]) else "logs -f"
+        if is_run(work["id"]):
+            follow = "runs tail"
+        else:
+            follow = "logs -f"
         say(f"It has your answer; `kapelle {follow} {work['id']}` follows it.")
 
 

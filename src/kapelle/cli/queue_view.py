@@ -31,13 +31,22 @@ class WaitingLines:
 
     def report(self, item: Item, waiting: Item | None) -> None:
         """Print why the item waits; waiting is the item itself or the part that holds it up."""
-        reason = one_line(waiting_words(waiting)) if waiting else None
-        key = _NUMBERS.sub("", (waiting["reason"] or reason or "")) if waiting else None
+        if waiting:
+            reason = one_line(waiting_words(waiting))
+        else:
+            reason = None
+        if waiting:
+            key = _NUMBERS.sub("", (waiting["reason"] or reason or ""))
+        else:
+            key = None
         with self._lock:
             has_changed = self._last.get(item["id"]) != key
             self._last[item["id"]] = key
         if reason and has_changed:
-            name = f"{item['id']}: " if self._names_item else ""
+            if self._names_item:
+                name = f"{item['id']}: "
+            else:
+                name = ""
             say(f"Waiting: {name}{reason}")
 
 
@@ -46,7 +55,8 @@ def waiting_lines(client: Connection, items: Iterable[Item]) -> Iterator[Waiting
     """Print why the items wait until the block is left; the daemon is asked every second."""
     ids = [item["id"] for item in items]
     lines = WaitingLines(names_item=len(ids) > 1)
-    own, left = Connection(client.address, autostart=False), threading.Event()
+    own = Connection(client.address, autostart=False)
+    left = threading.Event()
 
     def poll() -> None:
         while ids and not left.wait(_POLL_S):

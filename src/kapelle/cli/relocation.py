@@ -26,7 +26,10 @@ def relocate(
     Tasks, runs, schedules, templates, learnings, projects, worktrees and trust follow it. Trust
     follows only if what the repository may execute is unchanged.
     """
-    place = Path(new) if new else root(current()) or current()
+    if new:
+        place = Path(new)
+    else:
+        place = root(current()) or current()
     # The daemon knows resolved paths; a link may lead from the old place to the new one.
     above, name = os.path.split(os.path.abspath(old))
     body = {"old": os.path.join(os.path.realpath(above), name), "new": os.path.abspath(place)}

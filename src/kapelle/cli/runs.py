@@ -69,7 +69,10 @@ def steps(run_id: RunId) -> Report:
 
 
 def _step(step: dict[str, Any]) -> list[Any]:
-    label = step["label"] if step["label"] != step["kind"] else None
+    if step["label"] != step["kind"]:
+        label = step["label"]
+    else:
+        label = None
     what = " ".join(filter(None, [step["subject"], label, step["error"]]))
     took = between(step["started_at"], step["ended_at"])
     return [step["position"], _state(step), step["kind"], took, what]
@@ -77,12 +80,19 @@ def _step(step: dict[str, Any]) -> list[Any]:
 
 def _state(step: dict[str, Any]) -> str:
     if step["ended_at"] is None:
-        return "waiting" if step["kind"] == "ask" else "running"
+        if step["kind"] == "ask":
+            return "waiting"
+        return "running"
     if step["error"]:
         return "failed"
     result = step["result"]
-    known = result.get("status") if isinstance(result, dict) else None
-    return str(known) if known in FINAL else "done"
+    if isinstance(result, dict):
+        known = result.get("status")
+    else:
+        known = None
+    if known in FINAL:
+        return str(known)
+    return "done"
 
 
 @runs.command()
@@ -112,7 +122,10 @@ def pause(
     now: bool = flag("Stop running tasks too; they begin again later."),
 ) -> Report:
     """Have runs start nothing more; what is at work ends first."""
-    remark = "" if now else "What is at work ends first; `--now` stops it at once."
+    if now:
+        remark = ""
+    else:
+        remark = "What is at work ends first; `--now` stops it at once."
     return change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark)
 
 

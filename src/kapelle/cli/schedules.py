@@ -95,7 +95,10 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
         )
     name, *arguments = command
     if name not in STARTING:
-        example = "" if name in commands() else f": for example `run {shlex.quote(name)}`"
+        if name in commands():
+            example = ""
+        else:
+            example = f": for example `run {shlex.quote(name)}`"
         raise InvalidInput(
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
@@ -138,7 +141,10 @@ def list_schedules(
 ) -> Report:
     """List schedules, the newest first."""
     query = {"status": statuses(status, STATUSES)}
-    nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
+    if status:
+        nothing = "No schedules match."
+    else:
+        nothing = "No schedules. `kapelle schedule create --help`"
     return listing("/schedules", query, limit, schedule_rows, nothing)
 
 
@@ -157,7 +163,8 @@ def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
     """Show what became of a schedule's slots and what each started, the newest first."""
     client = Connection()
     found = client.get(schedule_path(schedule_id))
-    path, shown = schedule_path(found["id"], "firings"), partial(firing_rows, schedule=found)
+    path = schedule_path(found["id"], "firings")
+    shown = partial(firing_rows, schedule=found)
     return listing(path, {}, limit, shown, "No slot has come yet.", client)
 
 
@@ -179,7 +186,10 @@ def cancel(
     with_work: bool = flag("Also what it started and what is still going."),
 ) -> Report:
     """End a schedule; what it started goes on unless told otherwise."""
-    fate = "is being ended" if with_work else "goes on; `kapelle cancel {0}` ends it"
+    if with_work:
+        fate = "is being ended"
+    else:
+        fate = "goes on; `kapelle cancel {0}` ends it"
     return _change(schedule_id, "cancel", {"with_work": with_work}, fate)
 
 
@@ -218,7 +228,8 @@ def describe(schedule: Schedule, firings: Items) -> Iterator[str]:
     yield from heading(schedule, schedule["reason"], _STYLES)
     # The first words of what it is about.
     words = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
-    timed, soon = schedule["cron"] or schedule["at"], schedule["next_at"]
+    timed = schedule["cron"] or schedule["at"]
+    soon = schedule["next_at"]
     facts = {
         "starts": one_line(f"{schedule['kind']} {words}", 100),
         "directory": clean(schedule["directory"]),
@@ -247,9 +258,15 @@ def firing_rows(firings: Items, schedule: Schedule, indent: int = 0) -> list[str
 
 def trigger(schedule: Schedule) -> str:
     """When it starts something, in a few words."""
-    follows = f" after {schedule['after']}" if schedule["after"] else ""
+    if schedule["after"]:
+        follows = f" after {schedule['after']}"
+    else:
+        follows = ""
     if schedule["cron"]:
-        zone = "" if schedule["timezone"] == "UTC" else f" {schedule['timezone']}"
+        if schedule["timezone"] == "UTC":
+            zone = ""
+        else:
+            zone = f" {schedule['timezone']}"
         return f"{schedule['cron']}{zone}{follows}"
     if schedule["at"]:
         return f"at {_clock(schedule['at'], schedule)}{follows}"
@@ -267,11 +284,16 @@ def upcoming(schedule: Schedule) -> str:
 
 def _title(schedule: Schedule) -> str:
     waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
-    return f"{schedule['title']} ({schedule['reason']})" if waits else str(schedule["title"])
+    if waits:
+        return f"{schedule['title']} ({schedule['reason']})"
+    return str(schedule["title"])
 
 
 def _runs(schedule: Schedule) -> str:
-    most = f" of {schedule['max_runs']}" if schedule["max_runs"] else ""
+    if schedule["max_runs"]:
+        most = f" of {schedule['max_runs']}"
+    else:
+        most = ""
     return f"{schedule['started']}{most}"
 
 

@@ -54,11 +54,20 @@ class _Source:
 
     def __init__(self, path: Path) -> None:
         self.stdin = str(path) == "-"
-        self.name = "<stdin>" if self.stdin else str(path)
-        self.directory = Path() if self.stdin else path.parent
+        if self.stdin:
+            self.name = "<stdin>"
+        else:
+            self.name = str(path)
+        if self.stdin:
+            self.directory = Path()
+        else:
+            self.directory = path.parent
         self.lines: dict[Place, int] = {}
         self.mistakes: list[tuple[int, str, str]] = []
-        self._kind = ".yaml" if self.stdin else path.suffix.lower()
+        if self.stdin:
+            self._kind = ".yaml"
+        else:
+            self._kind = path.suffix.lower()
         self._text = self._read(path)
         self._newlines = [found.start() for found in re.finditer("\n", self._text)]
         self._count = 0
@@ -86,7 +95,9 @@ class _Source:
         return next((number for number, found in lines if use.search(found)), line)
 
     def sentence(self, line: int, words: str) -> str:
-        return f"{self.name}:{line}: {words}" if line else f"{self.name}: {words}"
+        if line:
+            return f"{self.name}:{line}: {words}"
+        return f"{self.name}: {words}"
 
     def refusal(self, line: int, words: str, hint: str = "") -> InvalidInput:
         return InvalidInput(self.sentence(line, words), hint=hint or "Correct it and try again.")
@@ -148,7 +159,9 @@ class _Source:
 
     def _line_of(self, mark: Any) -> int:
         # YAML also counts letters that end a line; editors do not.
-        return bisect_left(self._newlines, mark.index) + 1 if mark else 1
+        if mark:
+            return bisect_left(self._newlines, mark.index) + 1
+        return 1
 
     def _note_lines(self, node: Any, place: Place, line: int | None = None) -> None:
         """Note where each value stands, and refuse what grows too large or stands twice."""
@@ -163,7 +176,8 @@ class _Source:
             for number, part in enumerate(node.value):
                 self._note_lines(part, (*place, number))
         for key, value in node.value if node.id == "mapping" else ():
-            at, here = self._line_of(key.start_mark), (*place, key.value)
+            at = self._line_of(key.start_mark)
+            here = (*place, key.value)
             if not isinstance(key.value, str) or key.tag == _YAML + "null":
                 raise self.refusal(at, f"a key must be text, not {_kind(key.value or None)}")
             if here in self.lines:
@@ -179,7 +193,8 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
     used: set[str] = set()
 
     def replacement(use: re.Match[str], place: Place) -> str:
-        written, name = use.group(), use.group(1)
+        written = use.group()
+        name = use.group(1)
         if written == "$${":
             return "${"
         if name is None or not _VARIABLE.fullmatch(name):
@@ -219,7 +234,9 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
 
 def _text(value: Any) -> str:
     """A value of TOML as text; whether it is a number, the spec decides."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str, Any]:
@@ -244,10 +261,13 @@ def _made(source: _Source, value: Any, place: Place, fill: Callable[[str, Place]
     if isinstance(value, list):
         return [_made(source, part, (*place, n), fill) for n, part in enumerate(value)]
     if not isinstance(value, dict):
-        return None if value is None else fill(_text(value), place)
+        if value is None:
+            return None
+        return fill(_text(value), place)
     found: dict[str, Any] = {}
     for written, part in value.items():
-        key, here = _field(written, place), (*place, written)
+        key = _field(written, place)
+        here = (*place, written)
         if key in found or (key != written and key in value):
             source.note(here, f"{written} and {key} mean the same", "Leave one of them out.")
             continue
@@ -265,14 +285,18 @@ def _made(source: _Source, value: Any, place: Place, fill: Callable[[str, Place]
 def _in_units(source: _Source, key: str, written: str, text: str) -> Any:
     if key.endswith(("_s", "_seconds")):
         return duration_s(text, written)
-    return _directory(source, text) if key == "directory" else text
+    if key == "directory":
+        return _directory(source, text)
+    return text
 
 
 def _field(written: str, place: Place) -> str:
     """The field that is meant: a file may call seconds by what they are for."""
     if written not in {"timeout", "task_timeout"} or place == ("env",):
         return written
-    return f"{written}_s" if place or written == "task_timeout" else "task_timeout_s"
+    if place or written == "task_timeout":
+        return f"{written}_s"
+    return "task_timeout_s"
 
 
 def _directory(source: _Source, given: str) -> str:
@@ -314,7 +338,10 @@ def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
     """One error of pydantic as a sentence about the file, and what to do."""
     if error["type"] == "extra_forbidden":
         *around, key = place
-        prefix = f"{_place_words(tuple(around))}: " if around else ""
+        if around:
+            prefix = f"{_place_words(tuple(around))}: "
+        else:
+            prefix = ""
         known = _known_keys(schemas()[pattern], around)
         words = f"{prefix}there is no key {key!r}{meant(str(key).lower(), known)}"
         return words, f"Known are {', '.join(known)}."
@@ -328,7 +355,10 @@ def _place_words(place: Place) -> str:
     words: list[str] = []
     for part in place:
         if isinstance(part, int):
-            singular = words[-1].removesuffix("s") if words[-1] in _COUNTED else words[-1]
+            if words[-1] in _COUNTED:
+                singular = words[-1].removesuffix("s")
+            else:
+                singular = words[-1]
             words[-1] = f"{singular} {part + 1}"
         else:
             words.append(part if part.isprintable() else ascii(part))
@@ -338,7 +368,10 @@ def _place_words(place: Place) -> str:
 def _known_keys(schema: Schema, around: list[str | int]) -> list[str]:
     shape = schema
     for part in around:
-        inner = shape["items"] if isinstance(part, int) else shape["properties"][part]
+        if isinstance(part, int):
+            inner = shape["items"]
+        else:
+            inner = shape["properties"][part]
         shape = resolved(inner, schema["$defs"])
     return sorted({*shape["properties"], "timeout", *([] if around else ["variables"])})
 

@@ -70,7 +70,8 @@ def schemas() -> dict[str, Schema]:
     """The schemas of tasks, schedules and built-in patterns by what they are called."""
     text = files("kapelle.cli").joinpath("schemas.json").read_text(encoding="utf-8")
     found: dict[str, Schema] = json.loads(text)
-    shared, common = found.pop("$defs"), found["pattern"]["properties"]
+    shared = found.pop("$defs")
+    common = found["pattern"]["properties"]
     for schema in found.values():
         fields = schema["properties"].items()
         schema["$defs"] = shared
@@ -95,7 +96,10 @@ class Option:
         self.about: Mapping[str, Any] = shape.get(KEY, {})
         outer = resolved(shape, shared)
         is_list = outer.get("type") == "array"
-        self.limits = resolved(outer.get("items", {}), shared) if is_list else outer
+        if is_list:
+            self.limits = resolved(outer.get("items", {}), shared)
+        else:
+            self.limits = outer
         self.kind: str = self.about.get("kind") or _kind(self.limits)
         self.repeatable = is_list or self.kind in _REPEATED
         words = (str(value) for value in self.limits.get("enum", ()) if value is not None)
@@ -103,7 +107,10 @@ class Option:
         # A stranger may have written it.
         self.help = one_line(self.about.get("help") or shape.get("description") or "")
         # What a check may be called besides its command.
-        built_in = self.limits["properties"]["kind"] if self.kind == "check" else {}
+        if self.kind == "check":
+            built_in = self.limits["properties"]["kind"]
+        else:
+            built_in = {}
         self.checks = resolved(built_in, shared).get("enum", ())[1:]
         self.names: tuple[str, ...] = tuple(self.about.get("names", ()))
         if not any(name.startswith("--") for name in self.names):
@@ -121,7 +128,9 @@ class Option:
         """What the parameter of the command is called; a field may be called as Python may not, or
         as the command's own."""
         name = re.sub(r"\W", "_", "_".join(self.path))
-        return f"{name}_" if iskeyword(name) or name in _TAKEN else name
+        if iskeyword(name) or name in _TAKEN:
+            return f"{name}_"
+        return name
 
     @property
     def flag(self) -> str:
@@ -144,7 +153,10 @@ class Option:
         """A sentence, with what it is without the option, and whether it may be repeated."""
         words = self.help.rstrip(".")
         if self.default not in (None, [], {}, False, ""):
-            default = "on" if self.kind == "boolean" else self.default
+            if self.kind == "boolean":
+                default = "on"
+            else:
+                default = self.default
             if self.kind == "duration":
                 default = typed_duration(self.default)
             elif isinstance(default, dict):
@@ -161,7 +173,10 @@ class Option:
         if self.kind == "check":
             limit = params.get(f"{self.name}_timeout")
             named = self.about.get("timeout", ("",))[0]
-            timeout_s = None if limit is None else values.duration_s(limit, named)
+            if limit is None:
+                timeout_s = None
+            else:
+                timeout_s = values.duration_s(limit, named)
             return [self._check(check, timeout_s) for check in typed or ()] or None
         if typed is None or (self.repeatable and not typed):
             return None
@@ -171,10 +186,15 @@ class Option:
             return values.future_time(typed, self.flag, params.get("timezone"))
         if self.kind == "duration":
             return values.duration_s(typed, self.flag, least=self.limits.get("minimum"))
-        return [self._one(part) for part in typed] if self.repeatable else self._one(typed)
+        if self.repeatable:
+            return [self._one(part) for part in typed]
+        return self._one(typed)
 
     def _one(self, typed: Any) -> Any:
-        found = _ONE[self.kind](typed, self.flag) if self.kind in _ONE else typed
+        if self.kind in _ONE:
+            found = _ONE[self.kind](typed, self.flag)
+        else:
+            found = typed
         if not self.choices:
             return found
         same = (word for word in self.choices if word.lower() == found.lower())
@@ -190,7 +210,10 @@ class Option:
         if timeout_s is None:
             return spec
         if isinstance(spec, str):
-            spec = {"kind": spec} if spec in self.checks else {"command": spec}
+            if spec in self.checks:
+                spec = {"kind": spec}
+            else:
+                spec = {"command": spec}
         return {**spec, "timeout_s": timeout_s}
 
 
@@ -219,16 +242,22 @@ def resolved(shape: Schema, shared: Schema) -> Schema:
         shapes = [part for part in shape.get(word, ()) if part.get("type") != "null"]
         if len(shapes) == 1:
             return resolved(shapes[0], shared)
-    return {"enum": [shape["const"]], **shape} if "const" in shape else shape
+    if "const" in shape:
+        return {"enum": [shape["const"]], **shape}
+    return shape
 
 
 def _kind(shape: Schema) -> str:
     kind = shape.get("type", "text" if "enum" in shape else "any")
     if kind != "object":
-        return "text" if kind == "string" else str(kind)
+        if kind == "string":
+            return "text"
+        return str(kind)
     parts = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties", {})]
     texts = [part for part in parts if isinstance(part, dict) and part.get("type") == "string"]
-    return "pairs" if texts and "properties" not in shape else "object"
+    if texts and "properties" not in shape:
+        return "pairs"
+    return "object"
 
 
 def with_parameters(
@@ -254,13 +283,17 @@ def with_parameters(
 
 
 def _annotations(option: Option) -> dict[str, Any]:
-    about, made = option.about, dict[str, Any]()
+    about = option.about
+    made = dict[str, Any]()
 
     def add(name: str, kind: Any, *names: str, **facts: Any) -> None:
         made[name] = Annotated[kind, typer.Option(None, *names, **facts)]
 
     if argument := about.get("argument"):
-        texts: Any = list[str] if option.repeatable else str
+        if option.repeatable:
+            texts: Any = list[str]
+        else:
+            texts = str
         info = typer.Argument(metavar=argument, help=about["help"], show_default=False)
         made[option.name] = Annotated[texts | None, info]
         if more := about.get("more"):
@@ -321,13 +354,17 @@ def _take(spec: Spec, option: Option, value: Any) -> None:
 def _given(option: Option, params: Params) -> Any:
     if option.kind == "prompts":
         return params.get(option.name) or None
-    typed, file = params.get(option.name), params.get(f"{option.name}_file")
+    typed = params.get(option.name)
+    file = params.get(f"{option.name}_file")
     if file is not None:
         text = read_prompt(None, file, "Write one in each line.", option.about["file"][0])
         found = (re.sub(r"^\s*[-*]\s", "", line).strip() for line in text.splitlines())
         typed = [*(typed or ()), *filter(None, found)]
     value = option.value(typed, params)
-    set_by = {option.flag: value} if value is not None else {}
+    if value is not None:
+        set_by = {option.flag: value}
+    else:
+        set_by = {}
     for name, meant, _ in option.about.get("flags", ()):
         if params.get(_flag_name(option, name)):
             set_by[name] = meant
@@ -339,7 +376,8 @@ def _given(option: Option, params: Params) -> Any:
 
 
 def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> None:
-    typed, file = params.get(option.name), params.get(f"{option.name}_file")
+    typed = params.get(option.name)
+    file = params.get(f"{option.name}_file")
     about = option.about
     if typed is None and file is None and spec.get("interactive"):
         spec[option.key] = ""  # it is typed in the terminal
@@ -386,7 +424,9 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[Any]:
 def _object_or_text(text: str) -> Any:
     """A step or a check, which may be told in short."""
     with suppress(ValueError):
-        return json.loads(text) if text.lstrip().startswith("{") else text
+        if text.lstrip().startswith("{"):
+            return json.loads(text)
+        return text
     return text
 
 
@@ -396,7 +436,8 @@ def spelled(options: Sequence[Option]) -> Iterator[None]:
     names = {".".join(option.path): _spelling(option) for option in options}
 
     def spelling(match: re.Match[str]) -> str:
-        place, before = match[1] or match[2], match.string[: match.start()].partition(": ")[0]
+        place = match[1] or match[2]
+        before = match.string[: match.start()].partition(": ")[0]
         field, _, part = place.partition(".")
         # A setting, behind the file that it stands in, may be called like a field.
         if match[2] and ("/" in before or before.startswith(_SETTINGS)):
@@ -425,7 +466,10 @@ def _spelling(option: Option) -> str:
 
 def absolute_directory(directory: Path | None) -> str:
     """The directory as an absolute path; it must be one that exists here."""
-    given = Path() if directory is None else Path(values.not_empty(str(directory), "--directory"))
+    if directory is None:
+        given = Path()
+    else:
+        given = Path(values.not_empty(str(directory), "--directory"))
     path = os.path.abspath(given if given.is_absolute() else current() / given)
     # With a URL the daemon may stand on another machine.
     if not os.path.isdir(path) and not os.environ.get("KAPELLE_URL"):

@@ -67,7 +67,9 @@ class Starter:
 
     @property
     def typed(self) -> str:
-        return f"start {self.name}" if self.is_own else self.name
+        if self.is_own:
+            return f"start {self.name}"
+        return self.name
 
     @property
     def options(self) -> list[Option]:
@@ -76,17 +78,26 @@ class Starter:
     def command(self) -> Callable[..., None]:
         """The command as Typer takes it, with the options that every pattern has at the end."""
         facts = self.schema[KEY]
-        common = schemas()["pattern"]["properties"] if self.name != "run" else {}
+        if self.name != "run":
+            common = schemas()["pattern"]["properties"]
+        else:
+            common = {}
         own = [option for option in self.options if option.key not in common]
         shared = [option for option in self.options if option.key in common]
-        middle: dict[str, Any] = dict(_QUESTIONS) if facts.get("foreground") else {}
+        if facts.get("foreground"):
+            middle: dict[str, Any] = dict(_QUESTIONS)
+        else:
+            middle = {}
         if self.is_own:
             middle["whole_file"] = Annotated[Path | None, _SPEC]
         elif "file" in facts:
             *names, help = facts["file"]
             middle |= {"whole_file": Annotated[Path | None, option("FILE", help, *names)]}
             middle |= {"var": _VAR}
-        last: dict[str, Any] = {"every": _EVERY} if self.name == "run" else {}
+        if self.name == "run":
+            last: dict[str, Any] = {"every": _EVERY}
+        else:
+            last = {}
         last |= {"follow": FollowToEnd, "as_json": Json}
 
         def start(**params: Any) -> None:
@@ -104,7 +115,8 @@ class Starter:
 
     def spec(self, params: Params) -> Spec:
         """The task or the run that the options ask for; over what a file says, if one is given."""
-        file, variables = params.get("whole_file"), pairs(params.get("var") or [], "--var")
+        file = params.get("whole_file")
+        variables = pairs(params.get("var") or [], "--var")
         no_file = "--var is for the steps of a file."
         refuse((variables and file is None, no_file, "Add -F FILE."))
         given = spec_of(self.options, params, "" if file else self.typed)
@@ -132,7 +144,8 @@ def _start(starter: Starter, params: Params) -> None:
     from kapelle.cli.follow import show_new
     from kapelle.cli.relocation import say_if_moved
 
-    client, how = Connection(), dict[str, Any]()
+    client = Connection()
+    how = dict[str, Any]()
     with spelled(starter.options):
         if params.get("every") is not None:
             _repeat(starter.spec(params), params)
@@ -162,7 +175,8 @@ _BESIDE = frozenset({*_QUESTIONS, "follow", "as_json", "ask", "ask_non_interacti
 
 def _answered(client: Connection, params: Params, options: Sequence[Option]) -> Run:
     """A run whose questions were answered: that of the token first, then the others in order."""
-    token, answers = (params["resume"] or "").strip(), params["answer"] or []
+    token = (params["resume"] or "").strip()
+    answers = params["answer"] or []
     arguments = {option.name for option in options if option.about.get("argument")}
     changed = [
         f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
@@ -180,7 +194,10 @@ def _answered(client: Connection, params: Params, options: Sequence[Option]) -> 
     others = [question["token"] for question in run["questions"]]
     order = list(dict.fromkeys([token, *others] if asks else others))
     if len(answers) > len(order):  # nothing is an answer to what is asked only after this
-        many = f"{len(others)} of these, not {len(answers)}" if others else "nothing"
+        if others:
+            many = f"{len(others)} of these, not {len(answers)}"
+        else:
+            many = "nothing"
         raise Conflict(
             f"{run['id']} is {run['status']} and asks {many}.",
             hint=f"`kapelle runs status {run['id']}` shows what it asks.",

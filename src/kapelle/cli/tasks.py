@@ -129,9 +129,15 @@ def list_work(
     # A project may span repositories, so its name is enough.
     repository = named or (None if everything or query["project"] else here())
     asked |= {"repository": named} if named else {}
-    elsewhere = " `--all` shows those of other repositories." if repository else ""
+    if repository:
+        elsewhere = " `--all` shows those of other repositories."
+    else:
+        elsewhere = ""
     nothing = f"{'Here' if repository else 'There'} are no {hint}{elsewhere}"
-    nothing = "Nothing matches." if asked else nothing
+    if asked:
+        nothing = "Nothing matches."
+    else:
+        nothing = nothing
     lines = partial(rows, repositories=repository is None)
     report = listing(path, {**asked, "repository": repository}, limit, lines, nothing)
     yield (found := next(report))
@@ -161,10 +167,18 @@ def _title(item: Task | Run) -> str:
     if item.get("archived_at"):
         return f"(archived) {one_line(item['title'])}"
     told = item.get("delivery")
-    about = delivery_words({**told, "reason": None}, item["status"]) if told else ""
-    about = about if _has_ended(item) else one_line(doing_words(item))
+    if told:
+        about = delivery_words({**told, "reason": None}, item["status"])
+    else:
+        about = ""
+    if _has_ended(item):
+        about = about
+    else:
+        about = one_line(doing_words(item))
     about = ", ".join(filter(None, [about, *marks(item)]))
-    return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
+    if about:
+        return f"{one_line(item['title'])} ({about})"
+    return one_line(item["title"])
 
 
 def status(task_id: NewestId = None) -> Report:
@@ -191,7 +205,8 @@ def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = Fa
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
-    limit_s, client = optional(duration_s, timeout, "--timeout"), Connection()
+    limit_s = optional(duration_s, timeout, "--timeout")
+    client = Connection()
     typed = listed(task_ids, "An id") if task_ids else [None]
     paths = [path_of(work_id(client, text)) for text in typed]
     items = [client.get(path) for path in paths]
@@ -213,7 +228,10 @@ def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = Fa
         with waiting_lines(client, items):
             _until(finished, client, known, limit_s, _show_end)
     if pending := [item for item in known.values() if not finished(item)]:
-        more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+        if len(pending) > 1:
+            more = f" and {len(pending) - 1} more"
+        else:
+            more = ""
         first = f"{pending[0]['id']} ({pending[0]['status']})"
         say(f"kapelle: the time is up, and {first}{more} has not ended. It goes on.")
         raise typer.Exit(ERROR)
@@ -222,7 +240,10 @@ def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = Fa
 
 def _show_end(item: Task | Run) -> None:
     if finished(item):
-        reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
+        if item["reason"]:
+            reason = f"  {one_line(item['reason'])}"
+        else:
+            reason = ""
         told = item.get("delivery")
         if told and told["status"] == "failed":
             reason += f"  {delivery_words(told, item['status'])}"
@@ -240,7 +261,10 @@ def _until(
     """Keep what is known up to date until all of it is over, or the time is up."""
     began = time.monotonic()
     for some_id in [some_id for some_id, item in known.items() if not is_over(item)]:
-        left = None if limit_s is None else limit_s - (time.monotonic() - began)
+        if limit_s is None:
+            left = None
+        else:
+            left = limit_s - (time.monotonic() - began)
         known[some_id] = client.wait(path_of(some_id, "wait"), {}, is_over, left)
         report(known[some_id])
 
@@ -261,13 +285,17 @@ def change_each(
     of_runs is said of runs alone; state is another word for the status they are shown with;
     remark is said if one still runs.
     """
-    client, failure = Connection(), None
+    client = Connection()
+    failure = None
     where = path or (lambda text, what: path_of(work_id(client, text), what))
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
             at = where(some_id, action)
-            more = of_runs if at.startswith("/runs/") else None
+            if at.startswith("/runs/"):
+                more = of_runs
+            else:
+                more = None
             item = client.post(at, {**(body or {}), **more} if more else body)
             changed[item["id"]] = item
         except KapelleError as error:
@@ -297,7 +325,10 @@ def cancel(
     no_wait: bool = flag("Do not wait until they have ended."),
 ) -> Report:
     """Stop tasks and runs, with every process they started."""
-    of_runs = {"with_tasks": False} if keep_tasks else {}
+    if keep_tasks:
+        of_runs = {"with_tasks": False}
+    else:
+        of_runs = {}
     return change_each(task_ids, "cancel", {"reason": reason}, of_runs=of_runs, wait=not no_wait)
 
 
@@ -335,8 +366,14 @@ def snooze(
     """
     if len(task_ids) > 1 and is_time(task_ids[-1]):
         *task_ids, until = task_ids
-    moment = None if off else future_time(until, "--until", None)
-    state = f"snoozed until {local(moment)}" if moment else "not snoozed"
+    if off:
+        moment = None
+    else:
+        moment = future_time(until, "--until", None)
+    if moment:
+        state = f"snoozed until {local(moment)}"
+    else:
+        state = "not snoozed"
     return _mark(task_ids, {"snoozed_until": moment}, state)
 
 
@@ -372,7 +409,8 @@ def resume(
 ) -> None:
     """Go on with a task where it left off, or with a paused or limited run."""
     task_id, message = _id_and_message(task_id, message, "resume")
-    whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
+    whole = work_id(Connection(), task_id)
+    limits = _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     alone = "A run that goes on takes neither a message nor new limits."
     hint = f'`kapelle answer {whole} "…"` answers what it asked.'
@@ -381,7 +419,10 @@ def resume(
         (not is_run(whole) and cycles is not None, "A task has no cycles.", "Leave out --cycles."),
     )
     if is_run(whole):
-        body = {} if cycles is None else {"cycles": cycles}
+        if cycles is None:
+            body = {}
+        else:
+            body = {"cycles": cycles}
     _again(path_of(whole, "resume"), body, follow, as_json)
 
 
@@ -454,8 +495,12 @@ def continue_(
         raise InvalidInput("--comments goes on with the same task: leave --fork out.")
     task_id, message = _id_and_message(task_id, message, "continue")
     given = message is not None or not comments
-    said = read_prompt(message, None, _MESSAGE, "message") if given else ""
-    client, limits = Connection(), _new_limits(budget, max_turns)
+    if given:
+        said = read_prompt(message, None, _MESSAGE, "message")
+    else:
+        said = ""
+    client = Connection()
+    limits = _new_limits(budget, max_turns)
     task_id = work_id(client, task_id)
     body = {"message": said or None, **({"comments": True} if comments else {})}
     if is_run(task_id):
@@ -476,7 +521,10 @@ def continue_(
 
 def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
     """The new task that goes on in a copy of an earlier one's conversation."""
-    last = earlier["attempts"][-1] if earlier["attempts"] else earlier
+    if earlier["attempts"]:
+        last = earlier["attempts"][-1]
+    else:
+        last = earlier
     same_agent = last["agent"] == earlier["agent"]
     spec = {
         "prompt": message,
@@ -518,7 +566,10 @@ def diff(
     if raw and not stat:
         sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return
-    shown = changes["stat"] if stat else changes["patch"]
+    if stat:
+        shown = changes["stat"]
+    else:
+        shown = changes["patch"]
     if not shown.strip():
         say("It changed nothing.")
         return

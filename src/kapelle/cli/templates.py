@@ -53,16 +53,20 @@ def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., Report]:
         if (name := params["name"]) is None:
             raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
         client = Connection()
-        known = client.get(template_path(name)) if more else {}
+        if more:
+            known = client.get(template_path(name))
+        else:
+            known = {}
         if more and params["guidelines_file"] is None:
             params["guidelines"] = params["guidelines"] or known["guidelines"]
         given = {**known, **spec_of(options, params, f"templates create {name}")}
         spec = {option.key: given.get(option.key) for option in options}
         spec["name"] = params.get("rename") or name
         with spelled(options):
-            kept = (
-                client.put(template_path(name), spec) if more else client.post("/templates", spec)
-            )
+            if more:
+                kept = client.put(template_path(name), spec)
+            else:
+                kept = client.post("/templates", spec)
         yield kept
         data(kept["name"])
 

@@ -47,11 +47,13 @@ _ORDER = (*_OPEN, "failed", "cancelled", "completed")
 _MOST = 200
 # So long what has ended is shown.
 _ENDED_S = 600.0
-_LOOK_S, _REDRAW_S = 1.0, 0.3
+_LOOK_S = 1.0
+_REDRAW_S = 0.3
 _COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 11, "REPOSITORY": 11, "COST": 8}
 # So much room the title has at least, or a column is left out.
 _LEAST = 22
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
 
@@ -131,9 +133,15 @@ def in_order(found: dict[str, Item]) -> list[Item]:
 
     def place(item: Item) -> tuple[int, str, str]:
         whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
-        whole = item if FINAL & {item["status"], whole["status"]} else whole
+        if FINAL & {item["status"], whole["status"]}:
+            whole = item
+        else:
+            whole = whole
         is_seen = whole["status"] in FINAL and whole.get("seen_at")
-        rank = len(_ORDER) if is_seen else _ORDER.index(whole["status"])
+        if is_seen:
+            rank = len(_ORDER)
+        else:
+            rank = _ORDER.index(whole["status"])
         return rank, whole["id"], "" if whole is item else item["id"]
 
     return sorted(found.values(), key=place)
@@ -152,15 +160,22 @@ def _cells(item: Item) -> list[str]:
     who = item.get("pattern") or "/".join(filter(None, [last["agent"], last["model"]]))
     used = [item.get("spent"), *(attempt["usage"] for attempt in attempts)]
     costs = [part["cost_usd"] for part in used if part and part["cost_usd"] is not None]
-    inside = " " if item.get("run_id") or item.get("parent_id") else ""
-    age, cost = between(item["created_at"], None), dollars(sum(costs)) if costs else ""
+    if item.get("run_id") or item.get("parent_id"):
+        inside = " "
+    else:
+        inside = ""
+    age = between(item["created_at"], None)
+    cost = dollars(sum(costs)) if costs else ""
     where = one_line(os.path.basename(repository_path(item)), 24)
     return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), where, cost]
 
 
 def _words(item: Item) -> list[str]:
     """The title, and what it is doing or that nobody verified it, if there is something to say."""
-    doubt = "not verified" if item.get("verified") is False else None
+    if item.get("verified") is False:
+        doubt = "not verified"
+    else:
+        doubt = None
     doing = ", ".join(filter(None, [doubt, doing_words(item)]))
     return [one_line(item["title"], 80), *filter(None, [one_line(doing, 300)])]
 
@@ -171,8 +186,14 @@ def page(
     """All lines of the screen: how many there are, the table around the chosen one, the keys."""
     counts = Counter(item["status"] for item in items)
     many = ", ".join(f"{counts[status]} {status}" for status in _ORDER if counts[status])
-    away = "the daemon is away; running agents go on · " if is_away else ""
-    needing = f" · {needs} need you" if needs else ""
+    if is_away:
+        away = "the daemon is away; running agents go on · "
+    else:
+        away = ""
+    if needs:
+        needing = f" · {needs} need you"
+    else:
+        needing = ""
     head = fit(f"kapelle · {away}{many or 'nothing is at work'}{needing}", width)
     keys = [_keys(item) for item in items if item["id"] == chosen] or [{}]
     offered = [f"{key} {word}" for key, (word, _, _) in keys[0].items()]
@@ -201,8 +222,12 @@ def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str
     yield "", paint(row([*_COLUMNS], "TITLE", None), "bold")
     for item in items:
         whole = " · ".join(words := _words(item))
-        below = words[1:] if columns_of(whole) > room else []
-        is_chosen, style = item["id"] == chosen, STATUS_STYLE.get(item["status"])
+        if columns_of(whole) > room:
+            below = words[1:]
+        else:
+            below = []
+        is_chosen = item["id"] == chosen
+        style = STATUS_STYLE.get(item["status"])
         text = row(_cells(item), words[0] if below else whole, None if is_chosen else style)
         yield item["id"], f"\x1b[7m{text}\x1b[0m" if is_chosen else text
         yield from ((item["id"], paint(fit(f"    {doing}", width), "dim")) for doing in below)
@@ -210,7 +235,8 @@ def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str
 
 def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
     """What can be done with it, by key: the word, the command, and what is asked before."""
-    is_ended, place = item["status"] in FINAL, item["workspace"]
+    is_ended = item["status"] in FINAL
+    place = item["workspace"]
     keys = {"\n": ("look", "status", ""), "l": ("logs", "logs" if is_ended else "logs -f", "")}
     if item.get("questions") or item["question"]:
         keys["a"] = ("answer", "answer", "Your answer: ")
@@ -231,14 +257,20 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
     from kapelle.cli.main import guarded
 
     asked = item.get("questions") or [{}]
-    question: dict[str, Any] = asked[0] if word == "answer" else {}
+    if word == "answer":
+        question: dict[str, Any] = asked[0]
+    else:
+        question = {}
     arguments = [*command.split(), str(question.get("token", item["id"]))]
     say(one_line(item["title"], 70))
     if question:
         for line in question_lines(question)[:-1]:
             say(line)
     with suppress(KeyboardInterrupt):
-        typed = (read_line(asks) or "").strip() if asks else "y"
+        if asks:
+            typed = (read_line(asks) or "").strip()
+        else:
+            typed = "y"
         if not typed or (word != "answer" and typed.lower() not in {"y", "yes"}):
             return
         arguments += [typed] if word == "answer" else []
@@ -347,13 +379,17 @@ def _watch(known: _Known) -> None:
 
 
 def _look(known: _Known, screen: "_Screen") -> None:
-    chosen, at = "", 0
+    chosen = ""
+    at = 0
     with screen:
         while known.problem is None:
             items = known.items
             ids = [item["id"] for item in items]
             # One that is gone leaves the choice to its neighbour.
-            at = ids.index(chosen) if chosen in ids else max(min(at, len(ids) - 1), 0)
+            if chosen in ids:
+                at = ids.index(chosen)
+            else:
+                at = max(min(at, len(ids) - 1), 0)
             chosen = ids[at] if ids else ""
             screen.draw(items, chosen, is_away=known.is_away, needs=known.needs)
             for typed in screen.typed():

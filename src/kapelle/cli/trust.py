@@ -132,7 +132,8 @@ def prompts(
                 for role, text in one.prompts.items()}  # fmt: skip
     asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
     found = executable(Home.default(), current())
-    own, trusted = found.prompts, standing(Home.default(), found, os.environ) == "trusted"
+    own = found.prompts
+    trusted = standing(Home.default(), found, os.environ) == "trusted"
     if not asked:
         raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
     if copy:
@@ -154,7 +155,10 @@ def prompts(
         }
         for key, text in asked.items()
     ]
-    unknown = sorted(set(own) - set(built_in)) if name is None else []
+    if name is None:
+        unknown = sorted(set(own) - set(built_in))
+    else:
+        unknown = []
     yield {"prompts": told, "unknown": unknown}
     if name in built_in:
         data(str(told[0]["text"]).rstrip())

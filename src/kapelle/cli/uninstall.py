@@ -42,7 +42,10 @@ def uninstall(
     from kapelle.cli.follow import can_ask, read_line
 
     home = Home.default()
-    owners = _owners() if home.database.exists() else {}
+    if home.database.exists():
+        owners = _owners()
+    else:
+        owners = {}
     leftovers = _leftovers(home, owners)
     plan: dict[str, Any] = {
         "home": str(home.root),
@@ -116,7 +119,10 @@ def _configuration(home: Home, keep_work: bool) -> dict[str, list[str]]:
     kept: list[str] = []
     for entry in _configuration_entries(home):
         is_own = entry.name in _OWN_DIRECTORIES or entry == home.config.parent
-        names = kept if keep_work and is_own else removed
+        if keep_work and is_own:
+            names = kept
+        else:
+            names = removed
         if entry.is_dir() and not entry.is_symlink():
             files = sorted(path for path in entry.rglob("*") if not path.is_dir())
             names += [str(path) for path in files if "__pycache__" not in path.parts]
@@ -132,7 +138,9 @@ def _configuration_entries(home: Home) -> list[Path]:
     if directory != home.root:
         if directory.is_symlink():  # what it leads to is not ours, such as somebody's dotfiles
             return [directory]
-        return sorted(directory.iterdir()) if directory.is_dir() else []
+        if directory.is_dir():
+            return sorted(directory.iterdir())
+        return []
     entries = [home.config, *(directory / name for name in _OWN_DIRECTORIES)]
     return [entry for entry in entries if entry.exists() or entry.is_symlink()]
 
@@ -165,7 +173,10 @@ def _lines(plan: dict[str, Any], home: Home) -> Iterator[str]:
             yield from _named(one["unmerged"], "branches that are NOT merged")
             yield from _named(one["archived"], "archived content")
     for name in ("service", "clients", "shells"):
-        places = plan[name] if isinstance(plan[name], list) else [plan[name] or ""]
+        if isinstance(plan[name], list):
+            places = plan[name]
+        else:
+            places = [plan[name] or ""]
         words = {"service": "service", "clients": "MCP entry in", "shells": "completion in"}[name]
         yield from (f"  {words} {place}" for place in places if place)
     yield from (f"  configuration {path}" for path in plan["configuration"])

@@ -83,14 +83,22 @@ def lines(report: dict[str, Any]) -> list[str]:
         rows.append(["total", *[""] * (len(names) - 1), *_cells(report["total"])])
     header = [*(name.upper() for name in names), *_HEADER]
     shown = table(header, rows, right=range(len(names), len(header) - 1))
-    return [*shown[:-1], paint(shown[-1], "bold")] if several else shown
+    if several:
+        return [*shown[:-1], paint(shown[-1], "bold")]
+    return shown
 
 
 def _keys(names: list[str], row: dict[str, Any]) -> list[str]:
     found = []
     for name, key in zip(names, (row["key"], row["across"]), strict=False):
-        title = f" {row['title']}" if name == "task" and row["title"] else ""
-        nothing = "(unknown)" if name == "model" else "(none)"
+        if name == "task" and row["title"]:
+            title = f" {row['title']}"
+        else:
+            title = ""
+        if name == "model":
+            nothing = "(unknown)"
+        else:
+            nothing = "(none)"
         found.append(nothing if key is None else one_line(f"{key}{title}", _LONGEST_KEY))
     return found
 
@@ -99,5 +107,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     # Whoever told nothing may have used much.
     silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
     attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
-    used = ["-"] * len(others) if silent else others
+    if silent:
+        used = ["-"] * len(others)
+    else:
+        used = others
     return [attempts, *used, cost(row["cost_usd"], row["unknown_cost"] + row["unreported"])]

@@ -41,13 +41,17 @@ def refuse(*mistakes: tuple[object, str, str]) -> None:
 
 def duration_s(text: str, option: str = "the duration", *, least: float | None = None) -> float:
     """Seconds from 90, 90s, 10m, 2h or 1h30m: at least so many, else more than 0."""
-    typed, hint = text.strip().lower(), "Write it like 90, 90s, 10m or 2h."
+    typed = text.strip().lower()
+    hint = "Write it like 90, 90s, 10m or 2h."
     try:
         seconds = float(typed)
     except ValueError:
         found = parse_duration(typed)
         seconds = math.nan if found is None else found
-    some = f"at least {typed_duration(least)}" if least else "more than 0"
+    if least:
+        some = f"at least {typed_duration(least)}"
+    else:
+        some = "more than 0"
     outside = f"{option} must be {some} and at most a year, not {text!r}."
     refuse(
         (not math.isfinite(seconds), f"{option} is not a duration: {text!r}.", hint),
@@ -232,7 +236,10 @@ def json_object(text: str, option: str) -> dict[str, Any]:
     """An object that holds something: as it was typed, or in the file of this name."""
     hint = 'It is an object, such as {"type": "object", "properties": {…}}.'
     is_typed = text.lstrip().startswith("{")
-    shown = option if is_typed else f"{option} {text}"
+    if is_typed:
+        shown = option
+    else:
+        shown = f"{option} {text}"
     try:
         found = json.loads(text if is_typed else Path(text).read_text(encoding="utf-8"))
     except OSError as error:
@@ -280,7 +287,9 @@ def not_empty(text: str, what: str) -> str:
 
 def optional(read: Callable[[str, str], Value], text: str | None, option: str) -> Value | None:
     """What was typed as one of these reads it; None where nothing was."""
-    return None if text is None else read(text, option)
+    if text is None:
+        return None
+    return read(text, option)
 
 
 MAX_PROMPT_BYTES = 1_000_000

@@ -94,20 +94,34 @@ _MESSAGE_STATES = {
 
 def _message_field(message: Item) -> str:
     """What a person said, of what kind it was, and whether an agent has read it."""
-    about = f"attempt {message['attempt']}, " if message["attempt"] else ""
+    if message["attempt"]:
+        about = f"attempt {message['attempt']}, "
+    else:
+        about = ""
     state = _MESSAGE_STATES[message["state"]]
     return field(message["kind"], f"{one_line(message['text'], 200)} ({about}{state})")
 
 
 def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
     """The lines of the human view with what people said to it, ready for the terminal."""
-    reason = waiting_words(task) if task["status"] == "waiting" else task["reason"]
+    if task["status"] == "waiting":
+        reason = waiting_words(task)
+    else:
+        reason = task["reason"]
     yield from heading(task, None if task.get("questions") else reason)
     yield from asked_lines(task)
     took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
-    ran = f", ran {short(sum(took))}" if took else ""
-    turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
-    limits = [f"{usd_limit(budget)} in all"] if budget else []
+    if took:
+        ran = f", ran {short(sum(took))}"
+    else:
+        ran = ""
+    turns = task["max_turns"]
+    budget = task["budget_usd"]
+    seconds = task["timeout_s"]
+    if budget:
+        limits = [f"{usd_limit(budget)} in all"]
+    else:
+        limits = []
     limits += [f"{counted(turns, 'turn')} an attempt"] if turns else []
     limits += [f"{short(seconds)} an attempt"] if seconds else []
     only = "it only reports: what it changed is thrown away"
@@ -143,7 +157,8 @@ def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
 
 
 def _claim_and_verdict(task: Task) -> Iterator[str]:
-    attempts, checks = task["attempts"], task["checks"]
+    attempts = task["attempts"]
+    checks = task["checks"]
     if attempts:
         claimed = attempts[-1]["claimed"] or "none"
         whose = paint("(the agent's own report)", "dim")
@@ -157,9 +172,18 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
     elif task["status"] == "completed":
         yield field("verified", "not verified: the task has no checks")
     for check in checks:
-        took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
-        on = f" on {check['commit'][:12]}" if check.get("commit") else ""
-        proved = ", proved" if check.get("proved") else ""
+        if check.get("duration_s") is not None:
+            took = f" ({check['duration_s']:.1f}s)"
+        else:
+            took = ""
+        if check.get("commit"):
+            on = f" on {check['commit'][:12]}"
+        else:
+            on = ""
+        if check.get("proved"):
+            proved = ", proved"
+        else:
+            proved = ""
         proved += " earlier" if proved and "Remembered from " in (check.get("proof") or "") else ""
         where = _check_directory(task, check)
         yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{where}{took}{on}{proved}"
@@ -171,7 +195,8 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
 
 def _check_directory(task: Task, check: Task) -> str:
     """Return where a check ran, from the top of the workspace; empty for the top itself."""
-    top, made_in = task["workspace"]["path"], check.get("directory")
+    top = task["workspace"]["path"]
+    made_in = check.get("directory")
     if not made_in or not check.get("command") or not made_in.startswith(f"{top}/"):
         return ""
     return f" in {one_line(made_in[len(top) + 1 :], 200)}"
@@ -182,7 +207,9 @@ def _doubt(task: Task) -> str:
     doubted = any(
         one.get("passes_only_with") or one.get("changed_meanwhile") for one in task["checks"]
     )
-    return ", which does not verify it" if doubted else ", but none tests this change"
+    if doubted:
+        return ", which does not verify it"
+    return ", but none tests this change"
 
 
 def _attempts(task: Task) -> Iterator[str]:
@@ -201,7 +228,10 @@ def headline(attempt: Task) -> str:
     # An attempt that ended with a question counts as failed, but nothing about it failed.
     # An older daemon that still runs does not know the field.
     asked = attempt["status"] == "failed" and attempt.get("question") is not None
-    status = "asked" if asked else attempt["status"]
+    if asked:
+        status = "asked"
+    else:
+        status = attempt["status"]
     facts = [
         paint(status, STATUS_STYLE.get("waiting" if asked else status)),
         "" if asked else ending(attempt["exit"]),
@@ -214,12 +244,18 @@ def headline(attempt: Task) -> str:
 
 def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
     """The lines below it; a reason that was told already is left out."""
-    reason = f" ({attempt['model_reason']})" if attempt["model_reason"] else ""
+    if attempt["model_reason"]:
+        reason = f" ({attempt['model_reason']})"
+    else:
+        reason = ""
     yield one_line(f"by {agent_words(attempt['agent'], attempt['model'])}{reason}")
     if attempt["reason"] and attempt["reason"] != known_reason:
         yield from reason_lines(attempt["reason"])
     if attempt["failure"]:
-        evidence = f": {one_line(attempt['evidence'], 300)}" if attempt["evidence"] else ""
+        if attempt["evidence"]:
+            evidence = f": {one_line(attempt['evidence'], 300)}"
+        else:
+            evidence = ""
         yield f"{paint('failure', 'dim')} {attempt['failure']}{evidence}"
     for warning in attempt["warnings"]:
         yield paint(f"warning: {one_line(warning['text'], 300)}", "yellow")
@@ -261,7 +297,10 @@ def describe_run(
     """
     # The questions stand below, each with its token.
     yield from heading(run, None if run["questions"] else run["reason"])
-    taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
+    if run["started_at"]:
+        taken = f", under way {short(run['spent']['seconds'])}"
+    else:
+        taken = ""
     facts = {
         "pattern": one_line(run["pattern"]),
         "agents": _agents(run["spec"]),
@@ -298,14 +337,19 @@ def _agents(spec: dict[str, Any]) -> str:
 
 def _spent(run: Run) -> str:
     """What was used, against what may be."""
-    spent, spec = run["spent"], run["spec"]
+    spent = run["spent"]
+    spec = run["spec"]
     calls = counted(spent["agent_calls"], "agent call")
     if spec.get("max_agent_calls"):
         calls = f"{spent['agent_calls']:,} of {counted(spec['max_agent_calls'], 'agent call')}"
     facts = [calls]
-    budget, cost = spec.get("budget_usd"), spent["cost_usd"]
+    budget = spec.get("budget_usd")
+    cost = spent["cost_usd"]
     if cost is not None or budget:
-        known = "cost unknown" if cost is None else dollars(cost)
+        if cost is None:
+            known = "cost unknown"
+        else:
+            known = dollars(cost)
         facts.append(f"{known} of {usd_limit(budget)}" if budget else known)
     if spec.get("max_seconds"):
         facts.append(f"{short(spent['seconds'])} of {short(spec['max_seconds'])}")
@@ -322,8 +366,12 @@ def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:
         iterations = [facts for facts in progress if facts.get("verdict")]
         yield from _items("iterations", iterations, None) if iterations else ()
     elif isinstance(result, dict) and any(map(_are_items, result.values())):
-        best, winner = result.get("best"), result.get("winner")
-        chosen = best.get("number") if isinstance(best, dict) else winner
+        best = result.get("best")
+        winner = result.get("winner")
+        if isinstance(best, dict):
+            chosen = best.get("number")
+        else:
+            chosen = winner
         for key, value in result.items():
             if _are_items(value):
                 yield from _items(key, value, chosen)
@@ -375,12 +423,17 @@ def _is_column(name: str, values: list[Any]) -> bool:
 def _cell(name: str, item: Item, chosen: Any) -> str:
     value = item.get(name)
     if name in {"number", "iteration"}:
-        return f"{value}*" if value == chosen else str(value)
+        if value == chosen:
+            return f"{value}*"
+        return str(value)
     if value is None or value == "":
         return "" if name in _LAST else "-"
     if name == "commit":
         return str(value)[:10]
-    text = verdict_words(str(value)) if name == "verdict" else value_words(value)
+    if name == "verdict":
+        text = verdict_words(str(value))
+    else:
+        text = value_words(value)
     return one_line(text, None if name in _LAST else 60)
 
 
@@ -389,7 +442,9 @@ def _style(item: Item, chosen: Any) -> str | None:
         return _STYLES.get(item["verdict"])
     if item.get("problem"):
         return "red"
-    return "green" if chosen is not None and item.get("number") == chosen else None
+    if chosen is not None and item.get("number") == chosen:
+        return "green"
+    return None
 
 
 def _below(item: Item) -> list[str]:
@@ -405,8 +460,14 @@ def _below(item: Item) -> list[str]:
             continue  # a task or run, which has a line of its own below
         elif isinstance(value, dict) and any(isinstance(flag, bool) for flag in value.values()):
             against = [_words(name) for name, flag in value.items() if flag is False]
-            why = f": {one_line(value['feedback'], 200)}" if value.get("feedback") else ""
-            verdict = f"no to {', '.join(against)}{why}" if against else "approved"
+            if value.get("feedback"):
+                why = f": {one_line(value['feedback'], 200)}"
+            else:
+                why = ""
+            if against:
+                verdict = f"no to {', '.join(against)}{why}"
+            else:
+                verdict = "approved"
             found.append(f"{_words(key)}: {verdict}")
         elif isinstance(value, str) and "\n" in value.strip() and key not in _LAST:
             found += [paint(f"{_words(key)}:", "dim"), *last_lines(value, _TEXT_LINES)]
@@ -415,7 +476,10 @@ def _below(item: Item) -> list[str]:
 
 def _part(part: Item) -> str:
     good = part["status"] in {"merged", "completed", "passed"}
-    reason = f": {one_line(part['reason'], 200)}" if part.get("reason") else ""
+    if part.get("reason"):
+        reason = f": {one_line(part['reason'], 200)}"
+    else:
+        reason = ""
     state = "" if good else f" ({part['status']})"
     title = one_line(str(part.get("title") or part.get("name") or ""), 100)
     return f"{mark(good)} {title}{state}{reason}"
@@ -443,7 +507,10 @@ def task_lines(
         yield from _lines(step, label, open_tasks.get(step["subject"]))
     if not run["ended_at"]:
         for step in (run["spec"].get("steps") or [])[len(started) :]:
-            label = step if isinstance(step, str) else step.get("name") or step.get("prompt") or ""
+            if isinstance(step, str):
+                label = step
+            else:
+                label = step.get("name") or step.get("prompt") or ""
             yield paint(f"    · {one_line(label, 80)}", "dim")
 
 

@@ -29,7 +29,10 @@ class Address:
         home: str | os.PathLike[str] | None = None,
     ) -> "Address":
         """What is given wins over the environment; a home that is named means its socket."""
-        place = Home.default() if home is None else Home(Path(home).expanduser().absolute())
+        if home is None:
+            place = Home.default()
+        else:
+            place = Home(Path(home).expanduser().absolute())
         if url is not None:
             return cls(place, url, token, url_origin="url")
         return cls(place, None if home else os.environ.get("KAPELLE_URL") or None, token)
@@ -41,9 +44,13 @@ class Address:
         """Scheme, host and port of the URL."""
         try:
             parts = urlsplit(self.url or "")
-            scheme, host, port = parts.scheme, parts.hostname, parts.port
+            scheme = parts.scheme
+            host = parts.hostname
+            port = parts.port
         except ValueError:
-            scheme, host, port = "", None, None
+            scheme = ""
+            host = None
+            port = None
         if scheme not in {"http", "https"} or not host:
             raise InvalidInput(
                 f"{self.url_origin} is not an address: {self.url!r}.",
@@ -53,7 +60,9 @@ class Address:
 
     @property
     def base_path(self) -> str:
-        return urlsplit(self.url).path.rstrip("/") if self.url else ""
+        if self.url:
+            return urlsplit(self.url).path.rstrip("/")
+        return ""
 
     def headers(self) -> dict[str, str]:
         token = self._named_token() or self._stored_token()
@@ -69,7 +78,9 @@ class Address:
         """Where the token comes from, in words that do not show it."""
         if self.token:
             return "token"
-        return "KAPELLE_TOKEN" if self._named_token() else str(self.home.token)
+        if self._named_token():
+            return "KAPELLE_TOKEN"
+        return str(self.home.token)
 
     def _named_token(self) -> str:
         """The one that is given; for a URL also that of KAPELLE_TOKEN."""

@@ -62,7 +62,10 @@ def _taken(lock: IO[bytes], how: int) -> bool:
 
 
 def _start(home: Home, deadline: float) -> None:
-    log_began_at = home.log.stat().st_size if home.log.exists() else 0
+    if home.log.exists():
+        log_began_at = home.log.stat().st_size
+    else:
+        log_began_at = 0
     process = _launch(home)
     while time.monotonic() < deadline:
         if listens(Address(home)):
@@ -73,7 +76,10 @@ def _start(home: Home, deadline: float) -> None:
             break
         time.sleep(PAUSE_S)
     code = process.poll()
-    what = "did not answer in time" if code is None else f"ended with exit code {code}"
+    if code is None:
+        what = "did not answer in time"
+    else:
+        what = f"ended with exit code {code}"
     raise _failed(home, what, log_lines(home, log_began_at)[-LOG_LINES:])
 
 
@@ -81,7 +87,9 @@ def lock_holder(home: Home) -> int | None:
     """The process that holds the home's lock, as only a daemon does."""
     try:
         with home.lock.open("rb") as lock:
-            return None if _taken(lock, fcntl.LOCK_SH) else int(lock.read())
+            if _taken(lock, fcntl.LOCK_SH):
+                return None
+            return int(lock.read())
     except (OSError, ValueError):
         return None
 
@@ -108,7 +116,10 @@ def _failed(home: Home, what: str, lines: list[str]) -> Unavailable:
     if reason is not None:
         return Unavailable(f"The daemon could not start: {reason}", hint=hint)
     told = "".join(f"\n  {line}" for line in lines)
-    log = f", and its log says:{told}" if lines else "."
+    if lines:
+        log = f", and its log says:{told}"
+    else:
+        log = "."
     return Unavailable(f"The daemon was started but {what}{log}", hint=hint)
 
 

@@ -27,7 +27,9 @@ def with_shell(home: Home, path: str, body: Any) -> Any:
     if not isinstance(spec, Mapping) or "shell" in spec:
         return body
     told = {**spec, "shell": shell_for(home, spec.get("directory"))}
-    return told if path == "/tasks" else {**body, "spec": told}
+    if path == "/tasks":
+        return told
+    return {**body, "spec": told}
 
 
 def shell_for(home: Home, directory: object) -> dict[str, Any]:
@@ -56,4 +58,6 @@ def _passed(config: Path) -> list[str]:
         names = tomllib.loads(read_small(config).decode())["environment"]["pass"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError, InvalidInput):
         return []
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if isinstance(names, list):
+        return [name for name in names if isinstance(name, str)]
+    return []

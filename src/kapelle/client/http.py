@@ -155,7 +155,10 @@ class Connection:
         began = time.monotonic()
         while True:
             asked = time.monotonic()
-            left = LONG_POLL_S if limit_s is None else limit_s - (asked - began)
+            if limit_s is None:
+                left = LONG_POLL_S
+            else:
+                left = limit_s - (asked - began)
             poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
             found = self.get(path, {**query, "timeout_s": poll_s}, poll_s + 30)
             if is_over(found) or left <= 0:
@@ -174,7 +177,9 @@ class Connection:
         except ConnectionLost as error:
             error.hint = "It may have been done all the same: look before you ask again."
             raise
-        return json.loads(answer) if answer.strip() else None
+        if answer.strip():
+            return json.loads(answer)
+        return None
 
     def merge(self, path: str, body: Any, tell: Callable[[str], object] = str) -> Any:
         """Have something merged and wait for it, however long it takes; tell is told its phases."""
@@ -274,12 +279,16 @@ class Connection:
         self, method: str, where: str, body: Any, headers: dict[str, str], timeout: float
     ) -> Iterator[tuple[HTTPResponse, Any]]:
         """A request, its response, which is read before this is left, and their socket."""
-        given = {} if self.address.url is None else self.address.headers()
+        if self.address.url is None:
+            given = {}
+        else:
+            given = self.address.headers()
         content = None
         if body is not None:
             given["Content-Type"] = "application/json"
             content = json.dumps(body).encode()
-        connection, response = self._new(timeout), None
+        connection = self._new(timeout)
+        response = None
         try:
             _hold(connection.sock)
             if self.address.url is None:
@@ -426,7 +435,9 @@ def _data(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         return {"text": text}
-    return value if isinstance(value, dict) else {"value": value}
+    if isinstance(value, dict):
+        return value
+    return {"value": value}
 
 
 def _lines(response: HTTPResponse) -> Iterator[bytes]:
@@ -457,11 +468,15 @@ def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
     """The error in an answer; its code says which class it has."""
     try:
         told = json.loads(response.read())["error"]
-        code, message, hint = str(told["code"]), str(told["message"]), told.get("hint")
+        code = str(told["code"])
+        message = str(told["message"])
+        hint = told.get("hint")
     except (ValueError, KeyError, TypeError, AttributeError):
         said = f"The daemon answered {response.status} {response.reason}."
         # Its web server breaks off what is still open when the daemon is stopped.
-        return ConnectionLost(said) if response.status >= 500 else KapelleError(said)
+        if response.status >= 500:
+            return ConnectionLost(said)
+        return KapelleError(said)
     error = class_of(code)(message, hint=hint)
     error.code = code
     if isinstance(error, Unauthorized):

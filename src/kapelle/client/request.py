@@ -55,7 +55,8 @@ class Resources:
         """A path with what it names in braces, which is taken out of what is given."""
 
         def named(match: re.Match[str]) -> str:
-            text, noun = str(given.pop(match[1])).strip(), whole.split("/")[1]
+            text = str(given.pop(match[1])).strip()
+            noun = whole.split("/")[1]
             if not text:
                 raise InvalidInput(f"An empty text is not the {match[1]} of one of the {noun}.")
             return quote(text, safe="")
@@ -96,7 +97,8 @@ class Method(Generic[P, T]):
 
         @wraps(function)
         async def iterate(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Any, None]:
-            items, end = function(*args, **kwargs), object()
+            items = function(*args, **kwargs)
+            end = object()
             with _Worker(items.close) as worker:
                 while (item := await worker.call(partial(next, items, end))) is not end:
                     yield item
@@ -104,14 +106,17 @@ class Method(Generic[P, T]):
         if not isinstance(one, Awaited):
             return function
         returned = inspect.signature(function).return_annotation
-        return iterate if get_origin(returned) is Generator else call
+        if get_origin(returned) is Generator:
+            return iterate
+        return call
 
 
 class _Worker:
     """A thread that makes one blocking call after another for a coroutine, and then a last one."""
 
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
-        self._cancellation, self._last = Cancellation(), last
+        self._cancellation = Cancellation()
+        self._last = last
         self._calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
         # A program that ends does not wait for what it has broken off.
         threading.Thread(target=self._work, name="kapelle-client", daemon=True).start()
@@ -158,9 +163,13 @@ def request(
             given = _given(signature, self, *args, **kwargs)
             where = self._place(path, given)
             if get_origin(returned) is Generator:
-                kind, items = get_args(returned)[0], self._connection.pages(where, given)
+                kind = get_args(returned)[0]
+                items = self._connection.pages(where, given)
                 return (read(kind, item, where) for item in items)
-            more = {"timeout": given["timeout_s"] + _MORE_S} if "timeout_s" in given else options
+            if "timeout_s" in given:
+                more = {"timeout": given["timeout_s"] + _MORE_S}
+            else:
+                more = options
             answer = getattr(self._connection, method)(where, given, **more)
             return read(self._kind if isinstance(returned, TypeVar) else returned, answer, where)
 

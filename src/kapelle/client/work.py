@@ -124,7 +124,8 @@ class Work(Collection[Piece]):
 class Tasks(Work[Task]):
     """Every task of a daemon."""
 
-    _noun, _kind = "tasks", Task
+    _noun = "tasks"
+    _kind = Task
 
     @Method
     def run(
@@ -198,7 +199,8 @@ class Tasks(Work[Task]):
                 return ""
             attempt = attempts[-1].number
         query = {"attempt": attempt, "stream": stream, "limit": OUTPUT_PAGE_BYTES}
-        written, asked = bytearray(), f"{path}/output"
+        written = bytearray()
+        asked = f"{path}/output"
         while block := self._connection.get_bytes(asked, {**query, "offset": len(written)})[0]:
             written += block
         return written.decode("utf-8", "replace")
@@ -220,7 +222,8 @@ class Tasks(Work[Task]):
 class Runs(Work[Run]):
     """Every run of a daemon."""
 
-    _noun, _kind = "runs", Run
+    _noun = "runs"
+    _kind = Run
 
     @Method
     def start(
@@ -295,7 +298,8 @@ class Runs(Work[Run]):
 class Schedules(Collection[Schedule]):
     """Every schedule of a daemon."""
 
-    _noun, _kind = "schedules", Schedule
+    _noun = "schedules"
+    _kind = Schedule
 
     @Method
     def create(
@@ -359,7 +363,10 @@ def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str
 def schedule_body(kind: object, spec: object, fields: Mapping[str, Any]) -> dict[str, Any]:
     """A schedule from what it starts and its fields, or a whole one, likewise."""
     given = _given("kind", kind, fields)
-    work = given.pop("spec", None) if spec is None else spec
+    if spec is None:
+        work = given.pop("spec", None)
+    else:
+        work = spec
     if not isinstance(work, Spec | Mapping):
         raise InvalidInput(
             "What the schedule is to start is missing.",
@@ -375,5 +382,8 @@ def _given(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, A
     elif isinstance(subject, Mapping):
         given = dict(subject)
     else:
-        given = {} if subject is None else {name: subject}
+        if subject is None:
+            given = {}
+        else:
+            given = {name: subject}
     return {**given, **fields}

@@ -15,7 +15,9 @@ Tasks = dict[str, Task]
 """The tasks by their keys."""
 
 _WORK = tomllib.loads(files("kapelle.demo").joinpath("work.toml").read_text(encoding="utf-8"))
-TASKS, TEAM, LOOP = _WORK["tasks"], _WORK["runs"]["team"], _WORK["runs"]["loop"]
+TASKS = _WORK["tasks"]
+TEAM = _WORK["runs"]["team"]
+LOOP = _WORK["runs"]["loop"]
 _EVERY = {"agent": "rehearsal", "workspace": "worktree", "timeout_s": 60}
 
 
@@ -31,7 +33,9 @@ def task_spec(key: str, repository: str, tasks: Tasks) -> dict[str, Any]:
 def series(names: Iterable[str]) -> str:
     """Names in a sentence: a, b and c."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    if most:
+        return f"{', '.join(most)} and {last}"
+    return last
 
 
 HEADER = ["TASK", "STATUS", "TRIES", "CLAIMED", "VERIFIED", "MERGED"]
@@ -88,19 +92,28 @@ class Report:
         return [*found, *self.not_ended]
 
     def _problem(self, key: str) -> Iterator[str]:
-        task, merged = self.tasks[key], "merged" if key in self.merged else "not merged"
-        ends, tries = _WORK["ends"].get(key, "completed"), _WORK["attempts"].get(key, 1)
+        task = self.tasks[key]
+        if key in self.merged:
+            merged = "merged"
+        else:
+            merged = "not merged"
+        ends = _WORK["ends"].get(key, "completed")
+        tries = _WORK["attempts"].get(key, 1)
         claims = [attempt["claimed"] for attempt in task["attempts"]]
         found = (task["status"], len(claims), claims[-1:], key in self.merged)
         if found != (ends, tries, ["success"], ends == "completed"):
-            why = f" ({task['reason']})" if task["reason"] else ""
+            if task["reason"]:
+                why = f" ({task['reason']})"
+            else:
+                why = ""
             yield f"{key} is {task['status']}{why} and {merged}, with claims of {claims}."
 
     def _problems_of_runs(self) -> list[str]:
         found = []
         for name, made in (("team", self.team), ("loop", self.loop)):
             if made.run.get("status") != "completed" or made.merged is None:
-                status, reason = made.run.get("status"), made.run.get("reason")
+                status = made.run.get("status")
+                reason = made.run.get("reason")
                 found.append(f"The {name} is {status} ({reason}), and should be merged.")
         if not found and len(self.team.run["result"]["iterations"]) != 2:
             found.append("The team should have needed two iterations.")
@@ -127,7 +140,10 @@ def lines(
         yield from (wrapped(f"   {problem}", 6) for problem in problems)
     else:
         tests = f"{report.before} → {report.after}"
-        left = "Its daemon goes on." if page else "Nothing is left running."
+        if page:
+            left = "Its daemon goes on."
+        else:
+            left = "Nothing is left running."
         yield paint(f"✓ {tests}, in {report.seconds:.0f} s. {left}", "green")
     yield ""
     if kept:
@@ -143,7 +159,8 @@ def lines(
 
 
 def _row(key: str, task: Task, report: Report) -> list[str]:
-    attempts, checks = task["attempts"], task["checks"]
+    attempts = task["attempts"]
+    checks = task["checks"]
     passed = sum(check["passed"] for check in checks)
     return [
         key,

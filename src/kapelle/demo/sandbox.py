@@ -32,7 +32,8 @@ class Sandbox:
     """A directory; is_new tells whether it was made for the demo."""
 
     def __init__(self, root: Path, *, is_new: bool) -> None:
-        self.root, self.is_new = root, is_new
+        self.root = root
+        self.is_new = is_new
         self.repository, self.home = root / "etude", Home(root / "home")
 
     def remove(self) -> None:
@@ -130,7 +131,9 @@ def _stop(sandbox: Sandbox) -> list[str]:
     if not sandbox.home.root.exists():
         return []
     done = kapelle("stop", "--agents")
-    return [done.stderr.strip()] if done.returncode else []
+    if done.returncode:
+        return [done.stderr.strip()]
+    return []
 
 
 @dataclass(frozen=True)

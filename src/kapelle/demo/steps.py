@@ -161,7 +161,8 @@ def _submit(sandbox: Sandbox, client: Connection, view: View) -> Tasks:
 def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
     """Keep the tasks up to date until all have ended; returns the kill if it came to that."""
     keys = {task["id"]: key for key, task in tasks.items()}
-    still_open, begun = set(tasks), set[str]()
+    still_open = set(tasks)
+    begun = set[str]()
     kill = None
     with view.watching(tasks):
         for event in client.stream("/events", {"after": 0}, endless=True):
@@ -244,7 +245,8 @@ def _run(
         if told := passage(event.data):
             view.say(indent(told.text, "   "), told.style)
         if kill_at and event.data["data"].get("phase") == kill_at:
-            made.killed, kill_at = _daemon_pid(client), None
+            made.killed = _daemon_pid(client)
+            kill_at = None
             os.kill(made.killed, signal.SIGKILL)
             text = f"   kill -9 {made.killed}: the next daemon ({_daemon_pid(client)}) goes on"
             view.say(f"{text} with the run.", "yellow")

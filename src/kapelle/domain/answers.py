@@ -26,7 +26,10 @@ class Unreadable(ValueError):
 
 def instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
     """The paragraph of a prompt that asks for one JSON value of this schema and nothing else."""
-    schema = shape if isinstance(shape, dict) else shape.model_json_schema()
+    if isinstance(shape, dict):
+        schema = shape
+    else:
+        schema = shape.model_json_schema()
     # One that refers to itself cannot be written out; its definitions stay.
     with suppress(ValueError):
         schema = written_out(schema)
@@ -51,20 +54,27 @@ def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
     Raises Unreadable, whose message says what was wrong: also where something broken or cut off
     comes after the last that fits.
     """
-    refusal, broken = _NOTHING, list[_Found]()
+    refusal = _NOTHING
+    broken = list[_Found]()
     for found in _candidates(text, broken):
         if broken and broken[-1].start > found.start:
             break
         try:
             return _fit(found.value, shape)
         except _ILL_FITTING as error:
-            refusal = _misfit(error) if refusal is _NOTHING else refusal
+            if refusal is _NOTHING:
+                refusal = _misfit(error)
+            else:
+                refusal = refusal
     raise Unreadable(broken[-1].value if broken else refusal)
 
 
 def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
     if isinstance(shape, dict):
-        problems = matches_schema(value, shape) if isinstance(value, dict) else ["it is no object"]
+        if isinstance(value, dict):
+            problems = matches_schema(value, shape)
+        else:
+            problems = ["it is no object"]
         if problems:
             raise ValueError("; ".join(problems))
         return value
@@ -75,7 +85,10 @@ def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
 
 
 def _misfit(error: Exception) -> str:
-    found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False)
+    else:
+        found = []
     problems = [*map(problem, found[:_MOST_PROBLEMS])] or [str(error)]
     if len(found) > _MOST_PROBLEMS:
         problems.append(f"and {len(found) - _MOST_PROBLEMS} more")
@@ -129,7 +142,10 @@ def _without_code(fence: re.Match[str]) -> str:
 
 def _scan(text: str) -> tuple[list[_Found], list[_Found]]:
     """What can be read and what cannot, each in the order of the text, in linear time."""
-    found, wrong, at, strays = list[_Found](), list[_Found](), 0, 0
+    found = list[_Found]()
+    wrong = list[_Found]()
+    at = 0
+    strays = 0
     while strays < _MOST_STRAYS and (start := _START.search(text, at)):
         at = start.start()
         try:

@@ -31,7 +31,10 @@ _HINT = "Begin each item with `- `; `  - agent: NAME` under it says who does it.
 
 def read_items(text: str, kind: Format) -> list[Item]:
     """The items of a list; raises InvalidInput that names the line."""
-    items = _from_csv(text) if kind == "csv" else _from_markdown(text)
+    if kind == "csv":
+        items = _from_csv(text)
+    else:
+        items = _from_markdown(text)
     if not items:
         raise InvalidInput("There are no items in this list.", hint=_HINT)
     return items
@@ -46,7 +49,9 @@ def taken_as_text(text: str) -> list[str]:
 
 def format_of(name: str) -> Format:
     """What a file of this name holds."""
-    return "csv" if name.lower().endswith(".csv") else "markdown"
+    if name.lower().endswith(".csv"):
+        return "csv"
+    return "markdown"
 
 
 def _from_markdown(text: str) -> list[Item]:
@@ -84,7 +89,10 @@ def _from_csv(text: str) -> list[Item]:
     try:
         names = [name.strip().lower() for name in next(rows, [])]
         if unknown := [name for name in names if name not in _COLUMNS] or "prompt" not in names:
-            told = f"{unknown[0]!r} is no column" if isinstance(unknown, list) else "there is none"
+            if isinstance(unknown, list):
+                told = f"{unknown[0]!r} is no column"
+            else:
+                told = "there is none"
             raise InvalidInput(
                 f"line 1 names the columns, prompt among them: {told}.",
                 hint=f"Use {', '.join(_COLUMNS)}.",

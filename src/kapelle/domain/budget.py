@@ -38,7 +38,9 @@ class Budget:
 
     def left(self, spent: Spent) -> Left:
         """What may still be used, never less than 0."""
-        seconds, usd, calls = self.max_seconds, self.max_usd, self.max_agent_calls
+        seconds = self.max_seconds
+        usd = self.max_usd
+        calls = self.max_agent_calls
         return Left(
             seconds=None if seconds is None else max(0.0, seconds - spent.seconds),
             usd=None if usd is None else left_usd(usd, spent.cost_usd),

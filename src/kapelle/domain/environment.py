@@ -45,7 +45,8 @@ def looks_secret(name: str) -> bool:
 
 def fitting(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
     """Those of the names that are wanted, by themselves or by a PREFIX*."""
-    exact, prefixes = {*wanted}, tuple(name[:-1] for name in wanted if name.endswith("*"))
+    exact = {*wanted}
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
     return {name for name in names if name in exact or name.startswith(prefixes)}
 
 

@@ -34,7 +34,9 @@ class KapelleError(Exception):
     @property
     def with_hint(self) -> str:
         """The message, and what to do about it where that is known."""
-        return f"{self.message} {self.hint}" if self.hint else self.message
+        if self.hint:
+            return f"{self.message} {self.hint}"
+        return self.message
 
 
 class InvalidInput(KapelleError, code="invalid_input", http_status=422):
@@ -149,7 +151,10 @@ _WORDS = {
 def sentence(error: "ValidationError", most: int = 10) -> str:
     """What pydantic found wrong, each with its place, without a full stop at the end."""
     found = error.errors(include_url=False, include_input=False)
-    more = [f"and {len(found) - most} more"] if len(found) > most else []
+    if len(found) > most:
+        more = [f"and {len(found) - most} more"]
+    else:
+        more = []
     return "; ".join([*map(problem, found[:most]), *more])
 
 

@@ -32,7 +32,10 @@ def new_id(kind: Kind) -> str:
         now = time.time_ns() // 1_000_000
         # Within one millisecond, or after the clock went back, count on from the last id.
         fresh = now << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8))
-        _last = fresh if fresh >> _RANDOM_BITS > _last >> _RANDOM_BITS else _last + 1
+        if fresh >> _RANDOM_BITS > _last >> _RANDOM_BITS:
+            _last = fresh
+        else:
+            _last = _last + 1
         number = _last
     digits = []
     for _ in range(26):
@@ -97,4 +100,6 @@ def attempt_of(secret: str, token: str) -> str | None:
     import hmac
 
     made = attempt_token(secret, attempt_id)
-    return attempt_id if hmac.compare_digest(made.encode(), token.encode()) else None
+    if hmac.compare_digest(made.encode(), token.encode()):
+        return attempt_id
+    return None

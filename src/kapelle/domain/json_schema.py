@@ -101,7 +101,10 @@ def _target(schema: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     target: Any = schema
     for step in name.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        target = target.get(step) if isinstance(target, dict) else None
+        if isinstance(target, dict):
+            target = target.get(step)
+        else:
+            target = None
     if not name.startswith("#/") or not isinstance(target, dict):
         raise ValueError(f"{path} {name!r} leads nowhere in this schema")
     return target

@@ -18,8 +18,12 @@ from kapelle.domain.task import Record
 
 WHOLE = "**"
 # Globs are compared with each other while everybody waits.
-MAX_PATHS, MAX_GLOBS = 100, 20
-_MAX_GLOB, _MAX_STARS, _LONGEST, _LONGEST_COMMAND = 200, 10, 4096, 50_000
+MAX_PATHS = 100
+MAX_GLOBS = 20
+_MAX_GLOB = 200
+_MAX_STARS = 10
+_LONGEST = 4096
+_LONGEST_COMMAND = 50_000
 _TOKEN = re.compile(r"(?:^|(?<=/))\*\*(?:/|$)|\*+|.", re.DOTALL)
 _STARS = re.compile(r"\*+|\?")
 _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
@@ -169,7 +173,8 @@ def _overlap(one: str, other: str, whole: bool = False) -> bool:
     The bits of a number are the places of the other that can be reached with what is read of the
     first: so it takes as many steps as that has letters, whatever wildcards there are.
     """
-    (left, first, _), (right, second, places) = _tokens(one), _tokens(other)
+    (left, first, _) = _tokens(one)
+    (right, second, places) = _tokens(other)
     same = min(first, second)
     if left[:same] != right[:same]:
         return False
@@ -191,7 +196,10 @@ def _overlap(one: str, other: str, whole: bool = False) -> bool:
         if token == "/":
             reached = reached & folders | (reached & slashes) << 1
         else:
-            like = letters if token == "?" else places.get(token, 0) | any_
+            if token == "?":
+                like = letters
+            else:
+                like = places.get(token, 0) | any_
             reached = reached & free | (reached & like) << 1
         if not reached:
             return False
@@ -212,12 +220,17 @@ def written(given: Mapping[str, object]) -> list[str]:
     globs = [path for path in paths if is_glob(path)]
     many = len(paths) > MAX_PATHS or len(globs) > MAX_GLOBS
     many = many or any(len(path) > _LONGEST for path in paths)
-    return [WHOLE] if many or any(len(_STARS.findall(one)) > _MAX_STARS for one in globs) else paths
+    if many or any(len(_STARS.findall(one)) > _MAX_STARS for one in globs):
+        return [WHOLE]
+    return paths
 
 
 def _written(given: Mapping[str, object]) -> list[str]:
     command = given.get("command")
-    text = "\n".join(map(str, command)) if isinstance(command, list) else str(command or "")
+    if isinstance(command, list):
+        text = "\n".join(map(str, command))
+    else:
+        text = str(command or "")
     named = [str(given[name]) for name in _FIELDS if isinstance(given.get(name), str)]
     for one in (*_list(given.get("paths")), *_list(given.get("changes"))):
         named.append(str(one["path"] if isinstance(one, Mapping) and "path" in one else one))
@@ -228,7 +241,10 @@ def _written(given: Mapping[str, object]) -> list[str]:
     found = _REDIRECTED.findall(text)
     for part in _NEXT.split(text.replace("\n", " ") if isinstance(command, list) else text):
         words = [word.strip("\"'") for word in part.split() if not _NO_PROGRAM.fullmatch(word)]
-        program = posixpath.basename(words[0]) if words else ""
+        if words:
+            program = posixpath.basename(words[0])
+        else:
+            program = ""
         marked = any(re.match(_IN_PLACE.get(program, "$."), word) for word in words)
         if program in _WRITERS or marked:
             found += [word.removeprefix("of=") for word in words[1:] if word[:1] != "-"]
@@ -236,4 +252,6 @@ def _written(given: Mapping[str, object]) -> list[str]:
 
 
 def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []

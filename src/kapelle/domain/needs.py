@@ -61,7 +61,10 @@ def need_of(
 
 def is_part(work: Mapping[Any, Any]) -> bool:
     """Whether a row is part of a run, or was asked for by the attempt of another task."""
-    around = work["run_id"] if "run_id" in work else work["parent_id"]
+    if "run_id" in work:
+        around = work["run_id"]
+    else:
+        around = work["parent_id"]
     return around is not None or work["parent_task_id"] is not None
 
 
@@ -93,7 +96,9 @@ def cause_of(kind: NeedKind, failure: str | None, agent: str | None) -> str | No
         return None
     if failure in _OF_AGENT:
         return f"{failure}:{agent}"
-    return failure if failure in _OF_MACHINE else None
+    if failure in _OF_MACHINE:
+        return failure
+    return None
 
 
 def _open_need(work: Mapping[Any, Any], has_question: bool) -> NeedKind | None:
@@ -110,7 +115,8 @@ def _open_need(work: Mapping[Any, Any], has_question: bool) -> NeedKind | None:
 def _ended_need(
     work: Mapping[Any, Any], verified: bool | None, delivery: Mapping[Any, Any] | None
 ) -> NeedKind | None:
-    status, is_merged = work["status"], work["merged_at"] is not None
+    status = work["status"]
+    is_merged = work["merged_at"] is not None
     if status == TaskStatus.FAILED and not is_merged:
         return NeedKind.FAILURE
     if is_undelivered(status, delivery):
@@ -121,6 +127,7 @@ def _ended_need(
         return None
     if verified:
         return NeedKind.MERGE
-    seen_at, ended_at = work["seen_at"], work["ended_at"]
+    seen_at = work["seen_at"]
+    ended_at = work["ended_at"]
     is_seen = seen_at is not None and ended_at is not None and seen_at >= ended_at
     return None if is_seen else NeedKind.LOOK

@@ -92,7 +92,10 @@ def decide(
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.CANCELLED, reason)
     if evidence.success and evidence.failure is None:
         return Outcome(AttemptStatus.COMPLETED, TaskStatus.COMPLETED, None)
-    status = AttemptStatus.LOST if evidence.exit.kind == "lost" else AttemptStatus.FAILED
+    if evidence.exit.kind == "lost":
+        status = AttemptStatus.LOST
+    else:
+        status = AttemptStatus.FAILED
     if evidence.question is not None:
         return Outcome(status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume")
     failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
@@ -119,7 +122,10 @@ def _respond(
     again = TaskStatus.QUEUED
     if failure.policy.switches and history.can_switch:
         # What was begun is handed on; an agent that never worked has begun nothing.
-        mode: Mode = "fresh" if failure.kind is FailureClass.CAPABILITY else "resume"
+        if failure.kind is FailureClass.CAPABILITY:
+            mode: Mode = "fresh"
+        else:
+            mode = "resume"
         return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
     refused_for = now - (history.refused_since or now)
     hopeless = history.refusals >= _MOST_REFUSALS and refused_for >= _LONGEST_REFUSED
@@ -151,7 +157,10 @@ def _wait(
 ) -> Outcome:
     at = reset(failure.retry_at, now)
     again = history.refusals - 1
-    least_s = 1.0 if failure.retry_at else _UNSTATED.total_seconds()
+    if failure.retry_at:
+        least_s = 1.0
+    else:
+        least_s = _UNSTATED.total_seconds()
     at += timedelta(seconds=min(least_s * (2.0 ** min(again, 20) - 1), _LONGEST_GROWTH_S))
     if history.others_free_at is not None:
         at = min(at, history.others_free_at)

@@ -20,7 +20,8 @@ _SECTIONS = {
     "done": "Done",
     "open": "Under way",
 }
-_SHOWN, _PARTS = 300, 20
+_SHOWN = 300
+_PARTS = 20
 
 # What may be typed for a task or a run, and what it does.
 _COMMANDS = {
@@ -53,7 +54,10 @@ _COMMANDS = {
 
 def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
-    names = _for_run(item) if "spent" in item else _for_task(item)
+    if "spent" in item:
+        names = _for_run(item)
+    else:
+        names = _for_task(item)
     if item.get("limit_reached") == "cycles" and not item.get("archived_at"):
         names = ["more cycles", *names]
     if _is_undelivered(item) and item["delivery"]["mode"] == "pr":
@@ -80,17 +84,24 @@ def _for_task(task: Task) -> list[str]:
             return ["diff", "mend"]
         return ["diff", "archive" if task["merged_at"] else "merge"]
     if status == "waiting":
-        return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]
+        if task["waiting_for"] == "input":
+            return ["answer", "call off"]
+        return ["requeue"]
     if status == "running":
         return ["attach" if task.get("interactive") else "watch", "stop"]
-    return ["wait", "call off"] if status in {"queued", "blocked"} else ["look", "resume", "retry"]
+    if status in {"queued", "blocked"}:
+        return ["wait", "call off"]
+    return ["look", "resume", "retry"]
 
 
 def _for_run(run: Run) -> list[str]:
-    status, workspace = run["status"], run["workspace"]
+    status = run["status"]
+    workspace = run["workspace"]
     if status == "waiting":
         # Where there are several questions, each stands beside its command.
-        return ["answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
+        if len(run["questions"]) == 1:
+            return ["answer", "run cancel"]
+        return ["run cancel"]
     if status == "paused":
         return ["run resume", "run cancel"]
     if status not in FINAL:
@@ -103,7 +114,9 @@ def _for_run(run: Run) -> list[str]:
         return ["run steps", "diff"]
     if run["merged_at"]:
         return ["diff", "archive"]
-    return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
+    if status == "completed":
+        return ["diff", "merge"]
+    return ["run steps", "diff", "merge anyway"]
 
 
 def changed_nothing(item: Task | Run) -> bool:
@@ -130,7 +143,8 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
-    entries, cost = report["entries"], report["cost"]
+    entries = report["entries"]
+    cost = report["cost"]
     yield f"# Report: {_moment(report['since'])} to {_moment(report['until'])}"
     yield ""
     if not entries:
@@ -203,7 +217,10 @@ def _entry(entry: Entry, repository: str | None) -> Iterator[str]:
     if entry["status"] == "completed":
         yield f"  {_proof(entry)}"
     for part in [part for part in entry["parts"] if part["status"] != "completed"][:_PARTS]:
-        why = f": {_inline(part['reason'])}" if part["reason"] else ""
+        if part["reason"]:
+            why = f": {_inline(part['reason'])}"
+        else:
+            why = ""
         yield f"  - {_inline(part['title'])} is {part['status']}{why} (`{part['next']}`)"
     for one in entry["next"]:
         yield f"  `{one['command']}` {one['does']}"
@@ -220,7 +237,10 @@ def _url(entry: Entry) -> str | None:
 
 
 def _pull_request(delivery: dict[str, Any]) -> str:
-    ci = f", CI {delivery['ci']}" if delivery["ci"] not in {None, "none"} else ""
+    if delivery["ci"] not in {None, "none"}:
+        ci = f", CI {delivery['ci']}"
+    else:
+        ci = ""
     return f"pull request {delivery['url']} ({delivery['state']}{ci})"
 
 
@@ -233,13 +253,19 @@ def _proof(entry: Entry) -> str:
             for check in seen
             if check.get("proved") is False and check.get("proof")
         ]
-        blind = " The checks that passed do not look at the work." if seen else ""
+        if seen:
+            blind = " The checks that passed do not look at the work."
+        else:
+            blind = ""
         return f"Not verified.{''.join(why) or blind}"
     told = [
         f"`{_inline(check['name'])}`" + (f" on {check['commit'][:12]}" if check["commit"] else "")
         for check in seen
     ]
-    unchanged = " It changed nothing." if entry["changed"] is False else ""
+    if entry["changed"] is False:
+        unchanged = " It changed nothing."
+    else:
+        unchanged = ""
     has_checked_part = any(part["verified"] for part in entry["parts"])
     if entry["scores"] and not told and not has_checked_part:
         commands = ", ".join(f"`{_inline(command)}`" for command in entry["scores"])
@@ -283,6 +309,11 @@ def parse_moment(text: str, name: str, *, ends: bool = False) -> datetime:
             f"{name}: {text!r} is neither a date nor a time.",
             hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
         ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at.tzinfo:
+        at = at
+    else:
+        at = at.replace(tzinfo=UTC)
     is_day = not re.search(r"[T: ]", text.upper())
-    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at
+    if ends and is_day and at.date() < date.max:
+        return at + timedelta(days=1)
+    return at

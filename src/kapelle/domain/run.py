@@ -47,7 +47,10 @@ class Run(Work):
 
 def rests(work: Task | Run) -> bool:
     """Whether nothing more happens to it by itself, its delivery included."""
-    delivery = vars(work.delivery) if work.delivery else None
+    if work.delivery:
+        delivery = vars(work.delivery)
+    else:
+        delivery = None
     delivers = is_delivering(work.status, work.workspace.commit, delivery)
     return is_resting(work.status, work.waiting_for) and not delivers
 

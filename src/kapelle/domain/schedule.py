@@ -77,7 +77,10 @@ def require_zone(text: str) -> str:
     typed = text.casefold().replace(" ", "_")
     near = difflib.get_close_matches(typed, [*zones, *cities], n=2, cutoff=0.6)
     meant = [zones[cities.get(one, one)] for one in near]
-    advice = f"perhaps {' or '.join(meant)}" if meant else "write one such as Europe/Berlin or UTC"
+    if meant:
+        advice = f"perhaps {' or '.join(meant)}"
+    else:
+        advice = "write one such as Europe/Berlin or UTC"
     raise ValueError(f"{text!r} is not a time zone; {advice}")
 
 

@@ -140,7 +140,10 @@ class CheckSpec(Spec):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
-            value = {"kind": value} if value in _BUILT_IN else {"command": value}
+            if value in _BUILT_IN:
+                value = {"kind": value}
+            else:
+                value = {"command": value}
         if isinstance(value, dict) and value.get("kind") == CheckKind.CI:
             value = {"timeout_s": _CI_TIMEOUT_S, **value}
         if isinstance(value, dict) and isinstance(value.get("command"), str):

@@ -88,6 +88,9 @@ S = TypeVar("S", TaskStatus, RunStatus)
 
 def require_transition(work_id: str, old: S, new: S) -> None:
     """Raise Conflict unless a task or run may go from old to new."""
-    allowed = TRANSITIONS[old] if isinstance(old, TaskStatus) else RUN_TRANSITIONS[old]
+    if isinstance(old, TaskStatus):
+        allowed = TRANSITIONS[old]
+    else:
+        allowed = RUN_TRANSITIONS[old]
     if new not in allowed:
         raise Conflict(f"{work_id} is {old} and cannot become {new}.")

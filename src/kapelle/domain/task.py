@@ -130,9 +130,9 @@ class CheckResult(Record):
     @property
     def verdict(self) -> str:
         """Its name; with why that is not enough, where it passed and had to be proved."""
-        return (
-            f"{self.name} ({self.proof})" if not self.passed and self.exit_code == 0 else self.name
-        )
+        if not self.passed and self.exit_code == 0:
+            return f"{self.name} ({self.proof})"
+        return self.name
 
 
 class RunningCheck(Record):

@@ -26,12 +26,16 @@ def titled(text: str, longest: int = 200) -> str:
 def first_line(text: str, longest: int = 80) -> str:
     """The first line of a text as a title; empty if there is none."""
     lines = text.strip().splitlines()
-    return titled(lines[0], longest) if lines else ""
+    if lines:
+        return titled(lines[0], longest)
+    return ""
 
 
 def excerpt(text: str, longest: int = 500) -> str:
     """The beginning of a text, for events and the like."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    if len(text) <= longest:
+        return text
+    return text[: longest - 1] + "…"
 
 
 def cut(value: Any, longest: int) -> Any:
@@ -40,7 +44,9 @@ def cut(value: Any, longest: int) -> Any:
         return {key: cut(item, longest) for key, item in value.items()}
     if isinstance(value, list):
         return [cut(item, longest) for item in value]
-    return excerpt(value, longest) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return excerpt(value, longest)
+    return value
 
 
 def repository_names(paths: Iterable[str]) -> dict[str, str]:
@@ -59,7 +65,9 @@ def repository_names(paths: Iterable[str]) -> dict[str, str]:
 
 def counted(number: int, noun: str) -> str:
     """The noun with its number: 1 iteration, 2 iterations."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -68,27 +76,37 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known), 1, 0.6)
-    return f"Did you mean {near[0]}?" if near else ""
+    if near:
+        return f"Did you mean {near[0]}?"
+    return ""
 
 
 def shown(value: Any) -> str:
     """A value in a sentence: short, on one line, with nothing that cannot be printed."""
     if isinstance(value, dict):
-        return f"an object with {len(value)} keys" if value else "an empty object"
+        if value:
+            return f"an object with {len(value)} keys"
+        return "an empty object"
     if isinstance(value, list):
-        return f"a list of {len(value)}" if value else "an empty list"
+        if value:
+            return f"a list of {len(value)}"
+        return "an empty list"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         cut = excerpt(value, _LONGEST_SHOWN)
-        return repr(cut) if cut.isprintable() else ascii(cut)
+        if cut.isprintable():
+            return repr(cut)
+        return ascii(cut)
     return printable(str(value))
 
 
 def printable(text: str) -> str:
     """A text as it is, or what stands for what in it cannot be printed; never very long."""
     cut = excerpt(text, _LONGEST_LINE)
-    return cut if cut.isprintable() else ascii(cut)[1:-1]
+    if cut.isprintable():
+        return cut
+    return ascii(cut)[1:-1]
 
 
 def search_terms(text: str) -> list[list[str]]:
@@ -108,7 +126,10 @@ def search_terms(text: str) -> list[list[str]]:
 
 def counted_files(files: list[str]) -> str:
     """The first few of these, and how many more there are."""
-    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    if len(files) > _SHOWN_FILES:
+        more = f" and {len(files) - _SHOWN_FILES} more"
+    else:
+        more = ""
     return ", ".join(files[:_SHOWN_FILES]) + more
 
 

@@ -20,7 +20,8 @@ def parse_duration(text: str) -> float | None:
 
 def typed_duration(seconds: float) -> str:
     """Return a duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
-    left, parts = seconds, ""
+    left = seconds
+    parts = ""
     for unit in ("d", "h", "m"):
         count, left = divmod(left, _UNITS[unit])
         parts += f"{count:.0f}{unit}" if count else ""
@@ -59,4 +60,6 @@ def _next_time(clock: str, now: datetime, place: tzinfo) -> datetime:
     here = now.astimezone(place)
     hour, minute, *second = (int(part) for part in clock.split(":"))
     wanted = here.replace(hour=hour, minute=minute, second=(second or [0])[0], microsecond=0)
-    return wanted if wanted > here else wanted + timedelta(days=1)
+    if wanted > here:
+        return wanted
+    return wanted + timedelta(days=1)

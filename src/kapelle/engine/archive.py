@@ -29,8 +29,10 @@ from kapelle.store.database import Connection
 from kapelle.store.query import archivable, update_work
 
 _log = logging.getLogger("kapelle.upkeep")
-_AT_A_TIME, _MOST = 100, 1_000_000
-_ARCHIVED_AT_A_TIME, _PACKED_AT_A_TIME = 5_000, 2_000
+_AT_A_TIME = 100
+_MOST = 1_000_000
+_ARCHIVED_AT_A_TIME = 5_000
+_PACKED_AT_A_TIME = 2_000
 
 
 class Setbacks:
@@ -52,7 +54,10 @@ class Setbacks:
             try:
                 await duty(owner)
             except (KapelleError, OSError, ValueError) as error:
-                reason = error.with_hint if isinstance(error, KapelleError) else str(error)
+                if isinstance(error, KapelleError):
+                    reason = error.with_hint
+                else:
+                    reason = str(error)
                 if reason != known:
                     _log.warning("%s stays: %s", owner, reason)
                 self._failed[owner] = (time.monotonic(), reason)
@@ -182,7 +187,8 @@ _RECENT = timedelta(days=3)
 
 async def _unpacked(parts: Parts, most: int) -> list[str]:
     """Return the attempts and the runs that have ended and have loose files."""
-    home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
+    home = parts.home
+    limit = datetime.now(UTC) - _PACK_AGE
     names = await asyncio.to_thread(os.listdir, home.attempts)
     begun = await asyncio.to_thread(os.listdir, home.processes)
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
@@ -200,7 +206,10 @@ async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_
 
     async def pack_one(owner: str) -> None:
         of_run = home.runs / owner / "steps"
-        place = of_run if owner.startswith("run_") else home.attempts / owner
+        if owner.startswith("run_"):
+            place = of_run
+        else:
+            place = home.attempts / owner
         beside = {name: one.directory for name, one in (await parts.processes(owner)).items()}
         await asyncio.to_thread(pack.pack, place, beside)
 
@@ -222,7 +231,8 @@ async def pack_objects(parts: Parts) -> None:
 
 async def delete_outputs(parts: Parts) -> None:
     """Delete the packed output of attempts that ended too long ago."""
-    days, home = parts.settings().upkeep.output_days, parts.home
+    days = parts.settings().upkeep.output_days
+    home = parts.home
 
     def delete(before: float) -> None:
         for place, packs in ((home.attempts, "*"), (home.runs, "*/steps*")):
@@ -259,7 +269,9 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
         """Archive it if it is still over, so that nobody can take it up again."""
         task = tasks.get(connection, task_id)
         is_over = task.status in FINAL and task.ended_at is not None and task.ended_at < limit
-        return archive(connection, tasks.get, task_id) if is_over else None
+        if is_over:
+            return archive(connection, tasks.get, task_id)
+        return None
 
     task = await parts.db.write(put_away)
     if task is None:

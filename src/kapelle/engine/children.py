@@ -21,7 +21,8 @@ from kapelle.workspaces import repository_of
 
 # What may hold secrets, or commands that Kapelle would start: a child has its parent's. What it
 # starts itself has also its places.
-_OWN, _PLACES = ("env", "mcp", "shell"), ("base", "workspace")
+_OWN = ("env", "mcp", "shell")
+_PLACES = ("base", "workspace")
 # Where `ci` is a word like any other.
 _WORDS = ("tags", "title", "project", "prompt")
 _DEEPEST = 10
@@ -48,7 +49,10 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
             raise not_own(str(other))
     of_root = parts.settings().children.budget_usd
     found = await parts.db.read(children.tightest, parent_id, of_root)
-    left = None if found is None else left_usd(*found)
+    if found is None:
+        left = None
+    else:
+        left = left_usd(*found)
     asked = spec.get("budget_usd")
     if left is not None and (not left or (asked and asked > left)):
         raise LimitReached(
@@ -105,7 +109,10 @@ def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> b
     if id_ == parent_id:
         return itself
     # What others of its run did is there to be read as well.
-    above = {parent_id, run_id} if itself else {parent_id}
+    if itself:
+        above = {parent_id, run_id}
+    else:
+        above = {parent_id}
     return any(row["id"] in above for row in children.line(connection, id_))
 
 
@@ -138,7 +145,9 @@ def _placed(parent: Row, spec: Any, field: str = "") -> Any:
 
 def own_key(parent_id: str | None, key: str | None) -> str | None:
     """An idempotency key; an attempt's is none that another attempt or the owner can have."""
-    return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}" if parent_id and key else key
+    if parent_id and key:
+        return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}"
+    return key
 
 
 def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
@@ -179,7 +188,10 @@ def _require_width(connection: Connection, root: Row, limits: Children) -> None:
 
 
 def _of_run(root: Row) -> dict[str, Any]:
-    return {} if is_id("task", root["id"]) else root["spec"]
+    if is_id("task", root["id"]):
+        return {}
+    spec: dict[str, Any] = root["spec"]
+    return spec
 
 
 def why_stopped(verb: str, parent: str | None, reason: str | None = None) -> str:

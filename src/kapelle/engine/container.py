@@ -29,7 +29,10 @@ TOLD = (
     f"write `{SCRIPT} COMMAND ARGUMENT…`. The files in it are those of your working directory."
 )
 _log = logging.getLogger("kapelle.container")
-_BEGIN_S, _END_S, _REMOVE_S, _MOST_OUTPUT = 1200.0, 30.0, 120.0, 100_000
+_BEGIN_S = 1200.0
+_END_S = 30.0
+_REMOVE_S = 120.0
+_MOST_OUTPUT = 100_000
 _NAMES = ("KAPELLE_TASK_ID", "KAPELLE_RUN_ID")
 _HEAD = """\
 #!/bin/sh
@@ -106,7 +109,10 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
     ended = await _run(parts, script.parent, "begin", _BEGIN_S)
     if ended.code:
         told = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip()[-500:]
-        how = "was not there in time" if ended.timed_out else f"could not be begun: {told}"
+        if ended.timed_out:
+            how = "was not there in time"
+        else:
+            how = f"could not be begun: {told}"
         engine = settings.workspace.docker.engine
         raise WorkspaceError(
             f"The container of the workspace {how}.", hint=f"Does `{engine} ps` work?"
@@ -124,7 +130,10 @@ async def end_left(parts: Parts) -> None:
 def left_marks(containers: Path) -> list[Path]:
     """The marks of commands whose scripts are gone."""
     marks = [*containers.glob("*/marks/*")]
-    every = [*psutil.process_iter(["cmdline"])] if marks else []
+    if marks:
+        every = [*psutil.process_iter(["cmdline"])]
+    else:
+        every = []
     going = {f"{one.pid}": "\0".join(one.info["cmdline"] or ()) for one in every}
     here = "\0".join(going.values())
     # A script that has its mark, which begins with its pid, may not have come to its command yet.
@@ -143,7 +152,9 @@ async def _run(
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
     """The script that runs its arguments in the container of a worktree; None without one."""
     wanted = settings.workspace.docker.wanted
-    return _written(home, settings, worktree) if wanted and worktree else None
+    if wanted and worktree:
+        return _written(home, settings, worktree)
+    return None
 
 
 def _written(home: Home, settings: Settings, worktree: Path) -> Path:
@@ -184,7 +195,10 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
 def _base(settings: Settings, top: str) -> str:
     """Return where compose files are looked for: where the configuration with the service lies."""
     place = settings.place_of("workspace.docker.service")
-    checkouts = checkouts_around(place) if place else ()
+    if place:
+        checkouts = checkouts_around(place)
+    else:
+        checkouts = ()
     if place is None or not checkouts:
         return top
     return os.path.normpath(os.path.join(top, os.path.relpath(place, checkouts[0])))
@@ -192,7 +206,10 @@ def _base(settings: Settings, top: str) -> str:
 
 def _image(docker: Docker) -> dict[str, str]:
     # What is written in it belongs to whoever runs the daemon.
-    keep = "--userns=keep-id " if "podman" in docker.engine else '--user "$(id -u):$(id -g)" '
+    if "podman" in docker.engine:
+        keep = "--userns=keep-id "
+    else:
+        keep = '--user "$(id -u):$(id -g)" '
     return {
         "workdir": shlex.quote(docker.workdir or "/workspace"),
         "user": keep if os.getuid() else "",

@@ -42,7 +42,9 @@ _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
 _LONGEST_S = 900.0
 _SELDOM = 23
-_MOST_TEXT, _MOST_CHECKS, _MOST_COMMENTS = 6_000, 30, 50
+_MOST_TEXT = 6_000
+_MOST_CHECKS = 30
+_MOST_COMMENTS = 50
 _COMMENTED = """\
 People have commented on the pull request of your work. Mend what they are right about, and say \
 in the end what you did of it and what not."""
@@ -58,7 +60,8 @@ class Deliveries:
     """Delivers whatever is due, each task and run by itself."""
 
     def __init__(self, parts: Parts, merges: Merges) -> None:
-        self._parts, self._merges = parts, merges
+        self._parts = parts
+        self._merges = merges
         self._going: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -68,7 +71,8 @@ class Deliveries:
 
     async def _sweep(self) -> float:
         self._going = {owner: task for owner, task in self._going.items() if not task.done()}
-        now, db = datetime.now(UTC), self._parts.db
+        now = datetime.now(UTC)
+        db = self._parts.db
         if await db.glance(deliveries.ANY.first) is None:
             return _LOOK_S
         due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
@@ -81,7 +85,8 @@ class Deliveries:
     async def _deliver(self, owner: str) -> None:
         """Deliver it, and write down what came of it or when it is tried again."""
         db = self._parts.db
-        work, row = await db.read(get_work, owner), await db.read(deliveries.find, owner)
+        work = await db.read(get_work, owner)
+        row = await db.read(deliveries.find, owner)
         assert row is not None
         failed = work.status != "completed"
         try:
@@ -101,7 +106,10 @@ class Deliveries:
             await db.write(deliveries.update, owner, **tried)
             return
         except (KapelleError, OSError) as error:
-            told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            if isinstance(error, KapelleError):
+                told = error.with_hint
+            else:
+                told = str(error)
             told = told.replace("`kapelle pr` again", f"`kapelle pr {owner}` again")
             found = {"status": "failed", "reason": told}
         except Exception as error:
@@ -126,13 +134,15 @@ class Deliveries:
 
     async def _merge_and_push(self, work: Task | Run) -> dict[str, Any]:
         """Merge it, then push its base; a push that fails leaves the merge as it is."""
-        commit, base = work.workspace.commit, str(work.workspace.base)
+        commit = work.workspace.commit
+        base = str(work.workspace.base)
         if work.merged_at is None and commit is not None:
             await recall(self._parts, work)
             await require_no_secret(self._parts, work, "pr", commit)
         found = await self._merge(work)
         failpoint("deliver_before_push")
-        settings, directory = self._parts.settings().forge, Path(work.directory)
+        settings = self._parts.settings().forge
+        directory = Path(work.directory)
         try:
             remote = await self._parts.workspaces.push_branch(
                 directory, base, settings, self._parts.environ
@@ -163,7 +173,8 @@ class Deliveries:
         commit = await deliverable(
             self._parts, work, "pr", force=work.status != "completed", secrets=row["force"]
         )
-        base, branch = work.workspace.base, work.workspace.branch
+        base = work.workspace.base
+        branch = work.workspace.branch
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
         remote, forge = await reach(self._parts, work.directory)
@@ -230,7 +241,8 @@ class Deliveries:
     async def _refresh(self, owner: str) -> None:
         """Ask the forge of an open pull request for its state and its CI."""
         parts = self._parts
-        work, now = await parts.db.read(get_work, owner), datetime.now(UTC)
+        work = await parts.db.read(get_work, owner)
+        now = datetime.now(UTC)
         # The longer it has been open, the less often.
         age = now - (work.ended_at or now)
         hours = min(_SELDOM, age // timedelta(hours=1))
@@ -244,7 +256,10 @@ class Deliveries:
         try:
             await refresh(parts, (await reach(parts, work.directory))[1], owner)
         except (KapelleError, OSError) as error:
-            told = error.with_hint if isinstance(error, KapelleError) else str(error)
+            if isinstance(error, KapelleError):
+                told = error.with_hint
+            else:
+                told = str(error)
             told = f"Its state may have changed since it was looked at last: {told}"
             await parts.db.write(deliveries.update, owner, reason=told)
 
@@ -280,7 +295,10 @@ async def refresh(parts: Parts, forge: Forge, owner: str) -> None:
                 f"{forge.host} has no open pull request of {row['branch']}.",
                 hint=f"kapelle pr {owner}",
             )
-        ci = (await forge.verdict(row["pushed"][-1])).state if row["pushed"] else None
+        if row["pushed"]:
+            ci = (await forge.verdict(row["pushed"][-1])).state
+        else:
+            ci = None
         values = {"ci": ci, "reason": found.note or None, **_facts(forge, found)}
         await parts.db.write(_refreshed, owner, values)
 
@@ -347,8 +365,10 @@ async def await_ci(
     work = await parts.db.read(get_work, owner)
     begun_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
     await require_no_secret(parts, work, "pr", commit)
-    branch, forge = str(work.workspace.branch), None
-    clean, poll_s = await cleaner(parts, work), parts.settings().forge.poll_s
+    branch = str(work.workspace.branch)
+    forge = None
+    clean = await cleaner(parts, work)
+    poll_s = parts.settings().forge.poll_s
     green_at: float | None = None
     while True:
         verdict = Verdict("pending")
@@ -358,12 +378,19 @@ async def await_ci(
                 held = await remote.branches(branch, login=found.login)
                 await push(parts, work, commit, remote, found, held.get(branch))
                 failpoint("ci_after_push")
-                forge, found.clean = found, clean
+                forge = found
+                found.clean = clean
             verdict = await forge.verdict(commit)
         seconds = (datetime.now(UTC) - begun_at).total_seconds()
         # What was green before the rest of CI began is not passed: it has to stay so for a while.
         is_green = verdict.state == "passed"
-        green_at = (seconds if green_at is None else green_at) if is_green else None
+        if is_green:
+            if green_at is None:
+                green_at = seconds
+            else:
+                green_at = green_at
+        else:
+            green_at = None
         passed = green_at is not None and seconds - green_at >= poll_s
         ended = passed or verdict.state == "failed" or (seconds > check.timeout_s and not is_green)
         if ended or not await pause(poll_s):
@@ -387,13 +414,16 @@ def describe(
     """What a pull request says: what was asked, claimed, checked, and what it cost; and more that
     a reviewer has to know."""
     if isinstance(work, Task):
-        asked, said = work.prompt, work.result
+        asked = work.prompt
+        said = work.result
         costs = [one.usage.cost_usd for one in work.attempts if one.usage]
         calls = len(work.attempts)
     else:
         given = (work.spec.get(name) for name in ("prompt", "goal", "task"))
         asked = next((one for one in given if isinstance(one, str)), work.title)
-        said, costs, calls = work.reason, [work.spent.cost_usd], work.spent.agent_calls
+        said = work.reason
+        costs = [work.spent.cost_usd]
+        calls = work.spent.agent_calls
     parts = []
     if work.status != "completed":
         parts.append(f"**This work is {work.status}, and not to be merged as it is.**")
@@ -407,7 +437,10 @@ def describe(
         parts += ["### Claimed (what the agents say of it)", _fenced(clean(said))]
     parts += ["### Checked", "\n".join(map(_line, checks[:_MOST_CHECKS])) or "Nothing was checked."]
     known = [cost for cost in costs if cost is not None]
-    price = f"${sum(known):.4g}" if known and len(known) == len(costs) else "an unknown amount"
+    if known and len(known) == len(costs):
+        price = f"${sum(known):.4g}"
+    else:
+        price = "an unknown amount"
     parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
     parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
     return "\n\n".join(parts)
@@ -415,7 +448,10 @@ def describe(
 
 def _milestones(run: Run) -> str:
     """Return the milestones of a workflow, with those that hold ticked."""
-    found = run.result.get("milestones") if isinstance(run.result, dict) else None
+    if isinstance(run.result, dict):
+        found = run.result.get("milestones")
+    else:
+        found = None
     lines = []
     for one in found if isinstance(found, list) else ():
         if isinstance(one, dict):
@@ -431,13 +467,25 @@ def _fenced(text: str) -> str:
 
 def _line(check: CheckResult) -> str:
     name = check.name.replace("`", "'")
-    on = f" on {check.commit}" if check.commit else ""
-    code = f", exit code {check.exit_code}" if check.exit_code is not None else ""
+    if check.commit:
+        on = f" on {check.commit}"
+    else:
+        on = ""
+    if check.exit_code is not None:
+        code = f", exit code {check.exit_code}"
+    else:
+        code = ""
     proved = {None: "", True: ", proved to look at the work", False: ", but blind to the work"}
-    worth = f". **{check.proof}**" if check.is_doubted else proved[check.proved]
+    if check.is_doubted:
+        worth = f". **{check.proof}**"
+    else:
+        worth = proved[check.proved]
     if check.overlooks and check.proved:
         worth += f"; it does not look at {', '.join(check.overlooks)}"
-    verdict = "passed" if check.passed else "**failed**"
+    if check.passed:
+        verdict = "passed"
+    else:
+        verdict = "**failed**"
     return f"- `{name}` {verdict}{on}{code}, {check.duration_s:.1f} s{worth}"
 
 
@@ -464,7 +512,10 @@ def _end(connection: Connection, owner: str, values: dict[str, Any]) -> None:
     asked = {"force": False, "draft": False, "ready": False}
     ended = {**asked, "tries": 0, "next_at": None, "updated_at": datetime.now(UTC)}
     deliveries.update(connection, owner, **values, **ended)
-    kind = "delivery.failed" if values["status"] == "failed" else "delivery.ended"
+    if values["status"] == "failed":
+        kind = "delivery.failed"
+    else:
+        kind = "delivery.ended"
     told = ("status", "reason", "url", "state", "branch")
     events.append(connection, kind, owner, **{name: values.get(name) for name in told})
 

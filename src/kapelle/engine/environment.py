@@ -51,7 +51,9 @@ class Origin:
     def around(cls, directory: Path) -> "Origin":
         """For a process without a task: a linked worktree stands for the main checkout."""
         tops = checkouts_around(directory)
-        return cls(None, tops[1:], tops[0]) if len(tops) > 1 else cls()
+        if len(tops) > 1:
+            return cls(None, tops[1:], tops[0])
+        return cls()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Variables:
 
 def search_path_of(shell: Shell | None) -> str | None:
     """The PATH of the shell that work was asked for in; None where it is not known."""
-    return shell.variables.get("PATH") if shell else None
+    if shell:
+        return shell.variables.get("PATH")
+    return None
 
 
 def passed(
@@ -158,8 +162,12 @@ def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:
 
     Those of a configuration are relative to the directory that contains its .kapelle.
     """
-    paths = settings.workspace.copy_ if how == "copy" else settings.workspace.link
-    place, tops = settings.place_of(f"workspace.{how}"), checkouts_around(directory)
+    if how == "copy":
+        paths = settings.workspace.copy_
+    else:
+        paths = settings.workspace.link
+    place = settings.place_of(f"workspace.{how}")
+    tops = checkouts_around(directory)
     if place is None or not tops or place == tops[0]:
         return paths
     inside = os.path.relpath(place, tops[0])
@@ -169,7 +177,10 @@ def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:
 def leading_back(settings: Settings, paths: Iterable[str], directory: Path) -> list[str]:
     """Those of the paths to be copied or linked by which code would come from the checkout."""
     replaces = settings.workspace.checkout_paths == "replace"
-    tops = checkouts_around(directory) if replaces else ()
+    if replaces:
+        tops = checkouts_around(directory)
+    else:
+        tops = ()
     return [path for path in paths if tops and leads_into(tops[0] / path, tops)]
 
 
@@ -221,7 +232,10 @@ def agent_command(agent: Agent, request: AgentRequest) -> tuple[Command, SideLog
     place(process_dir, {request.prompt_file.name: request.prompt})
     command = agent.command(request)
     place(process_dir, command.files)
-    resumed = None if request.fork else request.session_id
+    if request.fork:
+        resumed = None
+    else:
+        resumed = request.session_id
     if command.side_log is None:
         return command, None
     return command, SideLog(pattern=command.side_log, session_id=resumed)

@@ -97,7 +97,8 @@ def named_scripts(text: str) -> set[str]:
     Scripts by which a program is started, such as `start` of a package.json, are left out: they
     name the program itself.
     """
-    paths, is_start = set[str](), False
+    paths = set[str]()
+    is_start = False
     for line in text.splitlines():
         if heading := _SECTION.match(line):
             indent, name = heading.groups()
@@ -182,7 +183,10 @@ class Judges:
         return executed(self.command)
 
     def _is_executed(self, path: str) -> bool:
-        below = os.path.relpath(path, self.directory) if self.directory else path
+        if self.directory:
+            below = os.path.relpath(path, self.directory)
+        else:
+            below = path
         return path in self._scripts or below in self._scripts
 
     def _is_near(self, path: str) -> bool:
@@ -191,7 +195,10 @@ class Judges:
     def _shadows(self, path: str) -> bool:
         """Tell whether Python would import this file in place of its own or a runner's module."""
         for root in {*_ROOTS, self.directory}:
-            below = path.removeprefix(f"{root}/") if root else path
+            if root:
+                below = path.removeprefix(f"{root}/")
+            else:
+                below = path
             if root and below == path:
                 continue
             module = below.partition("/")[0].partition(".")[0]

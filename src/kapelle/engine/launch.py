@@ -91,10 +91,14 @@ class Place:
 
     def with_hints(self, output: str, command: str) -> str:
         """The output of a failed command, and below it what it may have missed here."""
-        shell, variables = self.origin.shell, self.variables
+        shell = self.origin.shell
+        variables = self.variables
         words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", f"{command}\n{output}"))
         missing = [name for name in (shell.dropped if shell else ()) if name in words]
-        found = [left_out(variables.omitted)] if variables.omitted else []
+        if variables.omitted:
+            found = [left_out(variables.omitted)]
+        else:
+            found = []
         found += [f"In the worktree, {entry}." for entry in variables.mapped]
         if self._lacks_modules():
             found.append(
@@ -134,7 +138,9 @@ class Place:
 
         All that the agent needs is written into the directory of its prompt file.
         """
-        parts, settings, env = self.parts, self.settings, dict(self.env)
+        parts = self.parts
+        settings = self.settings
+        env = dict(self.env)
         base = agent_environment(parts.environ, settings, agent, self.origin)
         command, side_log = agent_command(agent, replace(request, environ=base | env))
         variables = in_worktree(base | command.env | env, self.origin).values

@@ -83,7 +83,8 @@ class Claim:
 
 class Locks:
     def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
-        self._db, self._clock = db, clock
+        self._db = db
+        self._clock = clock
         self._held: list[Claim] = []
         self._queue: list[Claim] = []
         # How often an owner was kept from what a lock holds.
@@ -158,7 +159,8 @@ class Locks:
 
     def in_way_of(self, checkout: str, paths: Sequence[str], owner: str) -> Lock | None:
         """A lock of somebody else on one of the paths."""
-        wanted, now = Claim(checkout, tuple(paths), owner), self._clock()
+        wanted = Claim(checkout, tuple(paths), owner)
+        now = self._clock()
         held = (hold for hold in self._held if hold.until > now)
         return next((self._view(hold) for hold in held if hold.is_in_way_of(wanted)), None)
 
@@ -192,7 +194,10 @@ class Locks:
     async def sweep(self) -> None:
         """Release what nobody can hold any more: of ended attempts, and what was not renewed."""
         owners = {claim.owner for claim in (*self._held, *self._queue)} - {PERSON}
-        dead = await self._db.read(locks.ended, sorted(owners)) if owners else set[str]()
+        if owners:
+            dead = await self._db.read(locks.ended, sorted(owners))
+        else:
+            dead = set[str]()
         now = self._clock()
         self._queue = [
             claim
@@ -223,7 +228,8 @@ class Locks:
                     # It is renewed: nothing that was said before is lost.
                     last = max(known, hold, key=lambda one: one.until)
                     hold.reason = hold.reason or known.reason
-                    hold.until, hold.ttl_s = last.until, last.ttl_s
+                    hold.until = last.until
+                    hold.ttl_s = last.ttl_s
                     hold.renews = known
             self._held = [hold for hold in self._held if not any(map(hold.is_same, made))] + made
             claim.granted.set()
@@ -234,7 +240,10 @@ class Locks:
                and hold.checkout == claim.checkout}  # fmt: skip
         left = [path for path in claim.paths if not any(covers(hold, path) for hold in own)]
         wanted = replace(claim, paths=tuple(left))
-        place = self._queue.index(claim) if claim in self._queue else len(self._queue)
+        if claim in self._queue:
+            place = self._queue.index(claim)
+        else:
+            place = len(self._queue)
         others = [*self._held, *self._queue[:place]]
         return [other for other in others if other.is_in_way_of(wanted)]
 
@@ -255,7 +264,10 @@ class Locks:
         return []
 
     def _view(self, claim: Claim) -> Lock:
-        status = "held" if claim.granted.is_set() or claim in self._held else "waiting"
+        if claim.granted.is_set() or claim in self._held:
+            status = "held"
+        else:
+            status = "waiting"
         facts = vars(claim) | {"path": " ".join(claim.paths), "status": status}
         return Lock.model_validate(facts | {"left_s": max(0.0, claim.until - self._clock())})
 
@@ -270,8 +282,12 @@ def real_path(path: str, directory: str, checkout: str) -> str:
     """A path as it stands in a checkout, with what links lead to in their place; of a glob, before
     the first name that has a wildcard."""
     wild = next((place for place, letter in enumerate(path) if is_glob(letter)), None)
-    cut = len(path) if wild is None else path.rfind("/", 0, wild) + 1
-    head, rest = os.path.realpath(os.path.join(directory, path[:cut])), path[cut:]
+    if wild is None:
+        cut = len(path)
+    else:
+        cut = path.rfind("/", 0, wild) + 1
+    head = os.path.realpath(os.path.join(directory, path[:cut]))
+    rest = path[cut:]
     if ".." in rest.split("/"):
         raise InvalidInput(f"{path} has .. behind a wildcard.", hint="Write it without the ..")
     return normalised(os.path.join(head, rest), directory, checkout)

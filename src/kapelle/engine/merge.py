@@ -45,7 +45,8 @@ from kapelle.workspaces import (
 )
 
 _log = logging.getLogger("kapelle.merge")
-_SHOWN, _SHOWN_LINES = 4_000, 15
+_SHOWN = 4_000
+_SHOWN_LINES = 15
 
 
 @dataclass
@@ -110,12 +111,19 @@ class Merges:
     async def _merge_now(
         self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _Going
     ) -> MergeView:
-        parts, noun = self._parts, type(work).__name__
+        parts = self._parts
+        noun = type(work).__name__
         commit = await deliverable(parts, work, "merge", force=wanted.force, secrets=wanted.force)
         undone = await parts.db.read(undone_merge, work.id)
-        title = work.title if wanted.style == "squash" else f"Merge {work.title}"
+        if wanted.style == "squash":
+            title = work.title
+        else:
+            title = f"Merge {work.title}"
         checks = Verification(parts, work, partial(setattr, going, "phase"))
-        verify = checks.verify if wanted.verify and not wanted.force else None
+        if wanted.verify and not wanted.force:
+            verify = checks.verify
+        else:
+            verify = None
         merged = await parts.workspaces.merge(
             work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
             style=wanted.style, by_person=going.by_person, verify=verify,
@@ -153,7 +161,8 @@ class Merges:
             return await self._undo_now(work, past, message)
 
     async def _undo_now(self, work: Task | Run, past: PastMerge, message: str | None) -> UndoView:
-        parts, noun = self._parts, type(work).__name__
+        parts = self._parts
+        noun = type(work).__name__
         await recall(parts, work)
         text = message or f'Revert "Merge {work.title}"\n\nThis reverts commit {past.commit}.'
         undone = await parts.workspaces.undo_merge(
@@ -266,7 +275,10 @@ def get_work(connection: Connection, id_: str) -> Task | Run:
 async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
     """The spellings of the secrets that a task or run could see."""
     row = await parts.db.read(work_rows(work.id).row, work.id)
-    tried = work.attempts if isinstance(work, Task) else []
+    if isinstance(work, Task):
+        tried = work.attempts
+    else:
+        tried = []
     return parts.secrets_of(row, [attempt.id for attempt in tried])
 
 
@@ -301,7 +313,10 @@ async def attempt_changes(parts: Parts, task: Task, number: int) -> Diff:
     if commit is None:
         raise Conflict(f"Attempt {number} of {task.id} committed nothing.")
     before = [rows[one] for one in sorted(rows) if one < number and rows[one] is not None]
-    start = before[-1] if before else task.workspace.base_commit
+    if before:
+        start = before[-1]
+    else:
+        start = task.workspace.base_commit
     if start is None:
         return Diff(b"", "", [])
     await recall(parts, task)
@@ -434,9 +449,12 @@ class Verification:
         self.made.clear()
         if not (checks := await self.commands()):
             return
-        parts, directory, owner = self.parts, self.work.directory, new_id("merge")
+        parts = self.parts
+        directory = self.work.directory
+        owner = new_id("merge")
         settings = parts.work_settings(directory)
-        wanted, setup = settings.workspace, None
+        wanted = settings.workspace
+        setup = None
         if wanted.setup:
             setup = CheckSpec(
                 command=wanted.setup,
@@ -468,7 +486,8 @@ class Verification:
 
     async def commands(self) -> list[CheckSpec]:
         """The checks that decide about it and can be made elsewhere."""
-        parts, work = self.parts, self.work
+        parts = self.parts
+        work = self.work
         if isinstance(work, Task):
             row = await parts.db.read(tasks.row, work.id)
             specs = [CheckSpec.model_validate(spec) for spec in row["check_specs"]]
@@ -480,9 +499,11 @@ class Verification:
         return [spec for spec in specs if spec.kind is CheckKind.COMMAND]
 
     async def _make(self, owner: str, name: str, check: CheckSpec, aside: Workspace) -> CheckResult:
-        parts, work = self.parts, self.work
+        parts = self.parts
+        work = self.work
         process = parts.process(await parts.db.write(processes.begin, owner, name))
-        directory, settings = Path(work.directory), parts.work_settings(work.directory)
+        directory = Path(work.directory)
+        settings = parts.work_settings(work.directory)
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
         env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
         place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
@@ -495,7 +516,8 @@ class Verification:
 
     async def _refusal(self, found: Candidate, result: CheckResult) -> ChecksFailed:
         """The evidence for a person, once it is in the history."""
-        work, noun = self.work, kind_of(self.work.id)
+        work = self.work
+        noun = kind_of(self.work.id)
         shown = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
         facts = {"name": result.name, "exit_code": result.exit_code, "output": shown}
         where = {"base": found.base, "commit": found.new}

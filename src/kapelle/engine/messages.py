@@ -18,7 +18,8 @@ from kapelle.store import attempts, events, messages
 from kapelle.store.database import Connection
 
 # So many names in the folder of an attempt are looked at, and so many foreign ones are told.
-_MOST_NAMES, _MOST_TOLD = 10_000, 5
+_MOST_NAMES = 10_000
+_MOST_TOLD = 5
 _LONGEST_NAME = 60
 _UNFINISHED = ".tmp"
 
@@ -36,7 +37,8 @@ def key_of(parts: Parts, attempt_id: str) -> str:
 def deliver(parts: Parts, attempt_id: str, message_id: str, text: str) -> bool:
     """Write the file of a message; return False if that is not possible, so that the next attempt
     is told instead. Blocks."""
-    folder, name = folder_of(parts, attempt_id), f"{message_id}{SUFFIX}"
+    folder = folder_of(parts, attempt_id)
+    name = f"{message_id}{SUFFIX}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = signed(key_of(parts, attempt_id), name, text.encode("utf-8", "replace"))

@@ -29,13 +29,17 @@ _TOLD = 4000
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
 # A search for a side log ends after so many names.
-_MOST_NAMES, _MOST_MATCHES = 100_000, 1_000
+_MOST_NAMES = 100_000
+_MOST_MATCHES = 1_000
 _ESCAPED = re.compile(r"\[([*?[])\]")  # by glob.escape
 
 
 def read_output(agent: Agent, process_dir: Path, side_log: "SideLog | None") -> Summary:
     """Return the summary of an agent's output, completed by the agent's side log."""
-    last_bytes = None if agent.reads_whole_output else _LAST_BYTES
+    if agent.reads_whole_output:
+        last_bytes = None
+    else:
+        last_bytes = _LAST_BYTES
     summary = summarise(agent, lines_of(process_dir / OUT, last_bytes))
     return with_side_log(agent, side_log, summary)
 
@@ -67,7 +71,9 @@ def attempt_usage(
     if usage.cost_usd is not None:
         return usage
     price = price_of(summary.model or model or "", settings.prices)
-    return usage.model_copy(update={"cost_usd": cost_usd(usage, price)}) if price else usage
+    if price:
+        return usage.model_copy(update={"cost_usd": cost_usd(usage, price)})
+    return usage
 
 
 def session_counters(summary: Summary) -> dict[str, float]:
@@ -82,7 +88,8 @@ def highest_usage(one: Usage | None, other: Usage | None) -> Usage | None:
     """The larger figure of each kind."""
     if one is None or other is None:
         return one or other
-    counts, others = one.model_dump(), other.model_dump()
+    counts = one.model_dump()
+    others = other.model_dump()
     for name, value in others.items():
         if value is not None:
             counts[name] = max(value, counts[name] or 0)
@@ -112,7 +119,9 @@ class SideLog(BaseModel):
     @classmethod
     def of_row(cls, row: Mapping[Any, Any]) -> "SideLog | None":
         """Return what is stored with an attempt or a process."""
-        return cls.model_validate(row["side_log"]) if row["side_log"] else None
+        if row["side_log"]:
+            return cls.model_validate(row["side_log"])
+        return None
 
     def find(self, session_id: str | None = None) -> Path | None:
         """Return the newest file that matches; None without one, or without a known session."""
@@ -123,8 +132,13 @@ class SideLog(BaseModel):
 
     def after_present(self) -> "SideLog":
         """Return the same log, beginning behind what the resumed session has left there."""
-        path = self.find() if self.session_id else None
-        return self.model_copy(update={"begin": size(str(path))}) if path else self
+        if self.session_id:
+            path = self.find()
+        else:
+            path = None
+        if path:
+            return self.model_copy(update={"begin": size(str(path))})
+        return self
 
     def lines(self, session_id: str | None) -> Iterator[str]:
         """Yield the lines that are about this attempt."""
@@ -149,7 +163,8 @@ def _matches(place: Path, parts: Sequence[str], names_left: Iterator[None]) -> I
         if place.is_file() and not place.is_symlink():
             yield place
         return
-    first, rest = parts[0], parts[1:]
+    first = parts[0]
+    rest = parts[1:]
     if not glob.has_magic(_ESCAPED.sub("", first)):
         yield from _matches(place / _ESCAPED.sub(r"\1", first), rest, names_left)
         return
@@ -175,7 +190,10 @@ def check_facts(result: CheckResult) -> dict[str, Any]:
 
 def check_result(check: CheckSpec, ended: Ended, output: str) -> CheckResult:
     """What a command says that is a check: it passed if it succeeded."""
-    text = output if ended.succeeded else f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+    if ended.succeeded:
+        text = output
+    else:
+        text = f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
     return CheckResult(
         name=check.label,
         passed=ended.succeeded,

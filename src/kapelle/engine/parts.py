@@ -78,8 +78,13 @@ class Parts:
 
     def _in(self, directory: str, settings: Settings) -> Settings:
         """Settings with the current project of a directory, which was switched to."""
-        name = self.projects.get(repository_of(directory)) if self.projects else None
-        return settings.model_copy(update={"project": name}) if name else settings
+        if self.projects:
+            name = self.projects.get(repository_of(directory))
+        else:
+            name = None
+        if name:
+            return settings.model_copy(update={"project": name})
+        return settings
 
     def _settings(
         self, found: Executable | None = None, status: Standing = "not_needed"
@@ -122,7 +127,8 @@ class Parts:
 
     def secrets_of(self, work: Row, attempt_ids: Iterable[str] = ()) -> tuple[bytes, ...]:
         """The spellings of the secrets that a task or run could see, with whichever agent."""
-        kept, shell = self.secrets, self.secrets.shell(work["shell"])
+        kept = self.secrets
+        shell = self.secrets.shell(work["shell"])
         try:
             settings = self.settings(work["directory"])
         except InvalidInput:  # of the repository; what a person has set still holds

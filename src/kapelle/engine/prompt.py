@@ -32,7 +32,10 @@ def compose(
 ) -> str:  # fmt: skip
     """The task's prompt first, then one section for each piece of context."""
     lines = "\n".join(f"- {key}: {value}" for key, value in context.items())
-    learnt = fenced("\n".join(map(remembered, memory))) if memory else ""
+    if memory:
+        learnt = fenced("\n".join(map(remembered, memory)))
+    else:
+        learnt = ""
     sections = [
         ("## Guidelines", guidelines), ("## Context", lines), (_MEMORY, learnt),
         *(section(piece).split("\n", 1) for piece in earlier),
@@ -49,7 +52,10 @@ def fenced(text: str) -> str:
 
 def remembered(learning: Learning) -> str:
     """A learning as a prompt tells it."""
-    tags = f" [{', '.join(learning.tags)}]" if learning.tags else ""
+    if learning.tags:
+        tags = f" [{', '.join(learning.tags)}]"
+    else:
+        tags = ""
     text = learning.content.replace("\n", "\n  ")
     return f"- {learning.title}{tags} ({learning.id})\n  {text}"
 

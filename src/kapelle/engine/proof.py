@@ -164,8 +164,10 @@ class Subject:
 
     async def _after_set_up(self, name: str, check: CheckSpec) -> CheckResult | None:
         """Run a check after another set-up of the workspace; return None if that failed."""
-        workspaces, settings = self.parts.workspaces, self.place.settings
-        setup, directory = settings.workspace, self.repository
+        workspaces = self.parts.workspaces
+        settings = self.place.settings
+        setup = settings.workspace
+        directory = self.repository
         place = self.place.at(directory, settings.directory_of("workspace.setup", directory))
         again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, place
         if not (await self.execute(*again))[1].succeeded:
@@ -174,7 +176,9 @@ class Subject:
         before = await workspaces.file_states(self.owner, self.commit)
         result, ended = await self._run(f"{name}/set-up", check)
         changed = await self.changed_during(ended, before)
-        return _changed_meanwhile(result, changed) if changed and result.passed else result
+        if changed and result.passed:
+            return _changed_meanwhile(result, changed)
+        return result
 
     async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
@@ -221,7 +225,8 @@ class Subject:
     async def _judges(self, command: str, files: Mapping[str, str]) -> Judges:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
-        includes, read = set[str](), set[str]()
+        includes = set[str]()
+        read = set[str]()
         # A makefile may run a script that runs another one.
         while True:
             judges = Judges(command, directory, frozenset(includes))
@@ -260,10 +265,16 @@ class Subject:
         self, name: str, check: CheckSpec, took_s: float, policy: Prove
     ) -> Finding | None:
         """Return what the check is worth, None if that is not known."""
-        parts, command = self.parts, check.command or ""
-        workspaces, base = parts.workspaces, self.workspace.base_commit
-        changed, files = await self._changed(), await workspaces.tree(self.owner, self.commit)
-        before = files if base is None else await workspaces.tree(self.owner, base)
+        parts = self.parts
+        command = check.command or ""
+        workspaces = parts.workspaces
+        base = self.workspace.base_commit
+        changed = await self._changed()
+        files = await workspaces.tree(self.owner, self.commit)
+        if base is None:
+            before = files
+        else:
+            before = await workspaces.tree(self.owner, base)
         judges = await self._judges(command, files)
         key = await asyncio.to_thread(self._key, judges, files)
         earlier_key = await asyncio.to_thread(self._key, judges, before)
@@ -300,7 +311,8 @@ class Subject:
     ) -> Finding | None:
         """Run the check in copies; what was proved earlier stands where the tests were changed and
         it passes without that."""
-        parts, finding = self.parts, None
+        parts = self.parts
+        finding = None
         async with parts.workspaces.copying(self.owner):
             try:
                 if suspects.all:

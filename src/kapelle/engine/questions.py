@@ -60,13 +60,17 @@ def answer(
     if not text.strip():
         raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
     question = _named(connection, whose)
-    asking = attempts.live(connection, question.task_id) if question.task_id else None
+    if question.task_id:
+        asking = attempts.live(connection, question.task_id)
+    else:
+        asking = None
     if is_agent and not (asking and questions.is_of(connection, question.token, asking["id"])):
         raise Forbidden("An attempt's token does not allow this: only a person may.")
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
         raise Conflict(f"This question of {question.work_id} was {was} already.")
-    choices, said = dict(enumerate(question.choices, 1)), text.strip()
+    choices = dict(enumerate(question.choices, 1))
+    said = text.strip()
     if choices and said.isdecimal() and said not in question.choices:
         if int(said) not in choices:
             known = ", ".join(f"{number} {choice}" for number, choice in choices.items())
@@ -97,7 +101,8 @@ def _let_run_go_on(connection: Connection, run_id: str, token: str, text: str | 
 
 
 def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> None:
-    task, attempt = tasks.row(connection, task_id), attempts.latest(connection, task_id)
+    task = tasks.row(connection, task_id)
+    attempt = attempts.latest(connection, task_id)
     facts = {"title": task["title"], "answer": text}
     events.append(connection, "task.answered", task_id, attempt["id"] if attempt else None, **facts)
     if left := questions.unanswered(connection, [task_id]):
@@ -105,7 +110,10 @@ def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> N
     elif attempt is not None and attempt["ended_at"] is None:
         tasks.move(connection, task, TaskStatus.RUNNING)
     else:
-        told = tell(connection, attempt) if attempt else None
+        if attempt:
+            told = tell(connection, attempt)
+        else:
+            told = None
         actions.resume(connection, task_id, told or text)
 
 

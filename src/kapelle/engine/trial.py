@@ -107,7 +107,10 @@ class Trial:
             fault = unsure.proof if unsure else None
         except (WorkspaceError, Conflict, OSError) as error:
             fault = f"Not proved: {error}"
-        kind = "tests" if all(map(is_test, named)) else "tests or settings"
+        if all(map(is_test, named)):
+            kind = "tests"
+        else:
+            kind = "tests or settings"
         proof = f"It passes only with {kind} changed by this work: {counted_files(named)}."
         if fault is not None:
             # The work itself may see to it that the check fails in a copy.
@@ -121,7 +124,9 @@ class Trial:
         kept = [path for path in changed if path in self.held or not is_test(path)]
         if not kept:
             proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
-            return Finding(None, proof) if changed else None
+            if changed:
+                return Finding(None, proof)
+            return None
         files = self.judges.decisive(kept)
         there = [path for path in files if path in self.held]
         try:
@@ -131,7 +136,8 @@ class Trial:
             # As it was before: a mode that was changed, or a file that has to be there.
             if overlooked and not await self._reverted_passes("reverted", overlooked):
                 if not noticed:
-                    noticed, state = overlooked, "is as it was before"
+                    noticed = overlooked
+                    state = "is as it was before"
                 overlooked = []
             if not noticed:
                 return _blind(files, is_garbled=bool(there))
@@ -164,7 +170,8 @@ class Trial:
         notices_others = any(path in self.before for path in noticed)
         if notices_others and not await self._reverted_passes("base", changed):
             return None
-        names, others = counted_files(existing), counted_files(noticed)
+        names = counted_files(existing)
+        others = counted_files(noticed)
         proof = (
             f"It does not look at {names} any more, which it did before this work: see {others}."
         )
@@ -172,7 +179,9 @@ class Trial:
 
     async def _find_noticed(self, paths: list[str]) -> list[str]:
         """Return the files whose nonsense the check notices: each alone while they are few."""
-        noticed, rest, spent_s = list[str](), list(paths), 0.0
+        noticed = list[str]()
+        rest = list(paths)
+        spent_s = 0.0
         if 1 < len(paths) <= _MOST_ALONE:
             while rest and spent_s < _ALONE_S:
                 path = rest.pop(0)
@@ -211,7 +220,10 @@ class Trial:
         limit_s: float | None = None,
     ) -> Ended:
         content = CopyContent(paths, self.base if revert else None, garbled)
-        limit_s = self.limit_s if limit_s is None else limit_s
+        if limit_s is None:
+            limit_s = self.limit_s
+        else:
+            limit_s = limit_s
         ended = await self.run_in_copy(what, content, limit_s)
         if ended.ended_by == "stop":
             raise Stopped

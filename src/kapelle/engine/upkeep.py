@@ -24,7 +24,8 @@ from kapelle.store import attempts, backup, processes, query
 _log = logging.getLogger("kapelle.upkeep")
 _ROUND_S = 60.0
 # In which rounds all directories are looked into: the first ones, and one in an hour.
-_FIRST_ROUNDS, _EVERY_ROUNDS = 5, 60
+_FIRST_ROUNDS = 5
+_EVERY_ROUNDS = 60
 _TIDY_ROUNDS = 24 * 60
 
 
@@ -48,7 +49,9 @@ class Upkeep:
 
     async def round(self) -> None:
         """Do each duty once; one that fails is logged and done again in the next round."""
-        parts, setbacks, number = self._parts, self._setbacks, self._rounds
+        parts = self._parts
+        setbacks = self._setbacks
+        number = self._rounds
         self._rounds += 1
         await _guarded("the backup", _back_up, parts)
         await _guarded("the reserve", asyncio.to_thread, parts.home.keep_reserve)
@@ -72,7 +75,8 @@ class Upkeep:
 
     async def _archive(self, number: int) -> None:
         """Put merged worktrees and old work away; where room is scarce, all that is merged."""
-        parts, now = self._parts, datetime.now(UTC)
+        parts = self._parts
+        now = datetime.now(UTC)
         due = archive.Due.by(parts.settings().upkeep, now)
         # So little disk is free that soon no attempt will start.
         floor = parts.settings().limits.min_free_disk_mb * 1_000_000
@@ -80,7 +84,10 @@ class Upkeep:
         if not scarce and number % _EVERY_ROUNDS:
             return
         await archive.put_away_merged(parts, self._setbacks)
-        due = due._replace(merged=now) if scarce else due
+        if scarce:
+            due = due._replace(merged=now)
+        else:
+            due = due
         await archive.archive_old(parts, self._setbacks, due)
 
 
@@ -94,7 +101,8 @@ async def _guarded(name: str, duty: Callable[..., Awaitable[object]], *args: obj
 
 
 async def _back_up(parts: Parts) -> None:
-    home, settings = parts.home, parts.settings().backup
+    home = parts.home
+    settings = parts.settings().backup
     # The age is read from the disk, for daemons may live shorter than the time between two.
     if parts.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
         await parts.db.back_up(settings.grades)
@@ -110,7 +118,8 @@ def shorten(log: Path) -> bool:
     Only a log that is this process's own stderr is touched.
     """
     try:
-        named, own = log.stat(), os.fstat(2)
+        named = log.stat()
+        own = os.fstat(2)
         # A writer that does not append would go on at its old place, after a hole.
         appends = fcntl.fcntl(2, fcntl.F_GETFL) & os.O_APPEND
     except OSError:

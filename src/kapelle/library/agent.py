@@ -26,7 +26,9 @@ class Stop:
     @property
     def reason(self) -> str:
         """Why, once it is wanted."""
-        return self._reasons[0] if self._reasons else ""
+        if self._reasons:
+            return self._reasons[0]
+        return ""
 
     def request(self, reason: str) -> None:
         self._reasons.append(reason)

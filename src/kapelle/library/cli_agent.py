@@ -81,7 +81,10 @@ class CliAgent(Agent):
         grace_s: float = 5.0,
     ) -> None:
         self.name = name
-        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
+        if cwd is None:
+            self.cwd = None
+        else:
+            self.cwd = Path(cwd).expanduser().absolute()
         self.ends_within_s = grace_s + _KILL_S
         self._timeout_s = timeout_s
         self._grace_s = grace_s
@@ -99,9 +102,13 @@ class CliAgent(Agent):
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
             )
 
-    claude_code, codex, gemini = _Named("claude"), _Named("codex"), _Named("gemini")
-    opencode, aider = _Named("opencode"), _Named("aider")
-    qwen, copilot = _Named("qwen"), _Named("copilot")
+    claude_code = _Named("claude")
+    codex = _Named("codex")
+    gemini = _Named("gemini")
+    opencode = _Named("opencode")
+    aider = _Named("aider")
+    qwen = _Named("qwen")
+    copilot = _Named("copilot")
 
     @classmethod
     def command(
@@ -117,7 +124,10 @@ class CliAgent(Agent):
         Without a placeholder for it the prompt comes on stdin.
         """
         own = AgentSettings(type="command", command=list(template), output=output)
-        program = os.path.basename(template[0]) if template else ""
+        if template:
+            program = os.path.basename(template[0])
+        else:
+            program = ""
         its_name = re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64] or "command"
         return cls(name or its_name, own, **options)
 
@@ -161,7 +171,9 @@ class CliAgent(Agent):
 
     async def _meter(self, request: Request, directory: Path, side_log: SideLog | None) -> None:
         """Report, now and then, what the agent has cost so far, if anybody keeps a budget."""
-        adapter, fold, out = self._adapter(), Fold(), LogReader(directory / OUT)
+        adapter = self._adapter()
+        fold = Fold()
+        out = LogReader(directory / OUT)
         if request.budget_usd is None or not adapter.capabilities.usage:
             return
         while True:

@@ -125,9 +125,13 @@ class LocalContext(GitContext):
 
     async def task(self, prompt: str, **fields: Unpack[TaskArgs]) -> TaskResult:
         """As everywhere, but model, tools, session and priority are the agent's own affair."""
-        workspace, disposable = fields.get("workspace", "run"), fields.get("disposable")
+        workspace = fields.get("workspace", "run")
+        disposable = fields.get("disposable")
         before = fields.get("continue_from")
-        earlier = self._tasks[before] if before else None
+        if before:
+            earlier = self._tasks[before]
+        else:
+            earlier = None
         text = compose(
             prompt, fields.get("context", {}), [earlier.earlier()] if earlier else [], None
         )
@@ -158,7 +162,10 @@ class LocalContext(GitContext):
             if result.ok:
                 break
         task.result, self._tasks[task.id] = result, task
-        kind = "task.completed" if result.ok else "task.failed"
+        if result.ok:
+            kind = "task.completed"
+        else:
+            kind = "task.failed"
         facts["text"] = excerpt(result.text)
         self.report(kind, **facts, reason=result.reason, cost_usd=result.cost_usd)
         if thrown_away:
@@ -178,7 +185,10 @@ class LocalContext(GitContext):
             tip = await self._workspaces.tip(self._owner)
             return replace(self._run, id=task_id, title=title, base=tip)
         self._worktrees.append(task_id)
-        base = earlier.branch if earlier else self._run.branch
+        if earlier:
+            base = earlier.branch
+        else:
+            base = self._run.branch
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
         if only_reports:
@@ -203,7 +213,10 @@ class LocalContext(GitContext):
         response = await respond(agent, replace(request, stop=Stop()), self._account)
         # Unfinished work is committed too, so that whoever goes on finds it.
         message = f"{task.title}\n\nTask: {task.id}\nAgent: {agent.name}"
-        commit = await self._commit(task.owner, message) if keep else None
+        if keep:
+            commit = await self._commit(task.owner, message)
+        else:
+            commit = None
         failed = []
         if response.ok:
             # Built-in checks look at the agent's work, which commands may add to: they come first.
@@ -241,7 +254,11 @@ class LocalContext(GitContext):
     async def check(
         self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
     ) -> Checked:
-        subject, commit = self._run if task is None else self._tasks[task], None
+        if task is None:
+            subject = self._run
+        else:
+            subject = self._tasks[task]
+        commit = None
         if subject.result is not None:
             commit = subject.result.commit
         elif self._is_git:
@@ -263,12 +280,18 @@ class LocalContext(GitContext):
             stat = ""
             if task.base and commit and commit != task.base:
                 diff = await self._workspaces.compare(task.owner, task.base, commit)
-                stat = diff.stat[-SHOWN_OUTPUT:] if diff.files else ""
+                if diff.files:
+                    stat = diff.stat[-SHOWN_OUTPUT:]
+                else:
+                    stat = ""
             text = stat or "The agent changed nothing."
             result = CheckResult(name=check.label, passed=bool(stat), output=text, duration_s=0)
         else:
             raise InvalidInput(f"The check {check.label} cannot be made here.")
-        kind = "check.passed" if result.passed else "check.failed"
+        if result.passed:
+            kind = "check.passed"
+        else:
+            kind = "check.failed"
         self.report(kind, name=check.label, task_id=task.id)
         return result
 

@@ -32,7 +32,8 @@ async def respond(agent: Agent, request: Request, account: Account) -> Response:
     Raises LimitReached when the budget is used up before it, or ended it; and what is wrong with
     the agent itself, for which no other request would help.
     """
-    stop, limit_s = request.stop, account.within(request.timeout_s)
+    stop = request.stop
+    limit_s = account.within(request.timeout_s)
     report = partial(account.report, stop)
     with account.call(stop):
         left_usd = account.left.usd
@@ -51,7 +52,9 @@ def cost_of(response: Response) -> float | None:
     """What the work cost, as far as the agent says so."""
     if response.cost_usd is not None:
         return response.cost_usd
-    return response.usage.cost_usd if response.usage else None
+    if response.usage:
+        return response.usage.cost_usd
+    return None
 
 
 def _response(agent: Agent, request: Request) -> Response:
@@ -75,7 +78,8 @@ def _response(agent: Agent, request: Request) -> Response:
 async def _in_thread(agent: Agent, request: Request) -> Response:
     """What an agent answers, or raises; after its limit, and when this is cancelled, it is told to
     stop. If it does not end then, its thread goes on, and what comes of it is not used."""
-    stop, limit_s = request.stop, request.timeout_s
+    stop = request.stop
+    limit_s = request.timeout_s
     future: Future[Response] = Future()
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()

@@ -37,7 +37,10 @@ class MockAgent(Agent):
         self, script: Script | None = None, *, name: str = "mock", cwd: Path | str | None = None
     ) -> None:
         self.name = name
-        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
+        if cwd is None:
+            self.cwd = None
+        else:
+            self.cwd = Path(cwd).expanduser().absolute()
         self.requests: list[Request] = []
         self._script = script
         self._turns: dict[str, int] = {}
@@ -47,7 +50,10 @@ class MockAgent(Agent):
         with self._lock:
             self.requests.append(request)
             part = self._part(request)
-        line = part(request) if callable(part) else part
+        if callable(part):
+            line = part(request)
+        else:
+            line = part
         if isinstance(line, Response):
             return line
         if isinstance(line, Mapping):
@@ -55,11 +61,14 @@ class MockAgent(Agent):
         return Response(line or "")
 
     def _part(self, request: Request) -> Part:
-        key, script = "the script", self._script
+        key = "the script"
+        script = self._script
         if isinstance(script, Mapping):
             key = next((name for name in (request.title, request.role) if name in script), "")
             script = script.get(key)
-        return _by_default(request) if script is None else self._next(key, script)
+        if script is None:
+            return _by_default(request)
+        return self._next(key, script)
 
     def _next(self, key: str, part: Part | Sequence[Part]) -> Part:
         if isinstance(part, str) or not isinstance(part, Sequence):
@@ -74,7 +83,9 @@ class MockAgent(Agent):
 def _by_default(request: Request) -> Part:
     match request.role:
         case "planner":
-            return _CRITERIA if request.title.startswith("Intake") else _PLAN
+            if request.title.startswith("Intake"):
+                return _CRITERIA
+            return _PLAN
         case "reviewer":
             return _APPROVAL
         case _:

@@ -96,7 +96,8 @@ class Orchestrator:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
         spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
-        run_id, workspace = new_id("run"), None
+        run_id = new_id("run")
+        workspace = None
         with ExitStack() as until_it_ends:
             # In place nothing is kept anywhere.
             home = self._home
@@ -109,7 +110,10 @@ class Orchestrator:
             caller = caller or Caller(self._interaction, self._observer)
             parts = Parts(self._agents, account, caller, workspaces, self._env)
             context = LocalContext(run_id, spec, parts, state, workspace)
-            branch = workspace.branch if workspace else None
+            if workspace:
+                branch = workspace.branch
+            else:
+                branch = None
             context.report("run.started", goal=spec.goal, branch=branch)
             try:
                 outcome = await _outcome(context, spec)
@@ -165,7 +169,10 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
 
 
 def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:
-    wanted = [criteria] if isinstance(criteria, str) else list(criteria or ())
+    if isinstance(criteria, str):
+        wanted = [criteria]
+    else:
+        wanted = list(criteria or ())
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
     return RunState(goal, tuple(text for text in wanted if text.strip()))
@@ -178,13 +185,19 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
     except Suspended:
         state = context.suspended()
         several = len(state.questions) != 1
-        reason = f"{len(state.questions)} questions are open" if several else "a question is open"
+        if several:
+            reason = f"{len(state.questions)} questions are open"
+        else:
+            reason = "a question is open"
         result = _kept(context, reason, "failure")
         return TeamOutcome(
             "needs_input", reason, result, questions=state.questions, token=encode(state)
         )
     except (Failed, LimitReached) as error:
-        by: StoppedBy = "budget" if isinstance(error, LimitReached) else "failure"
+        if isinstance(error, LimitReached):
+            by: StoppedBy = "budget"
+        else:
+            by = "failure"
         result = _kept(context, str(error), by)
         is_budget = result is not None and result.stopped_by in {"budget", "max_iterations"}
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
@@ -194,5 +207,10 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
 
 def _kept(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
     """What the team had come to."""
-    kept = context.kept.result(reason, stopped_by) if context.kept else None
-    return kept if isinstance(kept, TeamResult) else None
+    if context.kept:
+        kept = context.kept.result(reason, stopped_by)
+    else:
+        kept = None
+    if isinstance(kept, TeamResult):
+        return kept
+    return None

@@ -50,11 +50,15 @@ class TeamOutcome:
     @property
     def final_output(self) -> str:
         """What the workers of the last iteration said."""
-        return self.result.final_output if self.result else ""
+        if self.result:
+            return self.result.final_output
+        return ""
 
     @property
     def iterations(self) -> int:
-        return len(self.result.iterations) if self.result else 0
+        if self.result:
+            return len(self.result.iterations)
+        return 0
 
     def merge(self, into: str | None = None) -> str:
         """Merge the branch, by default into the one that the run began from, and remove the

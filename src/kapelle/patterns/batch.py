@@ -127,7 +127,10 @@ class BatchSpec(PatternSpec):
         given = {key: value for key in _OF_RUN if (value := getattr(item, key)) is not None}
         given |= {"title": item.label, **self.options, **item.options}
         found = shipped(item.pattern or self.pattern or "")
-        fields = found.spec.model_fields if found else {}
+        if found:
+            fields = found.spec.model_fields
+        else:
+            fields = {}
         name = (found and argument_of(found.spec)) or "prompt"
         is_list = name in fields and "list" in str(fields[name].annotation)
         return {name: [item.prompt] if is_list else item.prompt, **given}
@@ -167,7 +170,8 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
             except LimitReached:
                 raise
             except (Failed, KapelleError) as error:
-                outcome.status, outcome.reason = "failed", str(error)
+                outcome.status = "failed"
+                outcome.reason = str(error)
         # An item whose work is completed may still wait for its merge, which may fail.
         ended.append(outcome)
         done = sum(item.status == "completed" for item in ended)
@@ -177,14 +181,20 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
     failed = [item for item in items if item.status != "completed"]
     if failed:
         told = "; ".join(f"{item.number} ({item.title}): {item.reason}" for item in failed[:5])
-        more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
+        if len(failed) > 5:
+            more = f"; and {len(failed) - 5} more"
+        else:
+            more = ""
         raise Failed(f"{len(failed)} of {len(items)} items failed: {told}{more}", result)
     if spec.checks and any(item.merged for item in items):
         together = await ctx.check(*spec.checks)
         if not together.passed:
             names = ", ".join(check.name for check in together.failed)
             raise Failed(f"each item is done, but all together {names} fails", result)
-    result.reason = f"all {len(items)} items are done" if len(items) > 1 else "the item is done"
+    if len(items) > 1:
+        result.reason = f"all {len(items)} items are done"
+    else:
+        result.reason = "the item is done"
     unseen = sum(not item.verified for item in items)
     result.verified = not unseen
     if 0 < unseen < len(items):
@@ -206,7 +216,9 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
             workspace="own",
         )
     outcome.verified = work.verified
-    outcome.id, outcome.cost_usd, outcome.reason = work.id, work.cost_usd, work.reason
+    outcome.id = work.id
+    outcome.cost_usd = work.cost_usd
+    outcome.reason = work.reason
     outcome.status = work.status.value
     if work.ok and work.changed and spec.merge and ctx.is_git:
         async with ctx.lock("merge"):
@@ -214,4 +226,5 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
         outcome.merged = merged.ok
         if not merged.ok and not merged.elsewhere:
             problem = f"it is done, but could not be merged: {merged.problem}"
-            outcome.status, outcome.reason = "failed", problem
+            outcome.status = "failed"
+            outcome.reason = problem

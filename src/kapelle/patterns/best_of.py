@@ -58,7 +58,10 @@ class BestOfSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        judges = [self.role(self.judge, self.judge_model)] if self.eval is None else []
+        if self.eval is None:
+            judges = [self.role(self.judge, self.judge_model)]
+        else:
+            judges = []
         return [*(self.role(entrant.agent, entrant.model) for entrant in self.entrants), *judges]
 
     @property
@@ -70,8 +73,10 @@ class BestOfSpec(PatternSpec):
 
     @model_validator(mode="after")
     def _is_complete(self) -> "BestOfSpec":
-        many, counted = len(self.candidates), self.count is not None
-        scored, directed = self.eval is not None, self.direction is not None
+        many = len(self.candidates)
+        counted = self.count is not None
+        scored = self.eval is not None
+        directed = self.direction is not None
         refuse({
             "`count` is for tries of one candidate, and these are several candidates":
                 many > 1 and counted,
@@ -121,7 +126,8 @@ async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     eligible = [candidate for candidate in result.candidates if candidate.problem is None]
     await ctx.progress(candidates=len(result.candidates), eligible=len(eligible))
     winner, why = await _choose(ctx, spec, result.candidates, eligible)
-    result.winner, result.reason = winner.number, why
+    result.winner = winner.number
+    result.reason = why
     for candidate in result.candidates:
         if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
@@ -155,7 +161,8 @@ async def _try(
     candidate.changes = await ctx.changes(task)
     if spec.eval is not None:
         scored = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
-        candidate.score, candidate.problem = scored.value, scored.problem
+        candidate.score = scored.value
+        candidate.problem = scored.problem
 
 
 async def _choose(
@@ -165,7 +172,10 @@ async def _choose(
         told = "; ".join(f"{c.number} ({c.agent}): {c.problem}" for c in candidates)
         raise Failed(f"no candidate did it: {told}")
     if spec.eval is not None:
-        sign = 1 if spec.direction == "minimize" else -1
+        if spec.direction == "minimize":
+            sign = 1
+        else:
+            sign = -1
         best = min(eligible, key=lambda candidate: sign * (candidate.score or 0.0))
         return best, f"candidate {best.number} ({best.agent}) has the best score: {best.score:.12g}"
     if len(eligible) == 1:
@@ -193,5 +203,8 @@ async def _judge(
         model=spec.judge_model,
     )  # fmt: skip
     chosen = next(one for one in eligible if one.number == choice["winner"])
-    said = f": {choice['reasoning']}" if choice.get("reasoning") else ""
+    if choice.get("reasoning"):
+        said = f": {choice['reasoning']}"
+    else:
+        said = ""
     return chosen, f"the judge chose candidate {chosen.number}{said}"

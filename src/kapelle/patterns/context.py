@@ -79,7 +79,10 @@ class State:
     def result(self, reason: str, stopped_by: StoppedBy) -> BaseModel:
         """What the run leaves; the reason of the model is the run's."""
         untold = getattr(self._model, "stopped_by", reason) is None
-        more = {"stopped_by": stopped_by} if untold else {}
+        if untold:
+            more = {"stopped_by": stopped_by}
+        else:
+            more = {}
         return self._model.model_copy(update={"reason": reason, **more})
 
     def restore(self, _stopped_by: StoppedBy) -> str | None:
@@ -107,7 +110,10 @@ class Context(ABC):
     def keep(self, state: K) -> K:
         """Have this be what the run leaves if a limit, a person or a failure ends it before the
         pattern returns: a model whose reason is then filled in, or a State."""
-        self.kept = State(state) if isinstance(state, BaseModel) else state
+        if isinstance(state, BaseModel):
+            self.kept = State(state)
+        else:
+            self.kept = state
         return state
 
     def prompt(self, role: str, built_in: str, **parts: str | list[str]) -> str:

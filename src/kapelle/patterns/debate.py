@@ -66,7 +66,10 @@ class DebateSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        third = [self.role(self.minutes)] if self.minutes else []
+        if self.minutes:
+            third = [self.role(self.minutes)]
+        else:
+            third = []
         return [*(self.role(who.agent, who.model) for who in self.both.values()), *third]
 
     @property
@@ -118,7 +121,10 @@ class Debate(BaseModel):
                 lines.append(f"Round {number}, side {side}: {one.verdict}\n{one.position}{reasons}")
         if self.minutes is not None:
             lines = [self.minutes.model_dump_json(indent=1)]
-        came = "both sides agree" if self.consensus else "they do not agree"
+        if self.consensus:
+            came = "both sides agree"
+        else:
+            came = "they do not agree"
         return "\n\n".join([*lines, f"What came of it: {came}."])
 
 
@@ -134,7 +140,10 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
     """Have two agents debate a matter in rounds, and one of them act on what comes of it."""
     result = ctx.keep(DebateResult())
     for number in range(1, spec.loops + 1):
-        before = result.debates[-1].told if result.debates else ""
+        if result.debates:
+            before = result.debates[-1].told
+        else:
+            before = ""
         held = Debate()
         result.debates.append(held)
         while len(held.rounds) < spec.rounds and not held.consensus:
@@ -145,7 +154,10 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
             held.rounds.append(dict(zip(spec.both, stances, strict=True)))
             held.consensus = all(one.verdict == "agree" for one in stances)
         result.consensus = held.consensus
-        ended = "consensus in" if held.consensus else "disagreement after"
+        if held.consensus:
+            ended = "consensus in"
+        else:
+            ended = "disagreement after"
         result.reason = f"{ended} {counted(len(held.rounds), 'round')}"
         await _show(ctx, spec, number, held, "minutes" if spec.minutes else "debate")
         if spec.minutes:
@@ -170,15 +182,18 @@ async def _state(ctx: Context, spec: DebateSpec, side: Side, before: str, held: 
 
 async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResult) -> None:
     """Have one side act on the debate, and the other look at that, once more after a refinement."""
-    actor, other = spec.both[spec.actor], spec.both["two" if spec.actor == "one" else "one"]
+    actor = spec.both[spec.actor]
+    other = spec.both["two" if spec.actor == "one" else "one"]
     told = {"matter": spec.prompt, "debate": held.told, "what_is_asked_for": spec.action or ""}
-    role, before = "act", None
+    role = "act"
+    before = None
     for again in (False, True):
         work = await ctx.task(
             ctx.prompt(role, PROMPTS[role], **told), title="Refinement" if again else "Action",
             agent=actor.agent, model=actor.model, checks=spec.checks, continue_from=before,
         )  # fmt: skip
-        held.acted, result.commit = work.text, await ctx.commit("What came of the debate")
+        held.acted = work.text
+        result.commit = await ctx.commit("What came of the debate")
         if not work.ok:
             raise Failed(f"{result.reason}, but it was not done: {work.reason}", result)
         if not spec.verify:
@@ -191,7 +206,8 @@ async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResul
         held.verifications.append(found)
         if found.holds:
             return
-        role, before = "refine", work.id
+        role = "refine"
+        before = work.id
         told["what_the_other_side_found"] = "\n".join(f"- {issue}" for issue in found.issues)
     raise Failed(f"{result.reason}, but the other side does not accept what was done", result)
 

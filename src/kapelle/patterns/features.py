@@ -34,7 +34,10 @@ class Report(BaseModel):
         for number, text in enumerate(criteria, 1):
             step = said.get(number)
             if step is None or not step.passed or not step.evidence.strip():
-                evidence = step.evidence if step else "not reported"
+                if step:
+                    evidence = step.evidence
+                else:
+                    evidence = "not reported"
                 lines.append(f"STEP {number}: {text}: {evidence}")
         return "\n\n".join(lines)
 
@@ -85,7 +88,10 @@ def read_features(name: str, text: str | None) -> list[Feature]:
         which += f" (id {item['id']})" if isinstance(item, dict) and "id" in item else ""
         raise Failed(f"{name}: {which}: {sentence(error)}; {_COMMITTED}") from None
     except (ValueError, KeyError, TypeError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else f"{error}"
+        if isinstance(error, KeyError):
+            why = f"it has no {error}"
+        else:
+            why = f"{error}"
         problem = f"{name} is no list of features, nor an object with one: {why}"
         raise Failed(f"{problem}; {_COMMITTED}") from None
     ids = [feature.id for feature in features]
@@ -107,7 +113,10 @@ def with_status(text: str, feature: Feature, status: Status) -> str:
                 return text[: member.start] + new + text[member.end :]
         last = members[-1]
         # As the members before it are separated: by a line, or by a space.
-        between = text[members[-2].end : last.key_start] if len(members) > 1 else ", "
+        if len(members) > 1:
+            between = text[members[-2].end : last.key_start]
+        else:
+            between = ", "
         return f'{text[: last.end]}{between}"status": {new}{text[last.end :]}'
     return text
 
@@ -153,7 +162,9 @@ def _elements(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 def _after_comma(text: str, position: int) -> int:
     position = _skip_space(text, position)
-    return _skip_space(text, position + 1) if text[position] == "," else position
+    if text[position] == ",":
+        return _skip_space(text, position + 1)
+    return position
 
 
 def _skip_space(text: str, position: int) -> int:
@@ -163,4 +174,6 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _items(found: Any) -> Any:
-    return found["features"] if isinstance(found, dict) else found
+    if isinstance(found, dict):
+        return found["features"]
+    return found

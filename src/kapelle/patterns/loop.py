@@ -104,7 +104,10 @@ class LoopSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        judges = [self.role(self.judge, self.judge_model)] if self.eval_mode == "agent" else []
+        if self.eval_mode == "agent":
+            judges = [self.role(self.judge, self.judge_model)]
+        else:
+            judges = []
         workers = [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
         return [*(workers or [self.role(None)]), *judges]
 
@@ -125,7 +128,9 @@ class LoopSpec(PatternSpec):
 
     @model_validator(mode="after")
     def _is_complete(self) -> "LoopSpec":
-        judged, scored, better = self.eval_mode == "agent", self.eval is not None, self.optimises
+        judged = self.eval_mode == "agent"
+        scored = self.eval is not None
+        better = self.optimises
         if self.eval_schema is not None:
             Judgement.require(self.eval_schema, scored=better)
         refuse({
@@ -159,7 +164,10 @@ async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
         await ctx.progress(iteration=item.number, failures=log.failures, best=log.best_score)
         problem = await _work(ctx, spec, log, item)
         commit = await ctx.commit(f"Iteration {item.number}")
-        found = None if problem else await _judge(ctx, spec, item.number, log.last_task)
+        if problem:
+            found = None
+        else:
+            found = await _judge(ctx, spec, item.number, log.last_task)
         await _put_back(ctx, log.settle(item, commit, found, problem))
         await ctx.progress(
             iteration=item.number, verdict=item.verdict, score=item.score,
@@ -171,8 +179,14 @@ async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
 
 async def _work(ctx: Context, spec: LoopSpec, log: LoopLog, item: Iteration) -> str | None:
     """One round of work; what went wrong, None when it is to be judged."""
-    note = log.feedback(await ctx.changes()) if log.before else ""
-    earlier = log.last_task if spec.checkpoint else None
+    if log.before:
+        note = log.feedback(await ctx.changes())
+    else:
+        note = ""
+    if spec.checkpoint:
+        earlier = log.last_task
+    else:
+        earlier = None
     if not spec.steps:
         task = await ctx.task(
             (spec.prompt or "") + note,
@@ -181,7 +195,9 @@ async def _work(ctx: Context, spec: LoopSpec, log: LoopLog, item: Iteration) -> 
             keep_session=spec.checkpoint,
         )
         item.tasks = [task.id]
-        return None if task.ok else f"{task.status}: {task.reason}"
+        if task.ok:
+            return None
+        return f"{task.status}: {task.reason}"
     played: list[StepOutcome] = []
     problem = None
     try:
@@ -224,7 +240,10 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
 
 
 async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
-    better = "lower is better" if spec.direction == "minimize" else "higher is better"
+    if spec.direction == "minimize":
+        better = "lower is better"
+    else:
+        better = "higher is better"
     prompt = ctx.prompt(
         "judge",
         JUDGE,

@@ -52,7 +52,10 @@ class LoopLog(State):
         self.failures = 0
         self._kept = kept  # what the branch goes on from
         self._is_git = is_git
-        self._sign = -1 if spec.direction == "minimize" else 1
+        if spec.direction == "minimize":
+            self._sign = -1
+        else:
+            self._sign = 1
         self._judged: Judgement | None = None
         self._end: tuple[LoopEnd, str, bool] | None = None  # by what, why, whether that is good
 
@@ -88,16 +91,25 @@ class LoopLog(State):
         self, item: Iteration, commit: str | None, found: Judgement | None, problem: str | None
     ) -> str | None:
         """Judge an iteration's work; the commit that the branch is to hold then."""
-        item.commit, item.changed, item.problem = commit, commit != self._kept, problem
+        item.commit = commit
+        item.changed = commit != self._kept
+        item.problem = problem
         if found is not None:
             self._judged = found
-            item.score, item.problem = found.score, found.problem
-            item.verdict = self._verdict(found) if item.number else "start"
+            item.score = found.score
+            item.problem = found.problem
+            if item.number:
+                item.verdict = self._verdict(found)
+            else:
+                item.verdict = "start"
         if item.verdict == "keep" or (item.verdict == "start" and item.score is not None):
             self.best = item
         if item.verdict == "keep" or not self.spec.optimises:
             self._kept = commit
-        self.failures = self.failures + 1 if item.verdict == "fail" else 0
+        if item.verdict == "fail":
+            self.failures = self.failures + 1
+        else:
+            self.failures = 0
         self._end = self._stop(item)
         return self._kept
 
@@ -112,7 +124,8 @@ class LoopLog(State):
 
     def _stop(self, item: Iteration) -> tuple[LoopEnd, str, bool] | None:
         """Why the loop ends after this iteration, if it does."""
-        spec, is_good = self.spec, self._has_improved and self.spec.target is None
+        spec = self.spec
+        is_good = self._has_improved and self.spec.target is None
         if item.verdict == "pass":
             return ("condition", f"the condition holds after iteration {item.number}", True)
         if self.best is not None and self._reaches_target(self.best.score):
@@ -126,7 +139,10 @@ class LoopLog(State):
             return ("converged", converged, is_good)
         if spec.max_iterations and item.number == spec.max_iterations:
             many = counted(item.number, "iteration")
-            why = f"{many} made" if spec.optimises else f"the condition did not hold after {many}"
+            if spec.optimises:
+                why = f"{many} made"
+            else:
+                why = f"the condition did not hold after {many}"
             return ("max_iterations", why, is_good)
         return None
 
@@ -167,7 +183,9 @@ class LoopLog(State):
 
     def restore(self, stopped_by: StoppedBy) -> str | None:
         """What was not measured is not what the branch of an optimisation is to hold."""
-        return self._kept if self.spec.optimises or stopped_by == "budget" else None
+        if self.spec.optimises or stopped_by == "budget":
+            return self._kept
+        return None
 
     def _result(self, stopped_by: LoopEnd, reason: str) -> LoopResult:
         if self.spec.optimises and stopped_by not in {"target", "cancelled"}:
@@ -182,23 +200,33 @@ class LoopLog(State):
         )
 
     def _achievement(self) -> str:
-        spec, start = self.spec, self.iterations[0].score if self.iterations else None
+        spec = self.spec
+        if self.iterations:
+            start = self.iterations[0].score
+        else:
+            start = None
         if self.best is None:
             return "there never was a score"
         if not self._has_improved:
             text = f"nothing was better than the start ({start:.12g})"
         else:
-            began = f", {start:.12g} at the start" if start is not None else ""
+            if start is not None:
+                began = f", {start:.12g} at the start"
+            else:
+                began = ""
             text = f"best: {_shown(self.best)}{began}"
         if not self._is_git and self.iterations[-1] is not self.best:
             text += "; in place nothing is put back, so the directory holds the last iteration"
         missed = spec.target is not None and not self._reaches_target(self.best.score)
-        return f"{text}; the target {spec.target:.12g} was not reached" if missed else text
+        if missed:
+            return f"{text}; the target {spec.target:.12g} was not reached"
+        return text
 
     def feedback(self, changes: str) -> str:
         """What the next iteration is told of those before it, as sections added to its prompt."""
         parts = [self._history()]
-        problem, last = self.before[-1].problem, self._judged
+        problem = self.before[-1].problem
+        last = self._judged
         if problem and (last is None or problem != last.problem):
             parts.append(f"## What went wrong last time\n{problem[-2000:]}")
         if last is not None and last.output.strip():
@@ -213,9 +241,18 @@ class LoopLog(State):
         spec = self.spec
         lines = [f"## This is iteration {self.iterations[-1].number} of a loop"]
         if spec.optimises:
-            goal = "smaller" if spec.direction == "minimize" else "larger"
-            how = f"`{spec.eval}`" if spec.eval else "a judge"
-            target = f", at best {spec.target:.12g}" if spec.target is not None else ""
+            if spec.direction == "minimize":
+                goal = "smaller"
+            else:
+                goal = "larger"
+            if spec.eval:
+                how = f"`{spec.eval}`"
+            else:
+                how = "a judge"
+            if spec.target is not None:
+                target = f", at best {spec.target:.12g}"
+            else:
+                target = ""
             lines.append(f"The score, measured by {how}, is to become {goal}{target}. So far:")
         else:
             lines.append("It ends when its condition holds, which it does not yet. So far:")
@@ -223,14 +260,29 @@ class LoopLog(State):
 
 
 def _line(item: Iteration) -> str:
-    score = f" score {item.score:.12g}" if item.score is not None else ""
-    back = ", so it was put back" if item.commit else ""
+    if item.score is not None:
+        score = f" score {item.score:.12g}"
+    else:
+        score = ""
+    if item.commit:
+        back = ", so it was put back"
+    else:
+        back = ""
     fate = {"discard": f" (not better{back})", "fail": " (failed)"}.get(item.verdict, "")
-    name = "the start" if item.number == 0 else f"iteration {item.number}"
-    why = f": {item.problem[-200:]}" if item.problem and item.verdict == "fail" else ""
+    if item.number == 0:
+        name = "the start"
+    else:
+        name = f"iteration {item.number}"
+    if item.problem and item.verdict == "fail":
+        why = f": {item.problem[-200:]}"
+    else:
+        why = ""
     return f"- {name}:{score or ' ' + item.verdict}{fate}{why}"
 
 
 def _shown(item: Iteration) -> str:
-    where = f"iteration {item.number}" if item.number else "start"
+    if item.number:
+        where = f"iteration {item.number}"
+    else:
+        where = "start"
     return f"{item.score:.12g} ({where})"

@@ -16,7 +16,9 @@ from kapelle.patterns.roles import CONDUCTOR, PlannedPart, Turn, Verdict
 from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import pursue
 
-_SAID, _LOG, _MOST_PARTS = 800, 3_000, 100
+_SAID = 800
+_LOG = 3_000
+_MOST_PARTS = 100
 _PROBLEM = "What was wrong with your last answer, which changed nothing"
 
 
@@ -51,7 +53,10 @@ class OrchestrateSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        judges = [] if self.until else [self.role(self.judge)]
+        if self.until:
+            judges = []
+        else:
+            judges = [self.role(self.judge)]
         return [self.role(None), self.role(self.worker), *judges]
 
 
@@ -69,7 +74,9 @@ class OrchestrateResult(BaseModel):
 async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
     """Have an agent plan, delegate and change its plan until checks or a judge see the goal."""
     result = ctx.keep(OrchestrateResult(commit=await ctx.commit("Before the conductor")))
-    told, problem, idle = dict[str, str](), "", 0
+    told = dict[str, str]()
+    problem = ""
+    idle = 0
     for number in range(1, spec.max_iterations + 1):
         result.iterations = number
         await _show(ctx, result, "conduct")
@@ -77,7 +84,8 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
             asked = await _state(ctx, spec, result, {**told, _PROBLEM: problem})
             turn = await ctx.query(asked, Turn, title=f"Conductor {number}", coordinate=True)
         except Failed as failure:
-            turn, problem = Turn(), failure.reason
+            turn = Turn()
+            problem = failure.reason
         else:
             result.plan, problem = turn.applied_to(result.plan, _MOST_PARTS)
         if turn.impossible:
@@ -90,12 +98,19 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         merged = await _work(ctx, spec, result)
         looked = merged or (turn.done and not problem)
         reached = looked and await _is_reached(ctx, spec, result, claimed=turn.done)
-        lack = "" if reached else problem or _lack(result)
+        if reached:
+            lack = ""
+        else:
+            lack = problem or _lack(result)
         await _show(ctx, result, "done" if reached else "not done", lack)
         if reached:
-            result.goal_complete, result.reason = True, f"reached in iteration {number}"
+            result.goal_complete = True
+            result.reason = f"reached in iteration {number}"
             return result
-        idle = 0 if merged or (turn.questions and spec.ask) else idle + 1
+        if merged or (turn.questions and spec.ask):
+            idle = 0
+        else:
+            idle = idle + 1
         if idle >= spec.patience:
             raise Failed(f"no progress in {counted(idle, 'iteration')}: {lack}", result)
     rounds = counted(spec.max_iterations, "iteration")
@@ -110,7 +125,8 @@ async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) 
     def may_begin(part: PlannedPart) -> bool:
         undone = [other for other in part.depends_on if known[other].status != "merged"]
         if undone:
-            part.status, part.reason = "blocked", f"waits for {', '.join(undone)}"
+            part.status = "blocked"
+            part.reason = f"waits for {', '.join(undone)}"
         return not undone
 
     await _show(ctx, result, "work")
@@ -123,14 +139,22 @@ async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) 
 async def _do(
     ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult, part: PlannedPart
 ) -> None:
-    again = f"\n\n## It was tried before and failed: {part.reason}\n{part.log}" if part.work else ""
+    if part.work:
+        again = f"\n\n## It was tried before and failed: {part.reason}\n{part.log}"
+    else:
+        again = ""
     try:
         work = await _delegate(ctx, spec, part, part.task + again)
     except InvalidInput as error:
-        part.status, part.reason = "failed", error.with_hint
+        part.status = "failed"
+        part.reason = error.with_hint
         return
     part.work.append(work.id)
-    part.reason, part.status = work.reason, "merged" if work.ok else "failed"
+    part.reason = work.reason
+    if work.ok:
+        part.status = "merged"
+    else:
+        part.status = "failed"
     if isinstance(work, TaskResult):
         part.said = work.text[-_SAID:]
         failed = "\n".join(f"{one.name}:\n{one.output}" for one in work.failed_checks)
@@ -141,7 +165,11 @@ async def _do(
         async with ctx.lock("merge"):
             merged = await ctx.merge(work)
         if not merged.ok:
-            part.status, part.reason = "conflict" if merged.conflict else "failed", merged.problem
+            if merged.conflict:
+                part.status = "conflict"
+            else:
+                part.status = "failed"
+            part.reason = merged.problem
     if part.status == "merged":
         part.log = ""  # what it said is enough
     await _show(ctx, result, "work")
@@ -150,7 +178,10 @@ async def _do(
 async def _delegate(
     ctx: Context, spec: OrchestrateSpec, part: PlannedPart, prompt: str
 ) -> TaskResult | RunResult:
-    who = {"agent": spec.worker} if spec.worker else {}
+    if spec.worker:
+        who = {"agent": spec.worker}
+    else:
+        who = {}
     named = {"title": first_line(part.title)}
     if part.kind == "orchestrate":
         if spec.max_depth == 1:
@@ -161,7 +192,10 @@ async def _delegate(
     if part.kind == "loop" and part.checks:
         return await ctx.run("loop", {"prompt": prompt, "until": part.checks, **named, **who})
     # Whoever says it is done and has changed nothing is not done.
-    changes = ["diff_not_empty"] if ctx.is_git and not part.text_only else []
+    if ctx.is_git and not part.text_only:
+        changes = ["diff_not_empty"]
+    else:
+        changes = []
     return await ctx.task(
         prompt, title=part.title, workspace="own", checks=[*changes, *part.checks],
         agent=spec.worker,
@@ -219,7 +253,10 @@ async def _state(
     limits += ["no conductor below you"] if spec.max_depth == 1 else []
     limits += [f"{value:g} {name} left" for name, value in left if value is not None]
     checks = [f"{one.verdict}:\n{one.output[-_LOG:]}" for one in result.checks if not one.passed]
-    verdict = result.verdict.reason if result.verdict else ""
+    if result.verdict:
+        verdict = result.verdict.reason
+    else:
+        verdict = ""
     prompt = ctx.prompt(
         "conduct",
         CONDUCTOR["conduct"],

@@ -91,7 +91,10 @@ def built_in() -> list[Pattern]:
 def shipped(name: str) -> Pattern | None:
     """The built-in or installed pattern of this name, which depends on no files of a person's."""
     found = next((item for item in built_in() if item.name == name), None)
-    entry = None if found else installed().get(name)
+    if found:
+        entry = None
+    else:
+        entry = installed().get(name)
     return loaded(entry) if entry else found
 
 
@@ -116,7 +119,8 @@ def tell(path: str) -> None:
     else goes on in it."""
     answer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    items, problems = [], []
+    items = []
+    problems = []
     try:
         for item in in_file(Path(path), sys.stdin.buffer.read().decode()):
             try:
@@ -174,7 +178,12 @@ def _place(path: Path, error: BaseException) -> str:
     """The line of the file in which it went wrong."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    if isinstance(error, SyntaxError):
+        line = error.lineno
+    elif lines:
+        line = lines[-1]
+    else:
+        line = None
     return f"{path}:{line}" if line else str(path)
 
 

@@ -13,7 +13,8 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
 # How the reasons begin of tasks that their own run has ended, and not a person.
-MAKES_WAY, NOBODY = "makes way for another agent", "nobody is there to answer"
+MAKES_WAY = "makes way for another agent"
+NOBODY = "nobody is there to answer"
 _TAIL = 4_000
 
 
@@ -139,7 +140,10 @@ def read_score(printed: str, output: str) -> Scored:
     value = _number(lines[-1]) if lines else None
     if value is not None:
         return Scored(value=value, output=output)
-    shown = f"{lines[-1][:200]!r}" if lines else "nothing"
+    if lines:
+        shown = f"{lines[-1][:200]!r}"
+    else:
+        shown = "nothing"
     problem = f"the last line of the score command is {shown}, not a number"
     return Scored(value=None, output=output, problem=problem)
 
@@ -183,11 +187,17 @@ class Judgement:
         """Raise ValueError unless a schema for a judge's answer asks for what decides."""
         asked = written_out(schema).get("properties", {})
         wanted = ("score",) if scored else ("done", "continue")
-        kinds = {"number", "integer"} if scored else {"boolean"}
+        if scored:
+            kinds = {"number", "integer"}
+        else:
+            kinds = {"boolean"}
         found = [asked[name] for name in wanted if name in asked]
         types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
         if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
-            kind = "a number" if scored else "true or false"
+            if scored:
+                kind = "a number"
+            else:
+                kind = "true or false"
             raise ValueError(
                 f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
             )

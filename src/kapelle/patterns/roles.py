@@ -76,7 +76,9 @@ class Iteration(BaseModel):
         """What the workers said whose work is done, each under its title if there are several."""
         done = [item for item in self.outcomes if item.status == "merged" and item.said]
         texts = [f"## {item.title}\n\n{item.said}" for item in done]
-        return done[0].said if len(done) == 1 else "\n\n".join(texts)
+        if len(done) == 1:
+            return done[0].said
+        return "\n\n".join(texts)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -149,13 +151,21 @@ class PlannedPart(Part):
     @property
     def told(self) -> str:
         """How the conductor is told of it."""
-        after = f" after {', '.join(self.depends_on)}" if self.depends_on else ""
+        if self.depends_on:
+            after = f" after {', '.join(self.depends_on)}"
+        else:
+            after = ""
         line = f"- {self.id} ({self.kind}{after}), {self.status}: {self.title}"
         if self.work:
             line += f" [{self.work[-1]}]"
         if self.status == "merged":
-            return f"{line}\n  said: {self.said}" if self.said else line
-        reason = f"\n  {self.reason}" if self.reason else ""
+            if self.said:
+                return f"{line}\n  said: {self.said}"
+            return line
+        if self.reason:
+            reason = f"\n  {self.reason}"
+        else:
+            reason = ""
         return line + reason + (f"\n  the end of its log:\n{self.log}" if self.log else "")
 
 
@@ -173,7 +183,10 @@ class Turn(BaseModel):
             before = left.get(part.id)
             if before is not None and before.status == "merged":
                 return plan, f"{part.id} is merged already: what is to change is a new part"
-            told = before.model_dump(include={"work", "log", "reason"}) if before else {}
+            if before:
+                told = before.model_dump(include={"work", "log", "reason"})
+            else:
+                told = {}
             left[part.id] = PlannedPart(**part.model_dump(), **told)
         if len(left) > most:
             return plan, f"a plan has at most {most} parts, and this would have {len(left)}"
@@ -182,7 +195,10 @@ class Turn(BaseModel):
         except ValueError as error:
             return plan, str(error)
         for one in left.values():
-            one.status = "open" if one.status == "blocked" else one.status
+            if one.status == "blocked":
+                one.status = "open"
+            else:
+                one.status = one.status
         return [*left.values()], ""
 
 
@@ -236,7 +252,8 @@ def so_far(before: list[Iteration]) -> str:
     """What a planner is told of the iterations before; empty if there are none."""
     if not before:
         return ""
-    last, lines = before[-1], [f"- {one.told}" for item in before for one in item.outcomes]
+    last = before[-1]
+    lines = [f"- {one.told}" for item in before for one in item.outcomes]
     if last.problem:
         lines += ["", f"What went wrong last: {last.problem}"]
     for check in last.checks:

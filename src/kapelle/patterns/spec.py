@@ -107,7 +107,9 @@ class PartSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return {"prompt": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"prompt": value}
+        return value
 
     @field_validator("prompt")
     @classmethod

@@ -64,7 +64,8 @@ def in_order(subgoals: Sequence[S]) -> list[S]:
         for other in subgoal.depends_on:
             if other not in known:
                 raise ValueError(f"{subgoal.id} depends on {other}, which is not in the plan")
-    ordered, left = list[S](), list(subgoals)
+    ordered = list[S]()
+    left = list(subgoals)
     while left:
         done = {one.id for one in ordered}
         ready = [one for one in left if done.issuperset(one.depends_on)]
@@ -99,8 +100,14 @@ class Outcome(BaseModel):
 
     @property
     def told(self) -> str:
-        said = f" It said: {self.excerpt(300)}" if self.said else ""
-        reason = f" ({self.reason})" if self.reason else ""
+        if self.said:
+            said = f" It said: {self.excerpt(300)}"
+        else:
+            said = ""
+        if self.reason:
+            reason = f" ({self.reason})"
+        else:
+            reason = ""
         return f"{self.title}: {self.status}{reason}.{said}"
 
     def excerpt(self, length: int) -> str:
@@ -175,7 +182,8 @@ class Workers:
         for _ in range(1 + self.spec.max_task_retries):
             task = await self._ask(asked, subgoal)
             outcome.tasks.append(task.id)
-            outcome.said, outcome.reason = task.text, task.reason
+            outcome.said = task.text
+            outcome.reason = task.reason
             if task.ok:
                 await self._merge(subgoal, task, outcome)
                 break
@@ -207,11 +215,15 @@ class Workers:
                         return
                     merged = await self.ctx.merge(resolved)
             if not merged.ok:
-                outcome.status = "conflict" if merged.conflict else "failed"
+                if merged.conflict:
+                    outcome.status = "conflict"
+                else:
+                    outcome.status = "failed"
                 outcome.reason = merged.problem
                 return
             self.result.commit = merged.commit
-        outcome.status, outcome.reason = "merged", None
+        outcome.status = "merged"
+        outcome.reason = None
 
     async def _resolve(
         self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
@@ -223,7 +235,10 @@ class Workers:
         asked = self.ctx.prompt("resolve", told, **files, what_your_work_was=subgoal.task)
         resolved = await self._ask(asked, subgoal, task)
         outcome.tasks.append(resolved.id)
-        left = await self.ctx.conflicted(resolved, conflicts) if resolved.ok else []
+        if resolved.ok:
+            left = await self.ctx.conflicted(resolved, conflicts)
+        else:
+            left = []
         await self.ctx.put_away(task)
         if resolved.ok and not left:
             return resolved
@@ -234,11 +249,13 @@ class Workers:
 
 def _again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
     """What a worker is told whose try before was not accepted."""
-    begin = (
-        "Part of its changes may be in your files: look at them first, keep what is right, go on"
-        if in_place
-        else "Its changes are not in your files: begin anew"
-    )
+    if in_place:
+        begin = (
+            "Part of its changes may be in your files: look at them first, "
+            "keep what is right, go on"
+        )
+    else:
+        begin = "Its changes are not in your files: begin anew"
     output = [f"`{check.name}`:\n{fenced(check.output)}" for check in task.failed_checks]
     told = "\n".join([task.reason or task.status, *output])
     return (

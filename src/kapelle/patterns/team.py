@@ -85,7 +85,10 @@ class TeamSpec(PatternSpec):
     def final_checks(self) -> list[CheckSpec]:
         """All that must pass before a reviewer is asked."""
         known = any(_PLAYWRIGHT in (check.command or "") for check in self.verify)
-        more = [CheckSpec(command=_PLAYWRIGHT)] if self.playwright and not known else []
+        if self.playwright and not known:
+            more = [CheckSpec(command=_PLAYWRIGHT)]
+        else:
+            more = []
         return [*self.verify, *more]
 
     @property
@@ -120,7 +123,8 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
         await ctx.progress(iteration=number, **iteration.facts)
         if iteration.is_done:
             result.reason = f"the goal is reached after iteration {number}"
-            result.goal_complete, result.stopped_by = True, "goal"
+            result.goal_complete = True
+            result.stopped_by = "goal"
             return result
         if iteration.review and number < spec.max_iterations:
             members.answers |= await members.asked(iteration.review.questions, "")
@@ -153,7 +157,8 @@ class _Team(Workers):
 
     async def agree(self) -> None:
         """Agree on what success means, and ask what only a person can know."""
-        spec, result = self.spec, self.result
+        spec = self.spec
+        result = self.result
         if result.success_criteria and not spec.ask:
             return
         await self.ctx.progress(phase="intake")
@@ -169,7 +174,10 @@ class _Team(Workers):
             return
         result.success_criteria = found.success_criteria or [_AS_STATED]
         listed = "".join(f"\n- {text}" for text in result.success_criteria)
-        proposal = f"It is reached when{listed}\n{_CONFIRM}" if spec.confirm else ""
+        if spec.confirm:
+            proposal = f"It is reached when{listed}\n{_CONFIRM}"
+        else:
+            proposal = ""
         self.answers = await self.asked(found.questions, proposal=proposal)
         said = self.answers.pop(proposal, "")
         own = [part.strip() for part in said.replace("\n", ";").split(";") if part.strip()]
@@ -180,15 +188,20 @@ class _Team(Workers):
         self, questions: list[str], default: str | None = None, proposal: str = ""
     ) -> dict[str, str]:
         """What a person says to a proposal and to questions, if any may be asked."""
-        ctx, spec = self.ctx, self.spec
-        open_: dict[str, str | None] = {proposal: "yes"} if proposal else {}
+        ctx = self.ctx
+        spec = self.spec
+        if proposal:
+            open_: dict[str, str | None] = {proposal: "yes"}
+        else:
+            open_ = {}
         open_ |= dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
         answers = await ctx.gather(*(ctx.ask(text, known) for text, known in open_.items()))
         return {text: said for text, said in zip(open_, answers, strict=True) if said.strip()}
 
     async def plan(self) -> None:
         """The subgoals of the iteration; raises Failed if there is no usable plan."""
-        now, most = self.now, self.spec.max_subgoals
+        now = self.now
+        most = self.spec.max_subgoals
         await self.ctx.progress(iteration=now.number, phase="plan", lack=None)
         prompt = self.told(
             "plan",
@@ -202,7 +215,9 @@ class _Team(Workers):
 
     async def work(self) -> None:
         """Do the subgoals at the same time, each merged when it is done."""
-        now, ctx, result = self.now, self.ctx, self.result
+        now = self.now
+        ctx = self.ctx
+        result = self.result
         subgoals = [subgoal.model_dump(include={"id", "title"}) for subgoal in now.subgoals]
         await ctx.progress(iteration=now.number, phase="work", subgoals=subgoals)
         await pursue(ctx, now.subgoals, self.spec.max_workers, self.may_begin, self.do)
@@ -219,7 +234,8 @@ class _Team(Workers):
             await self.ctx.revert(self.now.commit)
 
     async def review(self) -> None:
-        now, spec = self.now, self.spec
+        now = self.now
+        spec = self.spec
         await self.ctx.progress(iteration=now.number, phase="review")
         changes = await self.ctx.changes()
         prompt = self.told(

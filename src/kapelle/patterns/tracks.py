@@ -67,8 +67,10 @@ class TracksSpec(PatternSpec):
 
     @property
     def roles(self) -> list[Role]:
-        worker, verifier = (self.worker, self.worker_model), (self.verifier, self.verifier_model)
-        turns, tools = self.verifier_turns, tuple(self.verifier_tools)
+        worker = (self.worker, self.worker_model)
+        verifier = (self.verifier, self.verifier_model)
+        turns = self.verifier_turns
+        tools = tuple(self.verifier_tools)
         made = [self.role(*worker, max_turns=self.worker_turns, field="worker_turns"),
                 self.role(*verifier, max_turns=turns, field="verifier_turns"),
                 self.role(*verifier, tools=tools, field="verifier_tools")]  # fmt: skip
@@ -105,13 +107,17 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     found = read_features(spec.features, await ctx.read_file(spec.features))
     features = [feature for feature in found if feature.status in {"open", "verifying"}]
     for feature in features:
-        feature.status, feature.track = "open", spec.track_of(feature.category)
+        feature.status = "open"
+        feature.track = spec.track_of(feature.category)
     result = ctx.keep(TracksResult(features=features, reason=""))
     if spec.checks and not (before := await ctx.check(*spec.checks)).passed:
         names = ", ".join(check.name for check in before.failed)
         raise Failed(f"{names} already fails before any change: fix that on the base first", result)
     told = _PROTOCOL.format(spec.instructions, spec.progress_file)
-    told = told if await ctx.read_file(spec.instructions) is not None else ""
+    if await ctx.read_file(spec.instructions) is not None:
+        told = told
+    else:
+        told = ""
     await ctx.gather(*(Track(ctx, spec, result, name, told).work() for name in spec.tracks))
     rest = [feature for feature in features if feature.status != "passed"]
     if rest:
@@ -119,7 +125,10 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
         of = len(features)
         raise Failed(f"{of - len(rest)} of {of} features passed; {why}", result)
     passed = f"{counted(len(features), 'feature')} passed"
-    result.reason = passed if features else "no feature is open"
+    if features:
+        result.reason = passed
+    else:
+        result.reason = "no feature is open"
     return result
 
 
@@ -138,7 +147,10 @@ class Track:
         for feature in [one for one in self.result.features if one.track == self.name]:
             try:
                 feature.reason = await self._make(feature)
-                status: Status = "failed" if feature.reason else "passed"
+                if feature.reason:
+                    status: Status = "failed"
+                else:
+                    status = "passed"
             except Failed as paused:
                 self.result.paused[self.name] = feature.reason = paused.reason
                 status = "open"
@@ -150,16 +162,26 @@ class Track:
     async def _make(self, feature: Feature) -> str | None:
         """Implement, verify, mend and merge it; why that did not come about."""
         asked = self._prompt("implement", feature, file=self.spec.features)
-        task, conflicts = await self._ask(feature, "implementing", asked), list[str]()
+        task = await self._ask(feature, "implementing", asked)
+        conflicts = list[str]()
         while task.ok:
             await self._name(feature, task)
             async with self.ctx.lock("merge"):
                 await self._tell(feature, "verifying")
                 conflicts = conflicts and await self.ctx.conflicted(task, conflicts)
                 feature.verifications += bool(conflicts)
-                combined = None if conflicts else await self.ctx.combine(task)
-                conflicts = combined.conflicts if combined else conflicts
-                problem = _CONFLICT.format(", ".join(conflicts)) if conflicts else None
+                if conflicts:
+                    combined = None
+                else:
+                    combined = await self.ctx.combine(task)
+                if combined:
+                    conflicts = combined.conflicts
+                else:
+                    conflicts = conflicts
+                if conflicts:
+                    problem = _CONFLICT.format(", ".join(conflicts))
+                else:
+                    problem = None
                 if combined and not problem and not (problem := await self._verify(feature, task)):
                     whole = task.model_copy(update={"commit": combined.commit})
                     merged = await self.ctx.merge(whole)
@@ -175,7 +197,8 @@ class Track:
 
     async def _verify(self, feature: Feature, task: TaskResult) -> str | None:
         """What is wrong with it where it is together with all that is merged already."""
-        ctx, spec = self.ctx, self.spec
+        ctx = self.ctx
+        spec = self.spec
         feature.verifications += 1
         if await ctx.read_file(spec.features, task) != await ctx.read_file(spec.features):
             return f"{spec.features} is not yours to change: put it back."
@@ -192,7 +215,8 @@ class Track:
             except Failed as failure:
                 self._strike(failure.reason)
                 continue
-            self.strikes, feature.report = 0, found.steps
+            self.strikes = 0
+            feature.report = found.steps
             return found.lacks(feature.criteria) or None
         return None
 
@@ -200,7 +224,8 @@ class Track:
         self, feature: Feature, phase: str, prompt: str, before: str | None = None
     ) -> TaskResult:
         """Have it worked on; who fails because of the environment is asked again."""
-        spec, feature.phase = self.spec, phase
+        spec = self.spec
+        feature.phase = phase
         while True:
             await self._progress(feature)
             task = await self.ctx.task(
@@ -228,18 +253,25 @@ class Track:
         names = [feature.wanted_branch, *(f"{feature.wanted_branch}-{n}" for n in range(2, 10))]
         for name in [feature.branch] if feature.branch else names:
             if await self.ctx.name_branch(name, task, feature.commit):
-                feature.branch, feature.commit = name, task.commit
+                feature.branch = name
+                feature.commit = task.commit
                 return
 
     async def _tell(self, feature: Feature, status: Status) -> None:
         """Write a status into the file, and at the end a line of progress, on the run's branch."""
-        ctx, spec, feature.status, feature.phase = self.ctx, self.spec, status, status
+        ctx = self.ctx
+        spec = self.spec
+        feature.status = status
+        feature.phase = status
         text = await ctx.read_file(spec.features) or "[]"
         await ctx.write_file(spec.features, with_status(text, feature, status))
         if status != "verifying":
             line = f"{await ctx.now():%Y-%m-%d %H:%M} {feature.name}: {status}"
             said = f"{await ctx.read_file(spec.progress_file) or ''}{line}"
-            why = f" ({feature.reason.splitlines()[0][:200]})" if feature.reason else ""
+            if feature.reason:
+                why = f" ({feature.reason.splitlines()[0][:200]})"
+            else:
+                why = ""
             await ctx.write_file(spec.progress_file, f"{said}{why}\n")
         await ctx.commit(f"{feature.name}: {status}")
         await self._progress(feature)

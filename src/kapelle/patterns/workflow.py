@@ -75,7 +75,10 @@ class WorkflowSpec(PatternSpec):
 
     def of(self, phase: Phase) -> list[CandidateSpec]:
         """Who may do a phase, in order."""
-        named = self.reviewers if phase == "review" else self.implementers
+        if phase == "review":
+            named = self.reviewers
+        else:
+            named = self.implementers
         return named or [CandidateSpec(agent=self.agent, model=self.model)]
 
 
@@ -94,7 +97,9 @@ async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
 class _Cycles(Phases):
     """Phase after phase, and what follows from each."""
 
-    _best, _stale = 0, 0  # the most that were ticked; cycles without a new one
+    # the most that were ticked; cycles without a new one
+    _best = 0
+    _stale = 0
 
     async def advance(self) -> bool:
         """Do the phase that it is at; whether all is done."""
@@ -106,13 +111,15 @@ class _Cycles(Phases):
             (plan, now.contract), work = await self.ask("assess", prompt, plans.read_assessment)
             now.replan(plan)
             await self.log(work, work.text)
-            now.phase, now.cycle = "review", 1
+            now.phase = "review"
+            now.cycle = 1
             return False
         await self._take_in_notes()
         await self.show()
         if now.phase == "implement" and now.open:  # a person may have taken the rest out
             await self._implement()
-            now.phase, now.cycle = "review", now.cycle + 1
+            now.phase = "review"
+            now.cycle = now.cycle + 1
             return False
         await self._review()
         if not now.open and await self._holds():
@@ -129,7 +136,8 @@ class _Cycles(Phases):
         now = self.now
         now.contract = await self.ctx.read_note(self.key("contract")) or now.contract
         plan = await self.ctx.read_note(self.key("plan"))
-        known, self.written = self.written, {"plan": plan, "contract": now.contract}
+        known = self.written
+        self.written = {"plan": plan, "contract": now.contract}
         if plan is not None and plan != known.get("plan"):
             try:
                 now.replan(plans.read_plan(plan))
@@ -139,9 +147,16 @@ class _Cycles(Phases):
         await self.write()
 
     async def _review(self) -> None:
-        now, began = self.now, self.now.cycle > 1
-        failed = await self.verify(self.spec.checks) if began else []
-        changes = await self.ctx.changes(patch=True) if began else "nothing yet"
+        now = self.now
+        began = self.now.cycle > 1
+        if began:
+            failed = await self.verify(self.spec.checks)
+        else:
+            failed = []
+        if began:
+            changes = await self.ctx.changes(patch=True)
+        else:
+            changes = "nothing yet"
         prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
@@ -170,9 +185,13 @@ class _Cycles(Phases):
         return not self.now.open
 
     def _require_progress(self) -> None:
-        now, of = self.now, len(self.now.milestones)
+        now = self.now
+        of = len(self.now.milestones)
         if now.cycle > 1:
-            self._stale = 0 if now.done > self._best else self._stale + 1
+            if now.done > self._best:
+                self._stale = 0
+            else:
+                self._stale = self._stale + 1
         self._best = max(self._best, now.done)
         left = f"the next is: {now.open[0].title}"
         if now.cycle > self.spec.cycles:
@@ -186,8 +205,12 @@ class _Cycles(Phases):
             raise Blocked("progress", why, "Read the worklog, and change the plan in its note.")
 
     async def _implement(self) -> None:
-        now, milestone = self.now, self.now.open[0]
-        own = [CheckSpec(command=milestone.check)] if milestone.check else []
+        now = self.now
+        milestone = self.now.open[0]
+        if milestone.check:
+            own = [CheckSpec(command=milestone.check)]
+        else:
+            own = []
         # Who wrote the plan may do the work: a check that passes before it ticks nothing.
         milestone.blind = bool(own) and not await self.verify(own)
         work = await self.call("implement", self.told("implement", the_milestone=milestone.text))
@@ -195,7 +218,10 @@ class _Cycles(Phases):
         failed = await self.verify([*own, *self.spec.checks])
         if milestone.sees and not failed:
             milestone.evidence = f"`{milestone.check}` passed on {(now.commit or '')[:10]}"
-        ended = [] if work.ok else [f"It ended with: {work.reason}"]
+        if work.ok:
+            ended = []
+        else:
+            ended = [f"It ended with: {work.reason}"]
         said = [f"Milestone: {milestone.title}", work.text[-phases.SHOWN :], *ended, *failed]
         await self.log(work, "\n\n".join(filter(None, [*said, milestone.evidence])))
 
@@ -213,8 +239,12 @@ class _Cycles(Phases):
             if said.strip().lower() == "stop":
                 break
             other = await self.ctx.astray()
-            wrong = f"The worktree is on {other}. " if other else now.go_to(said)
+            if other:
+                wrong = f"The worktree is on {other}. "
+            else:
+                wrong = now.go_to(said)
             if not wrong:
-                now.blocked, self._stale = None, 0
+                now.blocked = None
+                self._stale = 0
                 return
         raise Failed(told)

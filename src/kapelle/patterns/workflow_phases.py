@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_REPAIRS, SHOWN = 2, 4_000
+_REPAIRS = 2
+SHOWN = 4_000
 _TRIES = 3
 # Failures that say something of the work or of its limits: nobody else is asked. What only a person
 # can mend rules an agent out at once, and all else when it has not passed after a few tries.
@@ -54,7 +55,8 @@ class Blocked(Exception):
 
     def __init__(self, code: str, reason: str, fix: str) -> None:
         super().__init__(reason)
-        self.code, self.fix = code, fix
+        self.code = code
+        self.fix = fix
 
 
 def _unable(ended: Sequence[TaskResult]) -> Blocked:
@@ -67,7 +69,9 @@ class Phases:
     """How the phases of one workflow are asked, checked and written down."""
 
     def __init__(self, ctx: Context, spec: "WorkflowSpec", now: WorkflowResult) -> None:
-        self.ctx, self.spec, self.now = ctx, spec, now
+        self.ctx = ctx
+        self.spec = spec
+        self.now = now
         self.written = dict[str, str | None]()  # what the notes were made to say
 
     async def require_branch(self) -> None:
@@ -86,7 +90,10 @@ class Phases:
         return [f"`{one.verdict}` fails:\n{one.output[-SHOWN:]}" for one in found]
 
     def told(self, phase: Phase, **parts: str) -> str:
-        known = {} if phase == "assess" else self.now.told
+        if phase == "assess":
+            known = {}
+        else:
+            known = self.now.told
         return self.ctx.prompt(phase, PROMPTS[phase], the_task=self.spec.task, **known, **parts)
 
     async def ask(
@@ -95,15 +102,22 @@ class Phases:
         """An answer that can be read; one that cannot is repaired twice at most."""
         for _ in range(_REPAIRS if wrong else 1 + _REPAIRS):
             parts = {"what_was_wrong": wrong, "your_answer": said[-SHOWN:]}
-            repair = self.ctx.prompt("repair", PROMPTS["repair"], **parts) if wrong else ""
+            if wrong:
+                repair = self.ctx.prompt("repair", PROMPTS["repair"], **parts)
+            else:
+                repair = ""
             work = await self.call(phase, f"{prompt}\n\n{repair}")
-            said, wrong = work.text, work.reason or work.status
+            said = work.text
+            wrong = work.reason or work.status
             if work.ok:
                 try:
                     return read(said), work
                 except ValueError as error:
                     wrong = str(error)
-        code = "plan" if phase == "assess" else "answer"
+        if phase == "assess":
+            code = "plan"
+        else:
+            code = "answer"
         fix = f"Look at what it said: kapelle logs {work.id}"
         raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong.rstrip('.')}", fix)
 
@@ -123,7 +137,8 @@ class Phases:
         One that is limited makes way for the next; when all are, the first is waited for. What
         passes is tried three times, and then by another agent.
         """
-        out, candidates = dict[str | None, TaskResult](), self.spec.of(phase)
+        out = dict[str | None, TaskResult]()
+        candidates = self.spec.of(phase)
         hasty = [(who, False) for who in candidates if len(candidates) > 1]
         for who, patient in [*hasty, *((who, True) for who in candidates)]:
             for again in range(_TRIES):

@@ -11,7 +11,10 @@ from kapelle.domain.text import titled
 
 Phase = Literal["assess", "review", "implement"]
 # What of the plan, the contract and the worklog goes into a prompt.
-_TOLD, _PLAN, _CONTRACT, _MOST = 50_000, 25_000, 10_000, 100
+_TOLD = 50_000
+_PLAN = 25_000
+_CONTRACT = 10_000
+_MOST = 100
 _BOX = re.compile(r"^\s*[-*] \[[ xX]\] (?:\d+[.)] )?(.+)$")
 _CHECK = re.compile(r"[,;(]?\s*check:\s*`([^`]+)`\)?", re.IGNORECASE)
 _HEADING = re.compile(r"^#+ *contract\b.*$", re.IGNORECASE | re.MULTILINE)
@@ -42,7 +45,10 @@ class PhaseLimit(Spec):
     @property
     def of_task(self) -> dict[str, Any]:
         """The same as the limits of a task."""
-        seconds = None if self.minutes is None else self.minutes * 60
+        if self.minutes is None:
+            seconds = None
+        else:
+            seconds = self.minutes * 60
         return {"max_turns": self.turns, "budget_usd": self.usd, "timeout_s": seconds}
 
 
@@ -60,7 +66,10 @@ class Milestone(BaseModel):
 
     @property
     def text(self) -> str:
-        check = f" check: `{self.check}`" if self.check else ""
+        if self.check:
+            check = f" check: `{self.check}`"
+        else:
+            check = ""
         return f"{self.title}{check}" + "".join(f"\n  {line}" for line in self.details.split("\n"))
 
 
@@ -133,7 +142,10 @@ class WorkflowResult(BaseModel):
         if words == ["resume"]:
             return ""
         phase = next((known for known in get_args(Phase) if words[:1] == [known]), None)
-        number = words[1] if len(words) == 2 else str(self.cycle)
+        if len(words) == 2:
+            number = words[1]
+        else:
+            number = str(self.cycle)
         if phase is None or len(words) > 2 or not number.isdecimal():
             return f"{titled(said, 60)!r} is no phase with a cycle. "
         if phase != "assess" and not self.milestones:
@@ -155,7 +167,9 @@ class WorkflowResult(BaseModel):
     @property
     def told(self) -> dict[str, str]:
         """What every prompt is told; of the worklog, what is new and fits."""
-        plan, contract, recent = self.plan[:_PLAN], self.contract[:_CONTRACT], list[str]()
+        plan = self.plan[:_PLAN]
+        contract = self.contract[:_CONTRACT]
+        recent = list[str]()
         left = _TOLD - len(plan) - len(contract)
         for entry in reversed(self.worklog):
             text = f"### Cycle {entry.cycle}, {entry.phase}, {entry.agent}\n{entry.text}\n\n"

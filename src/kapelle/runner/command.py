@@ -60,7 +60,9 @@ def printed(argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: f
     """
     command = Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05, only_prints=True)
     finished = Running(command).run()
-    return None if finished.timed_out else finished.stdout.decode("utf-8", "replace")
+    if finished.timed_out:
+        return None
+    return finished.stdout.decode("utf-8", "replace")
 
 
 class Running:
@@ -125,7 +127,10 @@ class Running:
         with selectors.DefaultSelector() as selector:
             for name in ("stdout", "stderr", "stdin"):
                 if (stream := getattr(process, name)) is not None:
-                    event = selectors.EVENT_WRITE if name == "stdin" else selectors.EVENT_READ
+                    if name == "stdin":
+                        event = selectors.EVENT_WRITE
+                    else:
+                        event = selectors.EVENT_READ
                     os.set_blocking(stream.fileno(), False)
                     selector.register(stream.fileno(), event, name)
             guarded_at = time.monotonic() + _UNGUARDED_S

@@ -53,7 +53,10 @@ class Identity(Record):
             while self.is_alive():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
             return
-        pidfd = tree.open_pidfd(self.pid, self.start) if self.same_boot else None
+        if self.same_boot:
+            pidfd = tree.open_pidfd(self.pid, self.start)
+        else:
+            pidfd = None
         if pidfd is None:
             return
         loop = asyncio.get_running_loop()

@@ -133,7 +133,10 @@ class LogReader:
 
 def lines_of(path: Path, last_bytes: int | None = None) -> Iterator[str]:
     """A log's lines as text, or those in its last bytes; nothing if it is missing."""
-    begin = 0 if last_bytes is None else max(0, tail_offset(path, 0) - last_bytes)
+    if last_bytes is None:
+        begin = 0
+    else:
+        begin = max(0, tail_offset(path, 0) - last_bytes)
     reader = LogReader(path, begin)
     while lines := reader.lines(ended=True):
         yield from (line.text for line in lines)

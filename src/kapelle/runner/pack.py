@@ -114,7 +114,10 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
         size = os.fstat(descriptor).st_size
         entry = zipfile.ZipInfo(name)
         small = size <= _COMPRESSED
-        entry.compress_type = zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
+        if small:
+            entry.compress_type = zipfile.ZIP_DEFLATED
+        else:
+            entry.compress_type = zipfile.ZIP_STORED
         entry.external_attr = 0o600 << 16
         with archive.open(entry, "w", force_zip64=not small) as sink:
             if small:
@@ -151,7 +154,9 @@ def open_file(path: Path) -> BinaryIO | None:
     if descriptor is not None:
         return os.fdopen(descriptor, "rb")
     descriptor = open_regular(str(pack_of(path.parent)))
-    return None if descriptor is None else _open_packed(descriptor, path.name)
+    if descriptor is None:
+        return None
+    return _open_packed(descriptor, path.name)
 
 
 def _open_packed(descriptor: int, name: str) -> BinaryIO | None:
@@ -177,7 +182,8 @@ class _Stored(io.FileIO):
 
     def __init__(self, descriptor: int, begin: int, size: int) -> None:
         super().__init__(descriptor, "rb")
-        self._begin, self._size = begin, size
+        self._begin = begin
+        self._size = size
         self.seek(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -198,7 +198,10 @@ def declare_exit(
     process_dir: Path, secret: bytes, kind: str, detail: str | None, survivors: int = 0
 ) -> None:
     """Record an end that the daemon concluded, unless one is recorded already."""
-    started_at = None if kind == "not_started" else _started_at(process_dir)
+    if kind == "not_started":
+        started_at = None
+    else:
+        started_at = _started_at(process_dir)
     now = time.time()
     facts = {
         "kind": kind,
@@ -214,7 +217,9 @@ def declare_exit(
 
 def _started_at(process_dir: Path) -> float | None:
     at = _facts(process_dir, files.RUN).get("started_at")
-    return float(at) if isinstance(at, int | float) and 0 < at <= time.time() else None
+    if isinstance(at, int | float) and 0 < at <= time.time():
+        return float(at)
+    return None
 
 
 def _facts(process_dir: Path, name: str) -> dict[str, Any]:

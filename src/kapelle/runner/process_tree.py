@@ -48,7 +48,9 @@ def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
         return None
     ours = claimed == leaf(claimed.parent, process_dir)
     ours = ours and claimed.parent.name.startswith(_ROOT_PREFIX)
-    return claimed if ours and claimed.is_dir() else None
+    if ours and claimed.is_dir():
+        return claimed
+    return None
 
 
 def sweep(root: Path) -> None:
@@ -79,7 +81,9 @@ def own_cgroup() -> Path | None:
         return None
     point, exposed = mount
     is_there = Path(inside).is_relative_to(exposed)
-    return point / Path(inside).relative_to(exposed) if is_there else None
+    if is_there:
+        return point / Path(inside).relative_to(exposed)
+    return None
 
 
 def _mount() -> tuple[Path, Path] | None:
@@ -120,7 +124,10 @@ def kill_tree(process_dir: Path, leaf: Path | None) -> int:
 
 def marked(process_dir: Path) -> list[tuple[int, int]]:
     """Pid and start time of all living processes whose environment names the process directory."""
-    pids = tree.all_pids() if tree.LINUX else psutil.pids()
+    if tree.LINUX:
+        pids = tree.all_pids()
+    else:
+        pids = psutil.pids()
     # The start time is older than the look, and is compared again before anything is signalled.
     found = [(pid, tree.start_time(pid)) for pid in pids if pid != os.getpid()]
     return [(pid, at) for pid, at in found if at is not None and _is_marked(pid, process_dir)]

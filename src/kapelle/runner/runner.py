@@ -43,7 +43,9 @@ class Runner:
 
     @property
     def spawner_pid(self) -> int | None:
-        return None if self._spawner is None else self._spawner.pid
+        if self._spawner is None:
+            return None
+        return self._spawner.pid
 
     async def start(self) -> None:
         """Make ready to execute; what runs already is not touched."""
@@ -115,10 +117,12 @@ class Runner:
 
     async def _known(self, launch: Launch) -> Ended | None:
         """How it ended, once it has; None if it was never begun."""
-        process_dir, secret = launch.process_dir, launch.secret
+        process_dir = launch.process_dir
+        secret = launch.secret
         if not _is_begun(process_dir):
             return None
-        claim, forged = None, None
+        claim = None
+        forged = None
         try:
             claim = read_claim(process_dir, secret)
         except UnreadableRecord as error:
@@ -144,20 +148,23 @@ class Runner:
 
     async def _follow(self, claim: Claim, launch: Launch) -> Ended:
         """Wait until whoever claims an execution is dead, and see how it ended."""
-        process_dir, shim = launch.process_dir, claim.owner
+        process_dir = launch.process_dir
+        shim = claim.owner
         if claim.kind == "daemon":
             return await _declare(launch, "not_started", claim.detail)
         stopped = self._stops.setdefault(process_dir, asyncio.Event())
         if (process_dir / files.STOP).exists():
             stopped.set()
         reason = await _watch(shim, stopped, launch.grace_s)
-        kind, detail = "lost", reason or "the supervisor was killed"
+        kind = "lost"
+        detail = reason or "the supervisor was killed"
         try:
             # A shim signs only when its tree is gone; after any other end that may be alive.
             if (found := read_exit(process_dir, launch.secret)) is not None:
                 return found
         except UnreadableRecord as error:
-            kind, detail = "tampered", str(error)
+            kind = "tampered"
+            detail = str(error)
         if not shim.same_boot:
             return await _declare(launch, "lost", "the machine was rebooted")
         leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
@@ -179,7 +186,10 @@ class Runner:
         assert self._spawner is not None, "the runner was not started"
         records.write_intent(launch)
         failpoint("runner_after_intent")
-        leaf = None if self._root is None else process_tree.leaf(self._root, launch.process_dir)
+        if self._root is None:
+            leaf = None
+        else:
+            leaf = process_tree.leaf(self._root, launch.process_dir)
         try:
             data = records.encode_request(launch, leaf)
         except ValueError as error:
@@ -187,7 +197,10 @@ class Runner:
             return
         line = await self._spawner.start_shim(data)
         failpoint("runner_after_spawn")
-        reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        if line.endswith(b"\n"):
+            reply: dict[str, Any] = json.loads(line)
+        else:
+            reply = {}
         if "refused" in reply:
             raise OSError(reply["errno"], reply["refused"], str(launch.process_dir))
 

@@ -32,7 +32,9 @@ class Spawner:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        if self._process is None:
+            return None
+        return self._process.pid
 
     def ensure(self) -> None:
         """Have a living spawner."""

@@ -75,7 +75,10 @@ def agent_view(
     info: AgentInfo, found: Credential, account: Any, models: list[PausedModel], now: datetime
 ) -> AgentView:
     """An agent with its credential and the row of its account, None if there is none yet."""
-    access = info.agent.access if info.agent else None
+    if info.agent:
+        access = info.agent.access
+    else:
+        access = None
     login = LoginView(
         source=found.source or "none",
         variable=found.variable,
@@ -108,7 +111,9 @@ def _window(name: str, told: dict[str, Any], now: datetime) -> AccountWindow:
     """What was told of a limit of an account; nobody knows what was used since a reset."""
     window = AccountWindow(name=name, **told)
     is_over = window.resets_at is not None and window.resets_at <= now
-    return window.model_copy(update={"used": None}) if is_over else window
+    if is_over:
+        return window.model_copy(update={"used": None})
+    return window
 
 
 def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:
@@ -122,7 +127,9 @@ def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:
         return f"verified {_ago(now - login.verified_at)}"
     if login.source != "none":
         return "installed, login not verified"
-    return "installed, no login found" if login.needed else "installed"
+    if login.needed:
+        return "installed, no login found"
+    return "installed"
 
 
 def _ago(passed: timedelta) -> str:
@@ -143,7 +150,8 @@ _ANSWER = 200
 
 async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) -> dict[str, Any]:
     """The fields of a CheckView but for the agent itself."""
-    agent, problem = info.agent, info.problem
+    agent = info.agent
+    problem = info.problem
     found: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
     if agent is None or info.installed is None or problem:
         problem = problem or f"The agent {info.name} is not installed."
@@ -223,7 +231,9 @@ def _fix(failure: Failure | None, name: str) -> str | None:
     if fix is None:
         return None
     about_agent = fix.partition(", then: ")[0]
-    return None if "{task}" in about_agent else about_agent.format(agent=name)
+    if "{task}" in about_agent:
+        return None
+    return about_agent.format(agent=name)
 
 
 def _make_directory(checks: Path) -> Path:
@@ -319,7 +329,8 @@ class Agents:
                 for info in infos
             ]
 
-        parts, now = self._parts, datetime.now(UTC)
+        parts = self._parts
+        now = datetime.now(UTC)
         # In a thread, for a keyring may take its time to answer.
         found = await asyncio.to_thread(credentials)
         rows = await parts.db.read(accounts.of_ids, [account for _, account in found])

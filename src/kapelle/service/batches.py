@@ -13,7 +13,8 @@ from kapelle.patterns.batch import ItemSpec
 from kapelle.store import notes, runs
 from kapelle.store.database import Connection, Database
 
-_PREFIX, _GLOBAL = notes.LISTS, "global"
+_PREFIX = notes.LISTS
+_GLOBAL = "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
 Asked = dict[str, Any]
 ListName = Annotated[str, Field(pattern=NAME)]
@@ -62,7 +63,10 @@ async def with_list(db: Database, pattern: str, spec: Asked, key: str | None = N
         return spec
     if spec.get("items"):
         raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
-    known = await db.glance(runs.by_idempotency_key, key) if key else None
+    if key:
+        known = await db.glance(runs.by_idempotency_key, key)
+    else:
+        known = None
     if known is not None and known["spec"].get("saved") == name:
         return {**spec, "items": known["spec"]["items"]}
     found = _view(await db.glance(_note, name))
@@ -95,16 +99,20 @@ def _all(connection: Connection) -> list[BatchView]:
     wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
     found, _ = notes.page(connection, wanted, None)
     keys = [note.key for note in found]
-    return [_view(note) for note in notes.some(connection, _GLOBAL, keys)] if keys else []
+    if keys:
+        return [_view(note) for note in notes.some(connection, _GLOBAL, keys)]
+    return []
 
 
 def _view(note: Note) -> BatchView:
     """A list as it stands; what somebody wrote as a note and is none has no items."""
     text = note.value or ""
     try:
-        items, problem = _valid(read_items(text, "markdown")), None
+        items = _valid(read_items(text, "markdown"))
+        problem = None
     except InvalidInput as error:
-        items, problem = [], error.message
+        items = []
+        problem = error.message
     return BatchView(
         name=note.key.removeprefix(_PREFIX), items=items, problem=problem, version=note.version,
         markdown=text, csv=as_csv(items), updated_at=note.updated_at,

@@ -89,6 +89,9 @@ class Daemon:
     async def stop(self, body: StopBody | None = None) -> Stopped:
         """End the daemon; running agents go on unless agents is true."""
         agents = sum(AGENT in processes.values() for processes in self._parts.live.values())
-        self._stopping.agents = body.agents if body else False
+        if body:
+            self._stopping.agents = body.agents
+        else:
+            self._stopping.agents = False
         self._stopping.event.set()
         return Stopped(status="stopping", agents=agents)

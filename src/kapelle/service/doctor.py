@@ -28,13 +28,21 @@ Directory = Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")
 
 class Doctor:
     def __init__(self, parts: Parts, agents: Agents, daemon: Daemon) -> None:
-        self._parts, self._agents, self._daemon = parts, agents, daemon
+        self._parts = parts
+        self._agents = agents
+        self._daemon = daemon
 
     async def examine(self, directory: Directory = None, path: SearchPath = None) -> DoctorView:
         """Look for what keeps Kapelle from working in a directory: repository, configuration,
         trust, agents, disk, queue. It changes nothing."""
-        place = require_directory(directory) if directory else None
-        findings = [_repository(Path(place))] if place else []
+        if directory:
+            place = require_directory(directory)
+        else:
+            place = None
+        if place:
+            findings = [_repository(Path(place))]
+        else:
+            findings = []
         try:
             settings = self._parts.settings(place)
         except KapelleError as error:
@@ -58,7 +66,10 @@ class Doctor:
         _, status = self._parts.standing(directory)
         if status in {"not_needed", "trusted"}:
             return Finding(name="trust", state="ok", text=f"Trust: {status.replace('_', ' ')}.")
-        what = "changed since it was trusted" if status == "changed" else "is not trusted"
+        if status == "changed":
+            what = "changed since it was trusted"
+        else:
+            what = "is not trusted"
         return Finding(
             name="trust",
             state="broken",
@@ -119,7 +130,10 @@ def _of_agents(agents: list[AgentView], settings: Settings) -> Iterator[Finding]
     elif default is None or default.status in _BROKEN_STATUS:
         why = default.problem if default else None
         text = f"{name}: {why or 'there is no such agent'}"
-        fix = default.hint if default else "`kapelle agents` lists those that there are."
+        if default:
+            fix = default.hint
+        else:
+            fix = "`kapelle agents` lists those that there are."
         yield Finding(name="default agent", state="broken", text=text, hint=fix)
     else:
         yield Finding(name="default agent", state="ok", text=name)

@@ -17,7 +17,8 @@ _LOOK_S = 1.0
 _AT_ONCE = 200
 # What is written within so long, for each of the subscribers, is told together: a few are told at
 # once, and a thousand seldom, for to write to each of them takes a hundredth of a second or two.
-_TOGETHER_S, _LONGEST_S = 0.0001, 0.3
+_TOGETHER_S = 0.0001
+_LONGEST_S = 0.3
 
 Told = Callable[[tuple[Event, ...]], bool]
 
@@ -27,10 +28,12 @@ class _Subscriber:
     at once it reads in the database when it has the time."""
 
     def __init__(self, task_id: str | None, run_id: str | None, after: int, told: Told) -> None:
-        self._task_id, self._run_id = task_id, run_id
+        self._task_id = task_id
+        self._run_id = run_id
         self._activity: dict[str, Activity] = {}
         self._woken = asyncio.Event()
-        self._waits, self._told = False, told
+        self._waits = False
+        self._told = told
         self.after = after  # the number of the last event that it was told
         self.behind = True  # whether the database has events that it was not told
 
@@ -59,7 +62,8 @@ class _Subscriber:
         await self._woken.wait()
         self._waits = False
         self._woken.clear()
-        activity, self._activity = self._activity, {}
+        activity = self._activity
+        self._activity = {}
         return tuple(activity.values())
 
     def _wants(self, event: Event | Activity) -> bool:
@@ -68,7 +72,8 @@ class _Subscriber:
 
 class Events:
     def __init__(self, db: Database, activities: Activities) -> None:
-        self._db, self._activities = db, activities
+        self._db = db
+        self._activities = activities
         self._subscribers: set[_Subscriber] = set()
         self._somebody = asyncio.Event()
 

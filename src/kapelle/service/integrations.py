@@ -28,8 +28,10 @@ from kapelle.store.integrations import select
 
 _TIMEOUT_S = 20.0
 _MOST_BYTES = 1_000_000
-_MOST_JOBS, _LOG_TAIL = 5, 20_000
-_LINEAR, _GITHUB = "https://api.linear.app/graphql", "https://api.github.com"
+_MOST_JOBS = 5
+_LOG_TAIL = 20_000
+_LINEAR = "https://api.linear.app/graphql"
+_GITHUB = "https://api.github.com"
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 # Strings and comments of GraphQL, in which braces and words mean nothing.
 _QUOTED = re.compile(r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*', re.S)
@@ -118,7 +120,10 @@ class Integrations:
     def _require(self, name: str) -> Integration:
         known: Integration = getattr(self._parts.settings(None).integrations, name)
         if not known.model_fields_set:
-            first = "url URL" if name == "logs" else "key_variable NAME"
+            if name == "logs":
+                first = "url URL"
+            else:
+                first = "key_variable NAME"
             raise InvalidInput(
                 f"The integration {name} is not configured.",
                 hint=f"Type `kapelle config set integrations.{name}.{first}`.",
@@ -128,7 +133,8 @@ class Integrations:
 
 def _changes_something(query: str) -> bool:
     """Whether an operation of a document is anything but a query."""
-    depth, outside = 0, []
+    depth = 0
+    outside = []
     for char in _QUOTED.sub(" ", query):
         depth += {"{": 1, "}": -1}.get(char, 0)
         if depth <= 0:
@@ -193,7 +199,10 @@ def request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "https" and parts.hostname not in _LOCAL:
         raise InvalidInput(f"{parts.hostname} must be reached over https: a key is sent to it.")
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    if body is None or isinstance(body, bytes):
+        data = body
+    else:
+        data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers})
     try:
         with _opener.open(request, timeout=_TIMEOUT_S) as answer:
@@ -221,7 +230,9 @@ def _named(known: Integration, name: str, field: str, example: str) -> str:
 def _authorization(known: Integration, name: str, scheme: str) -> dict[str, str]:
     """The header of one that may do without a key."""
     has_key = known.key_variable or known.key_file
-    return {"Authorization": f"{scheme}{key_of(known, name)}"} if has_key else {}
+    if has_key:
+        return {"Authorization": f"{scheme}{key_of(known, name)}"}
+    return {}
 
 
 def key_of(known: Keyed, name: str) -> str:
@@ -233,7 +244,10 @@ def key_of(known: Keyed, name: str) -> str:
             raise InvalidInput(f"The key of {name} cannot be read: {error}") from None
     value = os.environ.get(known.key_variable or "", "")
     if not value:
-        place = f"integrations.{name}" if isinstance(known, Integration) else name
+        if isinstance(known, Integration):
+            place = f"integrations.{name}"
+        else:
+            place = name
         raise InvalidInput(
             f"The daemon has no key for {name}.",
             hint=f"Set {place}.key_file, or start the daemon with"

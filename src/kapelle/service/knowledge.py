@@ -79,7 +79,10 @@ class Knowledge:
         took work to find out, not what was done. At most five for a task, which are judged first.
         """
         project = spec.project or (spec.directory and self.project(spec.directory))
-        attempt = await self._parts.db.glance(attempts.latest, parent) if parent else None
+        if parent:
+            attempt = await self._parts.db.glance(attempts.latest, parent)
+        else:
+            attempt = None
         if attempt is None and spec.scope == "project" and not project:
             raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
         if attempt is not None and parent is not None:
@@ -117,7 +120,8 @@ class Knowledge:
         if wanted.query is None:
             found, cursor = await self._parts.db.read(learnings.page, wanted, project)
         else:
-            terms, more = search_terms(wanted.query), (wanted.limit, wanted.tag)
+            terms = search_terms(wanted.query)
+            more = (wanted.limit, wanted.tag)
             found = await self._parts.db.read(learnings.search, terms, project, *more)
             cursor = None  # the best are all
         return LearningPage(learnings=found, next_cursor=cursor)
@@ -159,7 +163,8 @@ class Knowledge:
 
     async def import_(self, body: ImportBody) -> ImportView:
         """Keep what such a page tells; those with an id that is known are changed."""
-        now, directory = datetime.now(UTC), body.directory
+        now = datetime.now(UTC)
+        directory = body.directory
         common: dict[str, Any] = {
             "tags": [], "scope": "project", "status": "kept", "author": _PERSON, "task_id": None,
             "project": directory and self.project(directory), "created_at": now, "changed_at": now,
@@ -187,9 +192,13 @@ class Knowledge:
 
     async def review(self) -> None:
         """Judge all that is due, the oldest first."""
-        parts, now = self._parts, datetime.now(UTC)
+        parts = self._parts
+        now = datetime.now(UTC)
         days = parts.settings().knowledge.review_days
-        before = now - timedelta(days=days) if days else datetime.fromtimestamp(0, UTC)
+        if days:
+            before = now - timedelta(days=days)
+        else:
+            before = datetime.fromtimestamp(0, UTC)
         while due := await parts.db.read(learnings.due, before, _AT_A_TIME):
             for learning in due:
                 near = await parts.db.read(_neighbours, learning)
@@ -198,15 +207,18 @@ class Knowledge:
         await parts.db.write(learnings.delete_discarded, now - timedelta(days=_DISCARDED_DAYS))
 
     async def _judged(self, learning: Learning, near: Sequence[Learning]) -> "Verdict":
-        plain, name = by_rule(learning, near), self._parts.settings().knowledge.agent
+        plain = by_rule(learning, near)
+        name = self._parts.settings().knowledge.agent
         if plain.scope is None or name is None:
             return plain
         settings = self._parts.settings()
         try:
-            agent, text = registry.get(name, settings), _question(learning, near)
+            agent = registry.get(name, settings)
+            text = _question(learning, near)
             answer, _, problem = await ask(self._parts, agent, settings, text)
         except KapelleError as error:
-            answer, problem = None, error.message
+            answer = None
+            problem = error.message
         verdict = by_answer(answer or "", near)
         if verdict is not None:
             return verdict
@@ -264,7 +276,10 @@ Entries that are there already:
 
 
 def _question(learning: Learning, near: Sequence[Learning]) -> str:
-    known = fenced("\n".join(map(remembered, near))) if near else "none"
+    if near:
+        known = fenced("\n".join(map(remembered, near)))
+    else:
+        known = "none"
     return _QUESTION.format(learning=fenced(remembered(learning)), near=known)
 
 
@@ -279,7 +294,9 @@ def by_answer(answer: str, near: Sequence[Learning]) -> Verdict | None:
     if word == "discard":
         return Verdict(None, "it would help nobody")
     known = any(one.id == other for one in near)
-    return Verdict(None, f"duplicate of {other}") if known else None
+    if known:
+        return Verdict(None, f"duplicate of {other}")
+    return None
 
 
 def _add(connection: Connection, made: Learning) -> Learning:
@@ -328,7 +345,10 @@ def _settle(connection: Connection, learning: Learning, verdict: Verdict) -> Non
     if known is None or known["changed_at"] != learning.changed_at:
         return  # a person was faster
     now = datetime.now(UTC)
-    status = "kept" if verdict.scope else "discarded"
+    if verdict.scope:
+        status = "kept"
+    else:
+        status = "discarded"
     judged = {"status": status, "reason": verdict.reason, "reviewed_at": now}
     if (status, verdict.scope or learning.scope) != (learning.status, learning.scope):
         judged |= {"scope": verdict.scope or learning.scope, "changed_at": now}

@@ -13,7 +13,9 @@ class LockService:
     """The attempt that asks is named with every call; without one it is a person."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._db, self._locks = parts, parts.db, parts.locks
+        self._parts = parts
+        self._db = parts.db
+        self._locks = parts.locks
 
     async def take(self, spec: LockSpec, attempt_id: str | None) -> LocksView:
         """Hold paths exclusively, all or none, or renew that; where held is false, call it again:
@@ -24,7 +26,10 @@ class LockService:
             masked = await self._parts.without_secrets(task_id, attempt_id, fields)
             spec = spec.model_copy(update=masked)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
-        above = await self._db.read(children.line, task_id) if task_id else []
+        if task_id:
+            above = await self._db.read(children.line, task_id)
+        else:
+            above = []
         parents = frozenset(row["id"] for row in above) - {task_id}
         claim = Claim(
             checkout, tuple(paths), owner, task_id, spec.reason, spec.ttl_s, parents=parents
@@ -64,7 +69,8 @@ class LockService:
         self, directory: str | None, attempt_id: str | None
     ) -> tuple[str, str | None, str, str]:
         """Owner, task, where relative paths begin, and the checkout."""
-        real, task_id = directory and os.path.realpath(directory), None
+        real = directory and os.path.realpath(directory)
+        task_id = None
         if author := await self._db.glance(notes.author_of, attempt_id):
             task_id = author["task_id"]
             task = await self._db.glance(tasks.row, task_id)

@@ -65,7 +65,10 @@ class SumsView(BaseModel):
 
 class Needs:
     def __init__(self, parts: Parts, tasks: "Tasks", runs: "Runs", reports: Reports) -> None:
-        self._db, self._tasks, self._runs, self._reports = parts.db, tasks, runs, reports
+        self._db = parts.db
+        self._tasks = tasks
+        self._runs = runs
+        self._reports = reports
 
     async def page(self, wanted: NeedFilter) -> NeedPage:
         """Everything that needs a person, in order; those of one cause are one, unless the cause is
@@ -99,7 +102,10 @@ class Needs:
         """How much work started, completed, was verified and merged, and failed since a moment, by
         default the beginning of the day in UTC, and what that cost."""
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        begin = parse_moment(since, "since") if since else midnight
+        if since:
+            begin = parse_moment(since, "since")
+        else:
+            begin = midnight
         counts = await self._db.read(sums.since, begin, project)
         spent = UsageFilter(by="day", project=project, since=begin.isoformat())
         cost = (await self._reports.used(spent)).total

@@ -32,7 +32,8 @@ class Notes:
     """The attempt that asks is named with every call; without one it is a person."""
 
     def __init__(self, db: Database, without_secrets: Mask | None = None) -> None:
-        self._db, self._without_secrets = db, without_secrets
+        self._db = db
+        self._without_secrets = without_secrets
 
     async def put(self, spec: NoteSpec, attempt_id: str | None) -> Note:
         """Write a note, a text under a key that all agents of one family of work share; with
@@ -77,7 +78,9 @@ class Notes:
             found = notes.some(connection, scope, wanted.keys, wanted.prefix, wanted.after)
             # That one is gone is a change to whoever has seen it, and nothing to others.
             seen[:] = [note for note in found if _is_wanted(note, wanted)]
-            return len(seen) == len(set(wanted.keys)) if wanted.keys else bool(seen)
+            if wanted.keys:
+                return len(seen) == len(set(wanted.keys))
+            return bool(seen)
 
         return NotesChanged(met=await until(self._db, keys, wanted.timeout_s, met), notes=seen)
 

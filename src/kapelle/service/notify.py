@@ -33,7 +33,8 @@ _KINDS = {
 }  # fmt: skip
 # Who changes the settings, or another daemon on the same database, wakes nobody here.
 _LOOK_S = 5.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 600.0
 _STALE = timedelta(days=1)
 _TIMEOUT_S = 60.0
 _MOST_TEXT = 10_000
@@ -90,7 +91,12 @@ class Notify:
 
     def _message(self, event: Event, kind: str, repository: str | None) -> Message:
         work = event.task_id or event.run_id or event.data.get("schedule_id")
-        place = "tasks" if event.task_id else "runs" if event.run_id else "schedules"
+        if event.task_id:
+            place = "tasks"
+        elif event.run_id:
+            place = "runs"
+        else:
+            place = "schedules"
         return {
             "id": f"event-{event.seq}", "kind": kind, "at": event.at.isoformat(), "work": work,
             "title": event.data.get("title") or "", "repository": repository or "",
@@ -112,13 +118,17 @@ class Notify:
         try:
             await asyncio.to_thread(self._send, way, json.dumps(message).encode(), message)
         except Exception as error:  # whatever a person's server or command does
-            return error.with_hint if isinstance(error, KapelleError) else repr(error)
+            if isinstance(error, KapelleError):
+                return error.with_hint
+            return repr(error)
         return None
 
     def _send(self, way: Way, body: bytes, message: Message) -> None:
-        settings, home = self._parts.settings().notify, self._parts.home.root
+        settings = self._parts.settings().notify
+        home = self._parts.home.root
         if way == "webhook":
-            stamp, key = str(int(time.time())), key_of(settings, "notify").encode()
+            stamp = str(int(time.time()))
+            key = key_of(settings, "notify").encode()
             digest = hmac.new(key, f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
             headers = {"X-Kapelle-Id": message["id"], "X-Kapelle-Timestamp": stamp}
             headers["X-Kapelle-Signature"] = f"sha256={digest}"
@@ -129,7 +139,10 @@ class Notify:
         done = Running(Command(settings.command, env, home, _TIMEOUT_S, 10_000, body)).run()
         if done.timed_out or done.code:
             said = done.stderr[-500:].decode("utf-8", "replace")
-            how = "took too long" if done.timed_out else f"ended with {done.code}"
+            if done.timed_out:
+                how = "took too long"
+            else:
+                how = f"ended with {done.code}"
             raise KapelleError(f"{settings.command[0]} {how}: {said}")
 
 
@@ -159,15 +172,27 @@ def _titled(connection: Connection, event: Event) -> Event:
 def _kind(connection: Connection, event: Event) -> str:
     """What an event is to a person, or nothing; what happens inside a run is the run's to tell,
     but for questions and money."""
-    kind, data = _KINDS.get(event.kind, ""), event.data
+    kind = _KINDS.get(event.kind, "")
+    data = event.data
     if event.kind == "task.waiting":
-        return kind if data.get("waiting_for") == "input" else ""
+        if data.get("waiting_for") == "input":
+            return kind
+        return ""
     if event.kind == "attempt.failed":
-        return kind if data.get("failure") == "limit" else ""
+        if data.get("failure") == "limit":
+            return kind
+        return ""
     if event.kind == "task.failed":
         return "" if event.run_id else kind
-    run = runs.find(connection, event.run_id) if kind and event.run_id else None
+    if kind and event.run_id:
+        run = runs.find(connection, event.run_id)
+    else:
+        run = None
     if run is not None and event.kind != "run.waiting":
         spent = isinstance(run["result"], dict) and run["result"].get("stopped_by") == "budget"
-        return "" if run["parent_id"] else "budget" if spent else kind
+        if run["parent_id"]:
+            return ""
+        if spent:
+            return "budget"
+        return kind
     return kind

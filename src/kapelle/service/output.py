@@ -90,7 +90,9 @@ class Output:
         """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
         task = await self._parts.db.read(tasks.get, text)
         if not task.attempts and attempt is None:
-            data, offset, complete = b"", 0, task.status in FINAL
+            data = b""
+            offset = 0
+            complete = task.status in FINAL
         else:
             found = attempt_of(task, attempt)
             data = await asyncio.to_thread(read, self._log(found, stream), offset, limit)
@@ -162,13 +164,18 @@ class Output:
     ) -> AsyncIterator[Line]:
         """What the agent said and did; a line's position is the place behind it."""
         task = await self._parts.db.read(tasks.get, text)
-        number = None if wanted.attempt is None else attempt_of(task, wanted.attempt).number
+        if wanted.attempt is None:
+            number = None
+        else:
+            number = attempt_of(task, wanted.attempt).number
         if wanted.before is not None:
             lines = self._earlier(task, _Place.parse(wanted.before), wanted.limit)
         else:
             place = _Place.parse(after)
             lines = self._lines(task, number, wanted.follow, wanted.tail, place)
-        return _outline(lines) if wanted.outline else lines
+        if wanted.outline:
+            return _outline(lines)
+        return lines
 
     async def _lines(
         self, task: Task, number: int | None, follow: bool, tail: int | None, place: "_Place"
@@ -205,7 +212,10 @@ class Output:
         whole = not end.out and not end.err
         wanted = [a for a in task.attempts if a.number <= end.number - whole][-1:]
         for attempt in wanted:
-            until = _Place(attempt.number, FARTHEST, FARTHEST) if whole else end
+            if whole:
+                until = _Place(attempt.number, FARTHEST, FARTHEST)
+            else:
+                until = end
             place = _Place(attempt.number)
             await asyncio.to_thread(self._skip, task, attempt, place, limit, until)
             yield place.line("attempt", _about(task, attempt))
@@ -228,7 +238,10 @@ class Output:
         agent = agent_of(self._parts, task, attempt.agent)
         first = agent.begins_with if agent else b""
         place.out = tail_offset(process_dir / "out.log", tail, out, first)
-        errors = tail if until is None or place.out == 0 else 0
+        if until is None or place.out == 0:
+            errors = tail
+        else:
+            errors = 0
         place.err = tail_offset(process_dir / "err.log", errors, err)
 
     async def _attempt_lines(
@@ -244,7 +257,8 @@ class Output:
         process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
         err_log = LogReader(process_dir / "err.log", place.err, until=until.err)
-        ended, told = attempt.ended_at is not None, list[RunningCheck]()
+        ended = attempt.ended_at is not None
+        told = list[RunningCheck]()
         heard = 0
         for line in await self._first_lines(task, attempt, place):
             yield line
@@ -255,14 +269,20 @@ class Output:
                 yield place.event(AgentEvent("stderr", text))
             out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
-                said = agent.parse(text) if agent else [AgentEvent("text", text)]
+                if agent:
+                    said = agent.parse(text)
+                else:
+                    said = [AgentEvent("text", text)]
                 for line in _unsent(said, place, end):
                     yield line
             if out or err:
                 continue
             if until.out == FARTHEST:
                 count = await self._parts.db.glance(person_messages.count_at_work, attempt.id)
-                lines = await self._person_lines(task, place, at_work=True) if count > heard else []
+                if count > heard:
+                    lines = await self._person_lines(task, place, at_work=True)
+                else:
+                    lines = []
                 lines += await self._check_lines(attempt, place, told)
                 heard = count
                 for line in lines:
@@ -359,13 +379,18 @@ class _Place:
     @classmethod
     def parse(cls, text: str | None) -> "_Place":
         known = text is not None and re.fullmatch(_PLACE, text)
-        return cls(*map(int, text.split(":"))) if text and known else cls()
+        if text and known:
+            return cls(*map(int, text.split(":")))
+        return cls()
 
 
 def _about(task: Task, attempt: Attempt) -> dict[str, Any]:
     """What is told of an attempt before its output: of a further one, why there is one."""
     before = [other for other in task.attempts if other.number < attempt.number][-1:]
-    after = {"after": before[0].reason} if before and before[0].reason else {}
+    if before and before[0].reason:
+        after = {"after": before[0].reason}
+    else:
+        after = {}
     return {"number": attempt.number, "agent": attempt.agent, **after}
 
 
@@ -383,4 +408,5 @@ def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> Iterator[Line
         place.out, place.sent = (end, 0) if is_last else (place.out, index + 1)
         yield place.event(found[index])
     if found:
-        place.out, place.sent = end, 0
+        place.out = end
+        place.sent = 0

@@ -33,7 +33,8 @@ class CurrentBody(Spec):
 
 class Projects:
     def __init__(self, parts: Parts, search: Search) -> None:
-        self._parts, self._search = parts, search
+        self._parts = parts
+        self._search = search
 
     async def all(self) -> list[Project]:
         """Every project, archived ones too; what names a new one makes it."""
@@ -46,7 +47,9 @@ class Projects:
     async def change(self, body: ProjectEdit) -> Project:
         """Rename it, in all that belongs to it; or put it away with its ended work, or take it
         out."""
-        name, to, archived = body.name, body.to, body.archived
+        name = body.name
+        to = body.to
+        archived = body.archived
         if to is not None and to != name:
             await self._parts.db.write(projects.rename, name, to)
             await self._search.rename(name, to)

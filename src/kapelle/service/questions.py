@@ -27,7 +27,8 @@ class GivenAnswer(Spec):
 
 class Questions:
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._db = parts, parts.db
+        self._parts = parts
+        self._db = parts.db
 
     async def ask(
         self,

@@ -32,15 +32,20 @@ _MOST = 500
 
 class Reports:
     def __init__(self, parts: Parts, work: Work) -> None:
-        self._db, self._work = parts.db, work
+        self._db = parts.db
+        self._work = work
 
     async def report(self, wanted: ReportFilter) -> ReportView:
         """What was asked for, done, proven, delivered and spent in a time, by default the last 24
         hours, what needs a person, and all of it as Markdown."""
-        until = (
-            parse_moment(wanted.until, "until", ends=True) if wanted.until else datetime.now(UTC)
-        )
-        since = parse_moment(wanted.since, "since") if wanted.since else until - _DEFAULT
+        if wanted.until:
+            until = parse_moment(wanted.until, "until", ends=True)
+        else:
+            until = datetime.now(UTC)
+        if wanted.since:
+            since = parse_moment(wanted.since, "since")
+        else:
+            since = until - _DEFAULT
         if wanted.until and until < since:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
@@ -67,8 +72,14 @@ class Reports:
         """What attempts used that started in a time: by agent, model, project, task, run,
         template, outcome, UTC day."""
         wanted = of_repository(wanted)
-        since = parse_moment(wanted.since, "since") if wanted.since else None
-        until = parse_moment(wanted.until, "until", ends=True) if wanted.until else None
+        if wanted.since:
+            since = parse_moment(wanted.since, "since")
+        else:
+            since = None
+        if wanted.until:
+            until = parse_moment(wanted.until, "until", ends=True)
+        else:
+            until = None
         found = await self._db.read(usage.grouped, wanted, since, until)
         rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted))
@@ -80,20 +91,28 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
     parts: list[ReportPart] = []
     scores: list[str] = []
     if isinstance(work, Task):
-        made, pattern, asked = work.checks, None, work.prompt
+        made = work.checks
+        pattern = None
+        asked = work.prompt
         costs = [attempt.usage.cost_usd for attempt in work.attempts if attempt.usage]
         known = [cost for cost in costs if cost is not None]
-        cost, attempts = sum(known) if known else None, len(work.attempts)
+        cost = sum(known) if known else None
+        attempts = len(work.attempts)
     else:
         found = steps.shown(connection, work.id)
         parts = [_part(step.model_dump(mode="json")) for step in found if step.subject]
         checks = [step.result for step in found if step.kind == "check" and step.result]
         made = [CheckResult.model_validate(check) for check in (checks or [[]])[-1]]
         scores = list(dict.fromkeys(step.label for step in found if step.kind == "score"))
-        pattern, asked = work.pattern, work.title
-        cost, attempts = work.spent.cost_usd, work.spent.agent_calls
+        pattern = work.pattern
+        asked = work.title
+        cost = work.spent.cost_usd
+        attempts = work.spent.agent_calls
     following = [{"command": one, "does": does} for one, does in next_commands(item)]
-    into = events.merged_into(connection, work.id) if work.merged_at else None
+    if work.merged_at:
+        into = events.merged_into(connection, work.id)
+    else:
+        into = None
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}
     return ReportEntry.model_validate(
         {
@@ -109,7 +128,10 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
 def _part(step: dict[str, Any]) -> ReportPart:
     """A task or run that a run began; of one that goes on, that it does."""
     result = step["result"] or {}
-    ended = "failed" if step["ended_at"] else "running"
+    if step["ended_at"]:
+        ended = "failed"
+    else:
+        ended = "running"
     return ReportPart(
         id=step["subject"],
         title=step["label"],

@@ -106,7 +106,8 @@ class Runs:
         self, body: StartBody, parent: str | None, idempotency_key: str | None = None
     ) -> Run:
         """Start a run; it is stored when this returns."""
-        parts, key = self._parts, own_key(parent, idempotency_key)
+        parts = self._parts
+        key = own_key(parent, idempotency_key)
         asked = await with_list(self._db, body.pattern, body.spec, key)
         if parent is None:
             return await self.get(await start(parts, body.pattern, asked, key))
@@ -128,7 +129,10 @@ class Runs:
         """Every pattern; with a directory also those of its repository, and what is wrong there."""
         if parent is not None:
             directory = (await self._db.read(tasks.row, parent))["directory"]
-        place = Path(require_directory(directory)) if directory else None
+        if directory:
+            place = Path(require_directory(directory))
+        else:
+            place = None
         usable, problems = await list_patterns(self._parts, place)
         broken = {"name": "(broken)", "origin": "", "spec_schema": {}}
         return usable + [PatternView(**broken, summary=error.message) for error in problems]
@@ -188,7 +192,8 @@ class Runs:
 
     async def pause(self, text: str, parent: str | None, body: PauseBody | None = None) -> Run:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
-        run_id, now = await self._id(text), body.now if body else False
+        run_id = await self._id(text)
+        now = body.now if body else False
         await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
         return await self.get(run_id)
 
@@ -201,7 +206,10 @@ class Runs:
             return await self._extend(run, parent, "cycles", body.cycles)
 
         def resume(connection: Connection, run_id: str) -> None:
-            family = runs.family(connection, run_id) if parent is not None else []
+            if parent is not None:
+                family = runs.family(connection, run_id)
+            else:
+                family = []
             for row in runs.still_open(connection, family):
                 require_undecided(connection, row["id"])
             control.resume(connection, run_id)
@@ -223,7 +231,8 @@ class Runs:
         self, text: str, parent: str | None = None, body: CancelRun | None = None
     ) -> Run:
         """End a run with all that it started, or leave its tasks to go on."""
-        run_id, body = await self._id(text), body or CancelRun()
+        run_id = await self._id(text)
+        body = body or CancelRun()
         why = why_stopped("cancelled", parent, body.reason)
         await control.cancel(self._parts, run_id, why, with_tasks=body.with_tasks)
         return await self.get(run_id)
@@ -238,7 +247,9 @@ class Runs:
         """Begin a task that goes on with what an ended run left: it starts from the run's branch
         and has its checks, environment and budget. Where the run has a pull request it gets one
         into that branch."""
-        run, message, ids = await self.get(text), body.message, None
+        run = await self.get(text)
+        message = body.message
+        ids = None
         require_ended(run, "continue", force=True)
         require_still_there(run.directory, run.repository)
         if body.comments:
@@ -302,7 +313,10 @@ class Runs:
         """Runs with what they are at."""
         under_way = (run for run in found if run.status is RunStatus.RUNNING)
         silent = {run.id for run in under_way if run.reason is None}
-        going = runs.open_tasks(connection, sorted(silent)) if silent else []
+        if silent:
+            going = runs.open_tasks(connection, sorted(silent))
+        else:
+            going = []
         return [
             self._at_work(run, [task for task in going if task["run_id"] == run.id])
             if run.id in silent
@@ -314,7 +328,8 @@ class Runs:
         """A run with what its tasks are at, and whether all of them wait for a person."""
         asking = [task for task in going if task["waiting_for"] == "input"]
         if asking and len(asking) == len(going) and asking[0]["may_ask"]:
-            task_id, question = asking[0]["id"], asking[0]["question"]
+            task_id = asking[0]["id"]
+            question = asking[0]["question"]
             reason = f'{task_id} asks: {question} (kapelle answer {task_id} "…")'
             found = {"waiting_for": "input", "reason": reason, "question": question}
             return run.model_copy(update=found)
@@ -326,7 +341,10 @@ class Runs:
 
     def _state(self, task: Row) -> str:
         """What a task of a run is at; of one that waits, why."""
-        held = self._held() if task["status"] == TaskStatus.QUEUED else None
+        if task["status"] == TaskStatus.QUEUED:
+            held = self._held()
+        else:
+            held = None
         why = held or task["reason"]
         return f"{task['title']} is {task['status']}" + (f": {why}" if why else "")
 

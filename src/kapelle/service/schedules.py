@@ -149,7 +149,8 @@ class Schedules:
     async def cancel(self, text: str, body: CancelSchedule | None = None) -> Schedule:
         """End a schedule; with_work also ends what it started and what is still going."""
         with_work = body.with_work if body else False
-        schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
+        schedule_id = (await self.get(text)).id
+        now = self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
             await self._work.cancel(subject, f"cancelled with {schedule_id}")
@@ -157,7 +158,8 @@ class Schedules:
 
     async def run_now(self, text: str) -> Firing:
         """Start at once what it starts, besides its slots."""
-        schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
+        schedule_id = (await self.get(text)).id
+        now = self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)
         if row is None:
@@ -196,7 +198,10 @@ def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
 def _insert(connection: Connection, values: dict[str, Any], after: str | None) -> str:
     values["after"] = None if after is None else _leader(connection, after, values)
     key = values["idempotency_key"]
-    known = schedules.by_idempotency_key(connection, key) if key else None
+    if key:
+        known = schedules.by_idempotency_key(connection, key)
+    else:
+        known = None
     if known is not None:
         if any(known[name] != values[name] for name in _COMPARED):
             raise Conflict(f"This idempotency key was used for another schedule, {known['id']}.")

@@ -28,9 +28,11 @@ _ROUND_S = 10.0
 # A search waits so long for work that has just ended to be indexed.
 _FRESH_S = 2.0
 _AT_A_TIME = 20
-_PART, _READ = 1 << 14, 4 << 20
+_PART = 1 << 14
+_READ = 4 << 20
 # Of a stream so much is indexed and no more; others have the machine meanwhile.
-_MOST_PARTS, _PAUSE_S = 1_000, 0.05
+_MOST_PARTS = 1_000
+_PAUSE_S = 0.05
 _MOST_COMMITS = 100
 _AROUND = 120
 _MOST_NOTES = 1000
@@ -81,7 +83,8 @@ class Search:
         if kind in {None, "note"} and task is None:
             # These may have a part of a word only, such as `work` in workflow/….
             for note in await self._parts.db.read(notes.containing, terms, project, _MOST_NOTES):
-                key, text = note["key"], note["value"]
+                key = note["key"]
+                text = note["value"]
                 if not _has(text, terms):
                     text = f"{key}: {text}"
                 if _has(text, terms):
@@ -96,12 +99,15 @@ class Search:
 
     async def _indexed(self, terms: list[list[str]], only: dict[str, str], limit: int) -> list[Hit]:
         words = [word for term in terms for word in term]
-        hits, before, looked_at = list[Hit](), 1 << 60, 0
+        hits = list[Hit]()
+        before = 1 << 60
+        looked_at = 0
         while len(hits) < limit and looked_at < _MOST_LOOKED_AT:
             found = await self._use(self._open().find, words, only, before, 100)
             if not found:
                 break
-            before, looked_at = found[-1].id, looked_at + len(found)
+            before = found[-1].id
+            looked_at = looked_at + len(found)
             owners = {document.owner for document in found}
             rows = {one: await self._parts.db.glance(search.work, one) for one in owners}
             committed = {document.owner for document in found if document.kind == "commit"}
@@ -136,7 +142,10 @@ class Search:
                 continue
             message = messages.get(document.source, "")
             in_message = document.kind in {"commit", "message"}
-            text = message if in_message else _field(row, document.kind)
+            if in_message:
+                text = message
+            else:
+                text = _field(row, document.kind)
             # The title stands beside it, and is most often how the prompt begins.
             without = text.removeprefix(f"{row['title']}\n")
             if _has(text, terms):
@@ -150,7 +159,10 @@ class Search:
             return None
         offset, text = max(lines, key=lambda line: sum(_has(line[1], [term]) for term in terms))
         # Of the other stream nothing: the transcript begins with this line.
-        place = f"{offset}:{_PAST}" if stream == "out" else f"{_PAST}:{offset}"
+        if stream == "out":
+            place = f"{offset}:{_PAST}"
+        else:
+            place = f"{_PAST}:{offset}"
         where = {"attempt": document.attempt, "stream": stream, "offset": offset}
         return {
             **where,
@@ -193,8 +205,12 @@ class Search:
                     break
 
     async def _add(self, noun: str, row: Row) -> None:
-        owner, project = row["id"], project_of(row)
-        tried = await self._parts.db.read(attempts.of_task, owner) if noun == "task" else []
+        owner = row["id"]
+        project = project_of(row)
+        if noun == "task":
+            tried = await self._parts.db.read(attempts.of_task, owner)
+        else:
+            tried = []
         for attempt in tried:
             for stream in _STREAMS:
                 about = Document("output", owner, project, f"{attempt['id']}.{stream}",
@@ -243,9 +259,13 @@ class Search:
         if not data:
             return False
         # A line that goes on is left for the next time, unless it is all there is.
-        end = data.rfind(b"\n") + 1 if len(data) == _READ else len(data)
+        if len(data) == _READ:
+            end = data.rfind(b"\n") + 1
+        else:
+            end = len(data)
         data = data[: end or len(data)]
-        found, at = [], 0
+        found = []
+        at = 0
         while at < len(data):
             cut = data.find(b"\n", at + _PART) + 1 or len(data)
             part = data[at:cut]
@@ -290,10 +310,21 @@ class Search:
 
 def _field(row: Row, kind: str) -> str:
     """The text of a task or run that is a document of this kind."""
-    asked = "prompt" if "prompt" in row else "spec"
-    value = row[asked] if kind == "prompt" else row["result"]
-    text = value if isinstance(value, str) else " ".join(_strings(value))
-    return f"{row['title']}\n{text}" if kind == "prompt" else text
+    if "prompt" in row:
+        asked = "prompt"
+    else:
+        asked = "spec"
+    if kind == "prompt":
+        value = row[asked]
+    else:
+        value = row["result"]
+    if isinstance(value, str):
+        text = value
+    else:
+        text = " ".join(_strings(value))
+    if kind == "prompt":
+        return f"{row['title']}\n{text}"
+    return text
 
 
 def _lines(data: bytes, begin: int) -> Iterator[tuple[int, str]]:
@@ -327,6 +358,7 @@ def excerpt(text: str, terms: Sequence[Sequence[str]]) -> str:
     """What stands around the first of the terms, on one line."""
     folded = text.lower()
     at = min((found for term in terms if (found := folded.find(term[0])) >= 0), default=0)
-    begin, end = max(0, at - _AROUND), at + _AROUND
+    begin = max(0, at - _AROUND)
+    end = at + _AROUND
     cut = " ".join(text[begin:end].split())
     return f"{'…' if begin else ''}{cut}{'…' if end < len(text) else ''}"

@@ -110,7 +110,8 @@ class Tasks:
         parts = self._parts
         asked = await as_child(parts, parent, spec.model_dump(mode="json", exclude_unset=True))
         child = TaskSpec.model_validate({**asked, "mcp": parts.secrets.mcp(parent)})
-        key, belonging = own_key(parent, idempotency_key), Belonging(parent_task_id=parent)
+        key = own_key(parent, idempotency_key)
+        belonging = Belonging(parent_task_id=parent)
         return self._shown(await submit(parts, child, key, belonging, room_for(parts, parent)))
 
     async def inherit_directory(self, asked: dict[str, Any], parent: str) -> dict[str, Any]:
@@ -142,7 +143,10 @@ class Tasks:
 
     async def rows(self, ids: list[str]) -> list[Task]:
         """Some tasks as the rows of a list, as far as they exist."""
-        found = await self._db.read(tasks.of_ids, ids) if ids else []
+        if ids:
+            found = await self._db.read(tasks.of_ids, ids)
+        else:
+            found = []
         return [self._shown(task).as_row() for task in found]
 
     async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Task:
@@ -170,7 +174,9 @@ class Tasks:
     async def resume(self, text: str, parent: str | None, body: ResumeBody | None = None) -> Task:
         """A new attempt that carries what the last one left, with a message for it."""
         body = body or ResumeBody()
-        given, message, heard = _allowed(body, parent), body.message, None
+        given = _allowed(body, parent)
+        message = body.message
+        heard = None
         await self._let_begin(text, parent)
         if body.comments and parent is not None:
             raise Forbidden("Only a person has an agent told the comments on a pull request.")
@@ -209,7 +215,10 @@ class Tasks:
 
         task_id, message_id, attempt = await self._db.write(store)
         task = await self.get(task_id)
-        agent = agent_of(self._parts, task, attempt["agent"]) if attempt else None
+        if attempt:
+            agent = agent_of(self._parts, task, attempt["agent"])
+        else:
+            agent = None
         is_delivered = False
         if attempt and agent and agent.hears:
             one = (self._parts, attempt["id"], message_id, body.message)
@@ -267,7 +276,10 @@ class Tasks:
         self, text: str, change: Any, *args: Any, parent: str | None = None
     ) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
-        also = room_for(self._parts, parent) if parent else None
+        if parent:
+            also = room_for(self._parts, parent)
+        else:
+            also = None
         task, stop = await self._db.write(_apply, text, change, args, also)
         if stop is not None:
             self._parts.stop(*stop)

@@ -22,7 +22,8 @@ from kapelle.store import attempts, tasks
 # How much of what was shown before is shown to whoever attaches.
 _SCROLLBACK = 1 << 20
 _CHUNK = 1 << 16
-_SHORTEST_S, _LONGEST_S = 0.005, 0.1
+_SHORTEST_S = 0.005
+_LONGEST_S = 0.1
 _FULL_S = 0.02
 _ATTACHED = "attached"
 # What a program asks its terminal: what it is, where the cursor stands, which colours it has.
@@ -120,15 +121,22 @@ class Attached:
     async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[Message]:
         process_dir = self._parts.process_directory(attempt.id)
         before = log.seek(0, os.SEEK_END)
-        begin = max(0, before - _SCROLLBACK) if self._offset is None else min(self._offset, before)
+        if self._offset is None:
+            begin = max(0, before - _SCROLLBACK)
+        else:
+            begin = min(self._offset, before)
         # Questions of long ago are answered; those that nobody has heard yet wait for an answer.
-        past = before if self._offset is None and not self._is_first(attempt) else 0
+        if self._offset is None and not self._is_first(attempt):
+            past = before
+        else:
+            past = 0
         log.seek(begin)
         yield {"kind": "opened", "attempt": attempt.id, "number": attempt.number, "offset": begin}
         self._answering[attempt.id] = self
         try:
             await self.resize(*self._size)
-            pause, ended = _SHORTEST_S, False
+            pause = _SHORTEST_S
+            ended = False
             while True:
                 at = log.tell()
                 if data := log.read(_CHUNK):
@@ -142,7 +150,10 @@ class Attached:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await self._touched.wait()
-                    pause = _SHORTEST_S if self._touched.is_set() else min(2 * pause, _LONGEST_S)
+                    if self._touched.is_set():
+                        pause = _SHORTEST_S
+                    else:
+                        pause = min(2 * pause, _LONGEST_S)
                     self._touched.clear()
         finally:
             if self._answering.get(attempt.id) is self:

@@ -81,11 +81,15 @@ class Trust:
         return views
 
     def _view(self, found: Executable) -> TrustView:
-        home, place = self._parts.home, str(found.place)
+        home = self._parts.home
+        place = str(found.place)
         record = trust.records(home).get(place)
         # Values of variables are shown as everywhere else: a secret among them is not.
         items = _shown(found.items)
-        before = _shown(record.items) if record else items
+        if record:
+            before = _shown(record.items)
+        else:
+            before = items
         return TrustView(
             directory=place,
             status=trust.standing(home, found, self._parts.environ),

@@ -90,8 +90,12 @@ class MarkBody(Spec):
 
     @property
     def values(self) -> dict[str, datetime | None]:
-        now, named = datetime.now(UTC), self.model_dump(exclude_unset=True)
-        until = {"snoozed_until": named.pop("snoozed_until")} if "snoozed_until" in named else {}
+        now = datetime.now(UTC)
+        named = self.model_dump(exclude_unset=True)
+        if "snoozed_until" in named:
+            until = {"snoozed_until": named.pop("snoozed_until")}
+        else:
+            until = {}
         return {f"{name}_at": now if is_so else None for name, is_so in named.items()} | until
 
 
@@ -105,7 +109,9 @@ class Work:
     def __init__(self, parts: Parts, merges: Merges, tasks: "Tasks", runs: "Runs") -> None:
         self._parts = parts
         self._db = parts.db
-        self._merges, self._tasks, self._runs = merges, tasks, runs
+        self._merges = merges
+        self._tasks = tasks
+        self._runs = runs
 
     async def get(self, text: str) -> Task | Run:
         """The task or the run of an id, or of any part of one that is unique."""
@@ -141,7 +147,10 @@ class Work:
             text: asyncio.create_task(self._of(id_).wait(id_, timeout_s))
             for text, id_ in found.items()
         }
-        when = asyncio.FIRST_EXCEPTION if until == "all" else asyncio.FIRST_COMPLETED
+        if until == "all":
+            when = asyncio.FIRST_EXCEPTION
+        else:
+            when = asyncio.FIRST_COMPLETED
         try:
             await asyncio.wait(waits.values(), return_when=when)
             done = {text: wait.result() for text, wait in waits.items() if wait.done()}
@@ -154,13 +163,18 @@ class Work:
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
 
     def _of(self, id_: str) -> "Tasks | Runs":
-        return self._runs if is_id("run", id_) else self._tasks
+        if is_id("run", id_):
+            return self._runs
+        return self._tasks
 
     async def page(self, wanted: WorkFilter) -> WorkPage:
         """Tasks and runs in one list, newest first; next_cursor leads to the next page, total
         counts all pages. Nested ones are parts of runs."""
         last = await self._db.read(events.last_seq)
-        since = parse_moment(wanted.since, "since") if wanted.since else None
+        if wanted.since:
+            since = parse_moment(wanted.since, "since")
+        else:
+            since = None
         found: list[Task | Run] = []
         ends: list[str] = []
         total = 0
@@ -170,7 +184,10 @@ class Work:
             if wanted.status and not states:
                 continue
             own = await self._db.read(filters.conditions, kind, wanted, since)
-            cursor = f"{kind}_{wanted.cursor}" if wanted.cursor else None
+            if wanted.cursor:
+                cursor = f"{kind}_{wanted.cursor}"
+            else:
+                cursor = None
             values = {**vars(wanted), "status": states or None, "cursor": cursor}
             values |= {"parent_id": wanted.run_id, "nested": wanted.nested or bool(wanted.run_id)}
             if kind == "task":
@@ -223,7 +240,8 @@ class Work:
     async def patch(self, kind: Kind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, text)
-        patch, known = (await changes(self._parts, work)).patch, await secrets_of(self._parts, work)
+        patch = (await changes(self._parts, work)).patch
+        known = await secrets_of(self._parts, work)
         return await asyncio.to_thread(redact, patch, known)
 
     async def merge(
@@ -236,7 +254,8 @@ class Work:
     ) -> MergeView:
         """Merge its branch into its base, or another branch; where that takes longer than timeout_s
         it is under way: ask again to wait for it."""
-        work, wanted = await self._get(kind, text), body or MergeSpec()
+        work = await self._get(kind, text)
+        wanted = body or MergeSpec()
         if parent is not None:
             own = await self._db.read(tasks.row, parent)
             elsewhere = wanted.into not in {None, own["workspace_branch"]}
@@ -270,7 +289,8 @@ class Work:
     ) -> PullRequestView:
         """Push its branch and open a pull request of it, or update the one that it has; while that
         is pending, ask again to wait for it."""
-        work, wanted = await self._get(kind, text), body or PullRequestSpec()
+        work = await self._get(kind, text)
+        wanted = body or PullRequestSpec()
         require_ended(work, "pr", force=wanted.draft is True)
         ask = partial(deliveries.ask, draft=wanted.draft, force=wanted.force, by_person=True)
         await self._db.write(ask, work.id, "pr")
@@ -324,11 +344,15 @@ class Work:
 
     async def prune(self, body: PruneBody | None = None) -> PruneView:
         """Put away what has ended: by the settings, or what is merged, or older than older_s."""
-        now, body = datetime.now(UTC), body or PruneBody()
+        now = datetime.now(UTC)
+        body = body or PruneBody()
         due = Due.by(self._parts.settings().upkeep, now)
         if body.merged or body.older_s is not None:
             moment = now - timedelta(seconds=body.older_s or 0)
-            due = Due(moment) if body.merged else Due(moment, moment, moment)
+            if body.merged:
+                due = Due(moment)
+            else:
+                due = Due(moment, moment, moment)
         ids, packed, size, inodes = await prune(self._parts, due, body.dry_run)
         return PruneView(
             dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
@@ -359,7 +383,9 @@ def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
         attempt = attempts.row(connection, attempt_id)
     except NotFound:
         return None
-    return None if attempt["ended_at"] is not None else str(attempt["task_id"])
+    if attempt["ended_at"] is not None:
+        return None
+    return str(attempt["task_id"])
 
 
 F = TypeVar("F", TaskFilter, RunFilter, NeedFilter, ReportFilter, UsageFilter)
@@ -389,7 +415,8 @@ async def until(
     deadline = time.monotonic() + timeout_s
     with db.watch(*keys) as changed:
         while True:
-            found, left = await db.glance(look), deadline - time.monotonic()
+            found = await db.glance(look)
+            left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
             await changed.wait(min(left, _LOOK_S))

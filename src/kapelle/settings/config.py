@@ -35,7 +35,10 @@ _ADDRESSES = ("database_url", ".base_url", ".url")
 
 def masked(name: str, value: str) -> str:
     """The value as it may be shown: of a secret only its first and last letters, if it is long."""
-    short = f"{value[:3]}…{value[-3:]}" if len(value) >= 16 else "***"
+    if len(value) >= 16:
+        short = f"{value[:3]}…{value[-3:]}"
+    else:
+        short = "***"
     return short if looks_secret(name) else value
 
 
@@ -47,7 +50,9 @@ def shown(key: str, value: Any) -> Any:
     # What a server is sent in headers is mostly a token, whatever the header is called.
     if table == "headers":
         return masked("TOKEN", str(value))
-    return masked(name, str(value)) if table in {"env", "set"} else value
+    if table in {"env", "set"}:
+        return masked(name, str(value))
+    return value
 
 
 Scope = Literal["user", "repository"]
@@ -69,8 +74,12 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
     keys = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden":
         raise _unknown(where, keys)
-    dotted, given = ".".join(keys), first.pop("input")
-    value = f" (it is {shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
+    dotted = ".".join(keys)
+    given = first.pop("input")
+    if isinstance(given, str | int | float):
+        value = f" (it is {shown(dotted, given)!r})"
+    else:
+        value = ""
     raise InvalidInput(f"{where}: {problem(first)}{value}.")
 
 
@@ -99,7 +108,10 @@ def _unknown(where: str, keys: list[str]) -> InvalidInput:
     if near:
         return InvalidInput(f"{problem}; did you mean {prefix}{near[0]}?")
     # The names of models have dots.
-    hint = f'In quotes: prices."{".".join(keys[1:])}"' if keys[0] == "prices" else None
+    if keys[0] == "prices":
+        hint = f'In quotes: prices."{".".join(keys[1:])}"'
+    else:
+        hint = None
     return InvalidInput(f"{problem}; known are {', '.join(sorted(known))}.", hint=hint)
 
 
@@ -130,7 +142,9 @@ def value_of(annotation: Any, text: str) -> Any:
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
     value = parsed.get("value")
-    return text if len(parsed) > 1 or (_is_text(annotation) and type(value) is not str) else value
+    if len(parsed) > 1 or (_is_text(annotation) and type(value) is not str):
+        return text
+    return value
 
 
 def _is_text(annotation: Any) -> bool:
@@ -156,7 +170,10 @@ class Loaded:
 
 def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
     """The settings that hold in a directory; raises InvalidInput for anything not understood."""
-    found = trust.executable(home, directory) if directory else None
+    if directory:
+        found = trust.executable(home, directory)
+    else:
+        found = None
     trusted = found is not None and trust.standing(home, found, environ) == "trusted"
     return combined(home, found, trusted, environ)
 

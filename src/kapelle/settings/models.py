@@ -452,7 +452,9 @@ class Settings(Section):
             return inside
         target = os.path.join(place, inside or "")
         relative = os.path.relpath(target, os.path.realpath(directory))
-        return None if relative == os.curdir else relative
+        if relative == os.curdir:
+            return None
+        return relative
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:

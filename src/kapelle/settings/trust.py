@@ -72,7 +72,8 @@ def executable(home: Home, directory: Path) -> Executable:
     found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns", "prompts")
     places = [path.parent.parent for path in found] or [Path(os.path.realpath(directory))]
     place = max(places, key=lambda path: len(path.parts))
-    files, problems = [], []
+    files = []
+    problems = []
     for path in found:
         for file in _files(path):
             try:
@@ -89,7 +90,9 @@ def executable(home: Home, directory: Path) -> Executable:
 def _files(path: Path) -> list[Path]:
     if path.name == "prompts":
         return pattern_files(path, "[!.]*/[!.]*.md")
-    return pattern_files(path) if path.name == "patterns" else [path]
+    if path.name == "patterns":
+        return pattern_files(path)
+    return [path]
 
 
 def pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
@@ -110,7 +113,10 @@ def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Stand
     if not found.items:
         return "not_needed"
     known = records(home)
-    ours = [known[key] for key in map(str, _places(found.place)) if key in known] if known else []
+    if known:
+        ours = [known[key] for key in map(str, _places(found.place)) if key in known]
+    else:
+        ours = []
     if any(record.digest == found.digest and not record.dropped for record in ours):
         return "trusted"
     if is_trusted_by(environ, found.place):
@@ -124,7 +130,10 @@ def require(found: Executable, status: Standing) -> None:
     """Raise NotTrusted, with the command to type, where work would execute what is not trusted."""
     if status in {"trusted", "not_needed"}:
         return
-    verb = "has changed since you trusted it" if status == "changed" else "is not trusted"
+    if status == "changed":
+        verb = "has changed since you trusted it"
+    else:
+        verb = "is not trusted"
     what = f"its .kapelle holds what can execute: {counted_files(found.dangerous)}"
     raise refusal(f"{found.place} {verb}; {what}.", found.place)
 
@@ -179,7 +188,10 @@ def relocate(home: Home, old: str, new: str) -> Standing | None:
             found = _executable_at(home, Path(target))
             is_same = found is not None and found.digest == record.digest
             kept[target] = replace(record, dropped=not is_same)
-            status = "trusted" if is_same and status != "changed" else "changed"
+            if is_same and status != "changed":
+                status = "trusted"
+            else:
+                status = "changed"
         _write(home, kept)
     return status
 
@@ -205,7 +217,9 @@ def _places(place: Path) -> list[Path]:
     except (OSError, ValueError, InvalidInput):
         return [place]
     is_linked = os.path.realpath(back) == str(top / ".git") and gitdir.parent.parent == common
-    return [place, common.parent / place.relative_to(top)] if is_linked else [place]
+    if is_linked:
+        return [place, common.parent / place.relative_to(top)]
+    return [place]
 
 
 def records(home: Home) -> dict[str, Record]:
@@ -228,12 +242,15 @@ def harmless(values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any) -
         if (most := limits[key]) is None
         or (_proves(value, most) if key == "prove" else value <= most)
     }
-    return {**kept, _LIMITS: lower} if lower else kept
+    if lower:
+        return {**kept, _LIMITS: lower}
+    return kept
 
 
 def keeps_proof(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A trusted repository's settings, of which none proves less than a person asks for."""
-    tasks, wanted = dict(values.get(_LIMITS, {})), own.get(_LIMITS, {}).get("prove")
+    tasks = dict(values.get(_LIMITS, {}))
+    wanted = own.get(_LIMITS, {}).get("prove")
     if wanted and "prove" in tasks and not _proves(tasks["prove"], wanted):
         del tasks["prove"]
     return {**values, _LIMITS: tasks}
@@ -256,13 +273,16 @@ def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
 def _read(
     place: Path, files: tuple[tuple[Path, Stamp | None], ...], problems: tuple[str, ...]
 ) -> Executable:
-    config, settings, broken = None, {}, list(problems)
+    config = None
+    settings = {}
+    broken = list(problems)
     items: dict[str, str] = {}
     sources: dict[Path, str] = {}
     prompts: dict[str, str] = {}
     for path, _ in files:
         if path.name == "config.toml":
-            config, settings = path, read_toml(path)[1]
+            config = path
+            settings = read_toml(path)[1]
             for key, value in leaves(settings):
                 if key.partition(".")[0] not in _HARMLESS:
                     items[key] = json.dumps(value, ensure_ascii=False, default=str)
@@ -307,7 +327,10 @@ def _changing(home: Home) -> Iterator[dict[str, Record]]:
     try:
         _lock(descriptor, home)
         try:
-            known = _kept(home.trust) if os.path.lexists(home.trust) else {}
+            if os.path.lexists(home.trust):
+                known = _kept(home.trust)
+            else:
+                known = {}
         except _UNREADABLE as error:
             raise Conflict(
                 f"{home.trust} cannot be read, so it is not changed: {error}.",

@@ -41,7 +41,9 @@ _OF_TASKS = _OF_TASKS.order_by(attempts.c.task_id, attempts.c.number)
 _CHECKS_OF = sa.select(checks).where(checks.c.attempt_id.in_(_IDS))
 _CHECKS_OF = _CHECKS_OF.order_by(checks.c.attempt_id, checks.c.position)
 _rows = Rows(attempts, "attempt")
-row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
+row = _rows.row
+update = _rows.update
+ended_of = _rows.ended_of
 take_over = _rows.take_over
 
 
@@ -57,7 +59,9 @@ def latest(connection: sa.Connection, task_id: str) -> Row | None:
 def live(connection: sa.Connection, task_id: str) -> Row | None:
     """The attempt of a task that has not ended, if there is one."""
     found = latest(connection, task_id)
-    return found if found is not None and found["ended_at"] is None else None
+    if found is not None and found["ended_at"] is None:
+        return found
+    return None
 
 
 def claim(connection: sa.Connection, attempt_id: str) -> Row | None:
@@ -101,7 +105,8 @@ def tried(
     """Whether of the attempts under this account since then, by this model if one is given, the
     first is a recent one and one still runs."""
     by_model = (attempts.c.model.is_not_distinct_from(one) for one in model)
-    under, began = (attempts.c.account == account, *by_model), attempts.c.started_at
+    under = (attempts.c.account == account, *by_model)
+    began = attempts.c.started_at
     running = (attempts.c.status == AttemptStatus.RUNNING, began >= max(since, recently))
     earlier = (began >= since, began < recently)
     return has(connection, *under, *running) and not has(connection, *under, *earlier)

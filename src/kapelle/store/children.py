@@ -53,7 +53,8 @@ def below(connection: sa.Connection, work_id: str) -> list[Member]:
     found: dict[str, Member] = {}
     generation = {work_id: False}
     while generation:
-        above, generation = generation, {}
+        above = generation
+        generation = {}
         for table, part_of in WORK:
             columns = (table.c.id, table.c.status, part_of, table.c.parent_task_id)
             for link in (table.c.parent_task_id, part_of):
@@ -87,9 +88,13 @@ def tightest(
 ) -> tuple[float, float] | None:
     """Of the budgets of a task or run and those above it the one with least left, and what was
     spent of it; of_root is the root's where it has none."""
-    rows, found = line(connection, work_id), list[tuple[float, float]]()
+    rows = line(connection, work_id)
+    found = list[tuple[float, float]]()
     for row in rows:
-        own = row["budget_usd"] if is_id("task", row["id"]) else row["spec"].get("budget_usd")
+        if is_id("task", row["id"]):
+            own = row["budget_usd"]
+        else:
+            own = row["spec"].get("budget_usd")
         if budget := own or (of_root if row is rows[-1] else None):
             found.append((budget, spent_usd(connection, row["id"], but_for)))
     return min(found, key=lambda one: left_usd(*one), default=None)

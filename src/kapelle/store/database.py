@@ -81,7 +81,11 @@ def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
 
 def _read_json(text: str) -> Any:
     # Most of what tasks might have, they have not; parsing that was a tenth of a long list.
-    return [] if text == "[]" else {} if text == "{}" else json.loads(text)
+    if text == "[]":
+        return []
+    if text == "{}":
+        return {}
+    return json.loads(text)
 
 
 class Database:
@@ -120,9 +124,15 @@ class Database:
         if self._damage is None and file_identity(path) == opened:
             return None
         gone = "gone, or it is not the one that this daemon opened"
-        what = f"damaged: {self._damage}" if self._damage else gone
+        if self._damage:
+            what = f"damaged: {self._damage}"
+        else:
+            what = gone
         advice = f"Copy the fullest backup in {backups} to {path}."
-        advice = self._advice[1] if self._advice else advice
+        if self._advice:
+            advice = self._advice[1]
+        else:
+            advice = advice
         return Unavailable(
             f"The database {path} is {what}. Nothing is stored or started; agents go on.",
             hint=f"`kapelle stop`. {advice} Then start it again.",

@@ -14,7 +14,8 @@ from kapelle.store.query import Row, Statement, in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
-_AT_A_TIME, _MOST_PUSHED = 20, 50
+_AT_A_TIME = 20
+_MOST_PUSHED = 50
 ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # in most homes there is none
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
@@ -60,7 +61,10 @@ def withdraw_draft(connection: sa.Connection, owner: str) -> None:
 def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
     work, *above = children.line(connection, owner)
     if any(row["parent_task_id"] for row in (work, *above)):
-        base = work["requested_base"] if is_id("task", owner) else work["spec"].get("base")
+        if is_id("task", owner):
+            base = work["requested_base"]
+        else:
+            base = work["spec"].get("base")
         own = work["parent_task_id"] and base in {None, above[0]["workspace_branch"]}
         if mode != "merge" or not own:
             raise Forbidden("What an attempt asks for is delivered to its own branch alone.")
@@ -120,7 +124,10 @@ def pushing(connection: sa.Connection, owner: str, commit: str) -> list[str]:
     if (known := find(connection, owner)) is None:
         values = {**_NEW, "owner": owner, "mode": "branch", "draft": False, "force": False}
         connection.execute(deliveries.insert(), {**values, "pushed": []})
-    before: list[str] = known["pushed"] if known else []
+    if known:
+        before: list[str] = known["pushed"]
+    else:
+        before = []
     # The one that is pushed last is the last.
     kept = [one for one in before if one != commit][-_MOST_PUSHED:]
     update(connection, owner, pushed=[*kept, commit])

@@ -65,8 +65,13 @@ def last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> 
     kinds = (kind, "attempt.started")
     query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
     found = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).first()
-    told = {**found.data, "at": found.at} if found and found.kind == kind else None
-    return shape.model_validate(told) if told else None
+    if found and found.kind == kind:
+        told = {**found.data, "at": found.at}
+    else:
+        told = None
+    if told:
+        return shape.model_validate(told)
+    return None
 
 
 def merged_into(connection: sa.Connection, work_id: str) -> str | None:
@@ -93,7 +98,10 @@ def of_runs(
     query = sa.select(events).where(events.c.seq > seq, events.c.run_id.is_not(None))
     rows = connection.execute(query.order_by(events.c.seq).limit(limit)).mappings()
     found = [(row["run_id"], Event.model_validate(row)) for row in rows]
-    reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
+    if len(found) == limit:
+        reached = found[-1][1].seq
+    else:
+        reached = last_seq(connection)
     return found, max(reached, seq)
 
 
@@ -101,7 +109,12 @@ def position(connection: sa.Connection, reader: str, seq: int | None = None) -> 
     """How far a reader has come, from now on so far; a new one begins at the end."""
     query = sa.select(positions.c.seq).where(positions.c.reader == reader)
     known: int | None = connection.execute(query).scalar()
-    reached = seq if seq is not None else last_seq(connection) if known is None else known
+    if seq is not None:
+        reached = seq
+    elif known is None:
+        reached = last_seq(connection)
+    else:
+        reached = known
     if known is None:
         connection.execute(positions.insert().values(reader=reader, seq=reached))
     elif known != reached:

@@ -78,7 +78,9 @@ def _state(connection: sa.Connection, table: sa.Table, state: str) -> Condition:
     if state == "rate_limited":
         return sa.and_(columns.status == "waiting", columns.waiting_for == "rate_limit")
     if state == "lost":
-        return sa.and_(columns.status == "failed", _LOST) if table is tasks else sa.false()
+        if table is tasks:
+            return sa.and_(columns.status == "failed", _LOST)
+        return sa.false()
     if state in {"verified", "unverified"}:
         is_verified = LOOKED_AT if table is tasks else _is_verified_run(connection)
         wanted = is_verified if state == "verified" else ~is_verified

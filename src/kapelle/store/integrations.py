@@ -35,4 +35,6 @@ async def select(
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None | list | dict) else str(value)
+    if isinstance(value, str | int | float | bool | None | list | dict):
+        return value
+    return str(value)

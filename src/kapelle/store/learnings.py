@@ -14,7 +14,9 @@ from kapelle.store.query import Row, Rows, count
 from kapelle.store.tables import INDEX, learnings
 
 _rows = Rows(learnings, "learning")
-row, find, resolve = _rows.row, _rows.find, _rows.resolve
+row = _rows.row
+find = _rows.find
+resolve = _rows.resolve
 # Titles say more than texts, and tags are chosen to be found by.
 _SQLITE_RANK = f"bm25({INDEX}, 0, 4, 1, 2)"
 _MATCHES = {
@@ -160,7 +162,9 @@ def _told_to(project: str | None) -> list[sa.ColumnElement[bool]]:
 
 def _tagged(tag: str | None) -> list[sa.ColumnElement[bool]]:
     tags = sa.cast(learnings.c.tags, sa.Text)
-    return [tags.contains(json.dumps(tag), autoescape=True)] if tag else []
+    if tag:
+        return [tags.contains(json.dumps(tag), autoescape=True)]
+    return []
 
 
 def _is_indexed(connection: sa.Connection) -> bool:

@@ -44,8 +44,12 @@ def _forget(connection: sa.Connection, held: Iterable[dict[str, Any]]) -> None:
 def _tell(
     connection: sa.Connection, kind: str, held: Sequence[dict[str, Any]], **more: Any
 ) -> None:
-    first, paths = held[0], [one["path"] for one in held]
-    attempt_id = first["owner"] if first["task_id"] else None
+    first = held[0]
+    paths = [one["path"] for one in held]
+    if first["task_id"]:
+        attempt_id = first["owner"]
+    else:
+        attempt_id = None
     events.append(
         connection, kind, first["task_id"], attempt_id, checkout=first["checkout"], paths=paths,
         **more,

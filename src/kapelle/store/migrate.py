@@ -34,7 +34,8 @@ def current(engine: sa.Engine) -> str | None:
 def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> None:
     """Apply what is missing in one transaction; before that, have a copy of an older one made."""
     try:
-        found, known = current(engine), revisions()
+        found = current(engine)
+        known = revisions()
     except sa.exc.OperationalError as error:
         raise Unavailable(
             f"The database cannot be reached: {str(error.orig).strip()}",

@@ -55,7 +55,8 @@ class FoundNeed:
 
 def _statement(table: sa.Table, around: sa.Column[Any]) -> Statement:
     """Select the rows that may need a person; the rule decides about each."""
-    columns, own = table.c, deliveries.c
+    columns = table.c
+    own = deliveries.c
     query = sa.select(*(columns[name] for name in _COLUMNS), around)
     query = query.add_columns(*(own[name].label(f"delivery_{name}") for name in _DELIVERY))
     is_own = sa.and_(own.owner == columns.id, own.mode != "branch")
@@ -110,7 +111,10 @@ def find(
 ) -> list[FoundNeed]:
     """Return everything that needs a person, one by one, in the order in which it is listed."""
     now = datetime.now(UTC)
-    path = path_of(connection, repository) if repository else None
+    if repository:
+        path = path_of(connection, repository)
+    else:
+        path = None
     asked = {row["task_id"] or row["run_id"]: row["asked_at"] for row in _ASKED.rows(connection)}
     blocked = {row["depends_on"]: row["number"] for row in _BLOCKED.rows(connection)}
     found = []
@@ -122,7 +126,10 @@ def find(
         kind = _kind(row, now, has_question=row["id"] in asked)
         if kind is None:
             continue
-        failure = row.get("failure") if kind is NeedKind.FAILURE else None
+        if kind is NeedKind.FAILURE:
+            failure = row.get("failure")
+        else:
+            failure = None
         need = FoundNeed(
             kind=kind,
             cause=cause_of(kind, failure, row.get("agent")),
@@ -197,5 +204,8 @@ def _order(need: FoundNeed) -> tuple[int, int, int, float]:
     age, all else the newest first."""
     is_refused = need.failure == "authentication"
     seconds = need.at.timestamp()
-    age = seconds if need.kind is NeedKind.QUESTION else -seconds
+    if need.kind is NeedKind.QUESTION:
+        age = seconds
+    else:
+        age = -seconds
     return _RANK[need.kind], 0 if is_refused else 1, -need.blocked, age

@@ -17,14 +17,18 @@ from kapelle.store.query import Row, count, resolve
 from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"
-_PROJECT, _GLOBAL = "project:", "global"
+_PROJECT = "project:"
+_GLOBAL = "global"
 # The beginning of the keys of saved lists of work.
 LISTS = "batch/"
 
 
 def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
     """The scope that is meant; an attempt has its family's and its project's, and reads global."""
-    own = family(connection, author["task_id"]) if author else _GLOBAL
+    if author:
+        own = family(connection, author["task_id"])
+    else:
+        own = _GLOBAL
     if typed is None or typed in {own, _GLOBAL}:
         return typed or own
     if typed.startswith(_PROJECT) and (name := typed.removeprefix(_PROJECT)):
@@ -108,7 +112,9 @@ def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str 
 def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
     """What stands there in the family of a task or run, unless an agent wrote it."""
     found = some(connection, family(connection, id_), [key])
-    return found[0].value if found and not is_id("attempt", found[0].author) else None
+    if found and not is_id("attempt", found[0].author):
+        return found[0].value
+    return None
 
 
 def page(
@@ -132,7 +138,10 @@ def some(
     """Those of the keys, or of what is under a prefix, that changed after a version, deleted ones
     too, fifty at most of a prefix."""
     query = _under(scope, prefix).where(notes.c.version > after)
-    query = query.where(notes.c.key.in_(keys)) if keys else query.limit(50)
+    if keys:
+        query = query.where(notes.c.key.in_(keys))
+    else:
+        query = query.limit(50)
     return [_note(row) for row in connection.execute(query).mappings()]
 
 
@@ -140,7 +149,9 @@ def _under(scope: str, prefix: str) -> sa.Select[tuple[object, ...]]:
     query = sa.select(notes).where(notes.c.scope == scope).order_by(notes.c.key)
     # Not LIKE, to which SQLite's small and capital letters are the same.
     start = sa.func.substr(notes.c.key, 1, len(prefix))
-    return query.where(start == prefix) if prefix else query
+    if prefix:
+        return query.where(start == prefix)
+    return query
 
 
 def _writable(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
@@ -160,7 +171,10 @@ def _require_version(
     [*found] = (note for note in some(connection, scope, [key]) if not note.deleted)
     version = found[0].version if found else None
     if expected is not None and expected != (version or 0):
-        stands = f"{key!r} of {scope} has version {version}" if version else f"There is no {key!r}"
+        if version:
+            stands = f"{key!r} of {scope} has version {version}"
+        else:
+            stands = f"There is no {key!r}"
         raise Conflict(f"{stands}, not {expected}.", hint="Read it again, then decide anew.")
     return version
 
@@ -174,7 +188,10 @@ def _write(
     by: str = _PERSON,
 ) -> Note:
     task_id, attempt_id = (author["task_id"], author["id"]) if author else (None, None)
-    kind = "note.deleted" if value is None else "note.written"
+    if value is None:
+        kind = "note.deleted"
+    else:
+        kind = "note.written"
     of = task_id or (scope if is_id("run", scope) else None)
     facts = {"scope": scope, "key": key, "size": len(value or "")}
     events.append(connection, kind, of, attempt_id, **facts)
@@ -190,7 +207,10 @@ def _write(
 
 def _note(row: Row | dict[str, object]) -> Note:
     value = row["value"]
-    size = len(value) if isinstance(value, str) else 0
+    if isinstance(value, str):
+        size = len(value)
+    else:
+        size = 0
     return Note.model_validate({**row, "size": size, "deleted": value is None})
 
 
@@ -205,6 +225,9 @@ def containing(
     text = notes.c.key + " " + notes.c.value
     has = [text.icontains(" ".join(words), autoescape=True) for words in terms]
     query = sa.select(notes).where(notes.c.value.is_not(None), *has)
-    query = query if project is None else query.where(notes.c.scope == _PROJECT + project)
+    if project is None:
+        query = query
+    else:
+        query = query.where(notes.c.scope == _PROJECT + project)
     query = query.order_by(notes.c.updated_at.desc()).limit(limit)
     return list(connection.execute(query).mappings())

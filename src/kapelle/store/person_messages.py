@@ -41,7 +41,9 @@ def _rows(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[Row]:
 
 def _undelivered(task: Row) -> _State:
     """The state of what no agent has read."""
-    return "refused" if task["status"] in FINAL else "waiting"
+    if task["status"] in FINAL:
+        return "refused"
+    return "waiting"
 
 
 def _messages(connection: sa.Connection, task: Row, tried: Sequence[Row]) -> list[PersonMessage]:

@@ -57,7 +57,10 @@ def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
             if project is None:
                 derived[key] = (path, min(at, derived.get(key, (path, at))[1]))
     stored = sa.select(projects)
-    stored = stored.where(projects.c.name == name) if name else stored
+    if name:
+        stored = stored.where(projects.c.name == name)
+    else:
+        stored = stored
     found = [
         Project(**row, work=counts[row["name"]][0], open=counts[row["name"]][1])
         for row in connection.execute(stored).mappings()
@@ -110,7 +113,8 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
     """Call a project otherwise, in all that belongs to it."""
     get(connection, name)
     _store(connection, name)
-    scope, new_scope = f"project:{name}", f"project:{to}"
+    scope = f"project:{name}"
+    new_scope = f"project:{to}"
     if some(connection, to) or has(connection, notes.c.scope == new_scope):
         raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
     for table in (tasks, runs, schedules, learnings):
@@ -129,7 +133,8 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
 
 def delete(connection: sa.Connection, name: str) -> Project:
     """Delete a project to which nothing belongs."""
-    found, scope = get(connection, name), notes.c.scope == f"project:{name}"
+    found = get(connection, name)
+    scope = notes.c.scope == f"project:{name}"
     belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
     belongs += [(notes, scope & notes.c.value.is_not(None))]
     counts = [(count(connection, of_it), table.name) for table, of_it in belongs]

@@ -62,7 +62,8 @@ class Statement:
         if (given := tuple(values)) not in self._compiled:
             self._compiled[given] = _compile(self._statement, connection.dialect, values)
         sql, constant, bound, columns = self._compiled[given]
-        known, driver = constant | values, cast(Any, connection.connection.driver_connection)
+        known = constant | values
+        driver = cast(Any, connection.connection.driver_connection)
         parameters = [to(known[name]) if to else known[name] for name, to in bound]
         return driver.execute(sql, parameters), columns
 
@@ -134,7 +135,8 @@ class Rows:
     """Rows of a table by their ids."""
 
     def __init__(self, table: sa.Table, kind: Kind) -> None:
-        self._table, self._kind = table, kind
+        self._table = table
+        self._kind = kind
         self._row = Statement(sa.select(table).where(table.c.id == sa.bindparam("row_id")))
         some = sa.select(table).where(table.c.id.in_(sa.bindparam("ids", expanding=True)))
         self._some = some.order_by(table.c.id.desc())
@@ -165,7 +167,8 @@ class Rows:
 
     def take_over(self, connection: sa.Connection, performer: str) -> int:
         """Claim everything that another performer left running; returns how many."""
-        running, claimed = self._table.c.status == "running", self._table.c.performer
+        running = self._table.c.status == "running"
+        claimed = self._table.c.performer
         query = self._table.update().where(running, claimed.is_distinct_from(performer))
         return connection.execute(query.values(performer=performer)).rowcount
 
@@ -193,7 +196,10 @@ class Rows:
         """
         id_ = self._table.c.id
         query = chosen.add_columns(letters).where(*self._conditions(connection, wanted))
-        query = query if among is None else query.where(id_.in_(among))
+        if among is None:
+            query = query
+        else:
+            query = query.where(id_.in_(among))
         found = connection.execute(query.order_by(id_.desc()).limit(wanted.limit + 1)).all()
         ids: list[str] = []
         total = 0
@@ -217,15 +223,20 @@ class Rows:
         return list(connection.execute(self._some, {"ids": list(ids)}).mappings())
 
     def _conditions(self, connection: sa.Connection, wanted: Any) -> list[sa.ColumnElement[bool]]:
-        columns, values = self._table.c, dict(vars(wanted))
-        found = [columns.id < wanted.cursor] if wanted.cursor else []
+        columns = self._table.c
+        values = dict(vars(wanted))
+        if wanted.cursor:
+            found = [columns.id < wanted.cursor]
+        else:
+            found = []
         # A project's work may have no project of its own, and a repository may be named.
         if "repository" in columns and (project := values.pop("project", None)):
             found.append(in_project(connection, columns, project))
         if "repository" in columns and (repository := values.pop("repository", None)):
             found.append(columns.repository == path_of(connection, repository))
         for name in columns.keys() & values.keys():
-            column, value = columns[name], values[name]
+            column = columns[name]
+            value = values[name]
             if value:
                 found.append(column.in_(value) if isinstance(value, list) else column == value)
         if values.get("flagged"):
@@ -258,8 +269,14 @@ def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
     typed = [one for one in parts if len(one[1]) >= _SHORTEST]
     for ending in (True, False):
         queries = [_like(*one, ending) for one in typed]
-        found = sa.union_all(*queries).limit(_MOST_NAMED) if queries else None
-        rows = connection.execute(found).all() if found is not None else []
+        if queries:
+            found = sa.union_all(*queries).limit(_MOST_NAMED)
+        else:
+            found = None
+        if found is not None:
+            rows = connection.execute(found).all()
+        else:
+            rows = []
         if len(rows) > 1:
             named = ", ".join(f"{row.id[-SHORT:]} ({row.title[:40]})" for row in rows)
             raise InvalidInput(f"Several ids have {text!r}: {named}.", hint="Type more.")
@@ -303,12 +320,15 @@ def shown_workspace_of(row: Row | dict[str, Any]) -> WorkspaceView:
     return WorkspaceView(**{**vars(workspace), "path": None})
 
 
-TASKS, RUNS = Rows(tasks, "task"), Rows(runs, "run")
+TASKS = Rows(tasks, "task")
+RUNS = Rows(runs, "run")
 
 
 def work_rows(work_id: str) -> Rows:
     """The rows that a task or a run stands among, by what its id says."""
-    return RUNS if is_id("run", work_id) else TASKS
+    if is_id("run", work_id):
+        return RUNS
+    return TASKS
 
 
 def update_work(connection: sa.Connection, work_id: str, /, **values: Any) -> None:

@@ -33,7 +33,10 @@ def ask(
     attempt_id: str | None = None,
 ) -> Question:
     """Store what a task or run asks; in a run its place is that of its step."""
-    kind = "run_id" if is_id("run", work_id) else "task_id"
+    if is_id("run", work_id):
+        kind = "run_id"
+    else:
+        kind = "task_id"
     now = datetime.now(UTC)
     if place is None:
         place = str(count(connection, questions.c[kind] == work_id) + 1)
@@ -66,7 +69,9 @@ def unanswered(
     if ids is None:
         return _find(connection, _IS_OPEN)
     whose = sa.or_(questions.c.task_id.in_(ids), questions.c.run_id.in_(ids))
-    return _find(connection, _IS_OPEN, whose) if ids else []
+    if ids:
+        return _find(connection, _IS_OPEN, whose)
+    return []
 
 
 def overdue(connection: sa.Connection, now: datetime) -> list[Question]:

@@ -28,8 +28,14 @@ def path_of(connection: sa.Connection, text: str) -> str:
     if len(matches) == 1:
         return matches[0]
     listed = sorted(known[path] for path in matches or known)
-    problem = "Several repositories are named" if matches else "No work is in a repository named"
-    hint = f"Write one of {', '.join(listed[:_MOST_NAMED])}, or its path." if listed else None
+    if matches:
+        problem = "Several repositories are named"
+    else:
+        problem = "No work is in a repository named"
+    if listed:
+        hint = f"Write one of {', '.join(listed[:_MOST_NAMED])}, or its path."
+    else:
+        hint = None
     raise InvalidInput(f"{problem} {text!r}.", hint=hint)
 
 

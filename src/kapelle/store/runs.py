@@ -33,9 +33,13 @@ _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
 
-row, find, update, resolve = RUNS.row, RUNS.find, RUNS.update, RUNS.resolve
+row = RUNS.row
+find = RUNS.find
+update = RUNS.update
+resolve = RUNS.resolve
 by_idempotency_key = RUNS.by_idempotency_key
-ended_of, take_over = RUNS.ended_of, RUNS.take_over
+ended_of = RUNS.ended_of
+take_over = RUNS.take_over
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
@@ -135,7 +139,8 @@ def family(connection: sa.Connection, run_id: str) -> list[str]:
 def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
     """Each of the runs with all runs below it, with one query for each generation."""
     query = sa.select(runs.c.parent_id, runs.c.id).order_by(runs.c.id)
-    links, generation = list[tuple[str, str]](), {*run_ids}
+    links = list[tuple[str, str]]()
+    generation = {*run_ids}
     while generation:
         found = [*in_parts(connection, query, runs.c.parent_id, sorted(generation))]
         generation = {child for _, child in found} - {*run_ids}
@@ -152,7 +157,8 @@ def depth(connection: sa.Connection, run_id: str | None) -> int:
     """How many runs a run is inside of, itself included."""
     around = 0
     while run_id is not None:
-        run_id, around = row(connection, run_id)["parent_id"], around + 1
+        run_id = row(connection, run_id)["parent_id"]
+        around = around + 1
     return around
 
 
@@ -223,7 +229,8 @@ def calls_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool
 def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:
     """Count the time up to the last sign of life of the daemon that died, and from now on."""
     row_ = row(connection, run_id)
-    since, now = row_["active_since"], datetime.now(UTC)
+    since = row_["active_since"]
+    now = datetime.now(UTC)
     signs = (since, last_alive, steps.last_sign_of_life(connection, run_id))
     alive = min(now, max(sign for sign in signs if sign is not None))
     seconds = row_["active_s"] + (alive - since).total_seconds()
@@ -278,7 +285,9 @@ def verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
     query = sa.select(runs.c.id, runs.c.result)
     results = in_parts(connection, query, runs.c.id, run_ids)
     sure = [run_id for run_id, result in results if not _denies(result)]
-    return _verified(connection, _families(connection, sure)) if sure else set()
+    if sure:
+        return _verified(connection, _families(connection, sure))
+    return set()
 
 
 def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
@@ -337,7 +346,8 @@ def _denies(result: Any) -> bool:
 def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     """The runs of these rows, with as many queries for many of them as for one."""
     ids = [row["id"] for row in rows]
-    delivered, families = deliveries.of(connection, ids), _families(connection, ids)
+    delivered = deliveries.of(connection, ids)
+    families = _families(connection, ids)
     spent = _spent(connection, sorted({one for family in families.values() for one in family}))
     ended = {row["id"] for row in rows if row["status"] == RunStatus.COMPLETED}
     sure = {row["id"] for row in rows if row["id"] in ended and not _denies(row["result"])}
@@ -345,11 +355,16 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     # One branch of a run may ask while another is at work.
     begun = [row["id"] for row in rows if row["status"] in _BEGUN]
     asked = grouped((one.work_id, one) for one in questions.unanswered(connection, begun))
-    found, now = [], datetime.now(UTC)
+    found = []
+    now = datetime.now(UTC)
     for row in rows:
-        run_id, (calls, cost) = row["id"], _sum(spent, families[row["id"]])
+        run_id = row["id"]
+        (calls, cost) = _sum(spent, families[row["id"]])
         delivery = delivered.get(run_id)
-        is_verified = run_id in verified if run_id in ended else None
+        if run_id in ended:
+            is_verified = run_id in verified
+        else:
+            is_verified = None
         need = need_of(
             row,
             now,

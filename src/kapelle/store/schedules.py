@@ -61,7 +61,9 @@ _next = (sa.func.min(sa.case((_ACTIVE, schedules.c.next_at))), sa.func.min(sched
 _NEXT = Statement(sa.union_all(*(sa.select(m).where(schedules.c.status.in_(OPEN)) for m in _next)))
 
 _rows = Rows(schedules, "schedule")
-row, update, resolve = _rows.row, _rows.update, _rows.resolve
+row = _rows.row
+update = _rows.update
+resolve = _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 
 

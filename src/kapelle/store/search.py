@@ -66,7 +66,8 @@ class SearchIndex:
             connection.execute("BEGIN IMMEDIATE")
             for document, text in found:
                 values = {**vars(document), "id": None}
-                names, given = ",".join(values), ",".join(f":{name}" for name in values)
+                names = ",".join(values)
+                given = ",".join(f":{name}" for name in values)
                 sql = f"INSERT INTO documents ({names}) VALUES ({given})"
                 number = connection.execute(sql, values).lastrowid
                 connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
@@ -82,7 +83,10 @@ class SearchIndex:
 
     def forget(self, owner: str, kinds: Sequence[str] = ()) -> None:
         """Forget the documents of a task or run; their words find nothing any more."""
-        only = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+        if kinds:
+            only = f" AND kind IN ({','.join('?' * len(kinds))})"
+        else:
+            only = ""
         self._connection.execute(f"DELETE FROM documents WHERE owner = ?{only}", (owner, *kinds))
 
     def rename(self, project: str, to: str) -> None:
@@ -120,7 +124,8 @@ def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: i
     query = sa.select(table).where(table.c.ended_at.is_not(None), table.c.archived_at.is_(None))
     if last is not None:
         moment, _, id_ = last.partition(" ")
-        ended_at, end = table.c.ended_at, datetime.fromisoformat(moment)
+        ended_at = table.c.ended_at
+        end = datetime.fromisoformat(moment)
         later = sa.and_(ended_at == end, table.c.id > id_)
         query = query.where(sa.or_(ended_at > end, later))
     query = query.order_by(table.c.ended_at, table.c.id).limit(limit)
@@ -130,4 +135,6 @@ def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: i
 def work(connection: sa.Connection, id_: str) -> Row | None:
     """A task or a run that is there and not archived."""
     found = work_rows(id_).find(connection, id_)
-    return found if found and found["archived_at"] is None else None
+    if found and found["archived_at"] is None:
+        return found
+    return None

@@ -17,10 +17,14 @@ class Instant(sa.TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> int | None:
-        return None if value is None else round(value.timestamp() * 1_000_000)
+        if value is None:
+            return None
+        return round(value.timestamp() * 1_000_000)
 
     def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
-        return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
+        if value is None:
+            return None
+        return datetime.fromtimestamp(value / 1_000_000, UTC)
 
 
 class SafeText(sa.TypeDecorator[str]):
@@ -30,7 +34,9 @@ class SafeText(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        return None if value is None else writable(value)
+        if value is None:
+            return None
+        return writable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):

@@ -74,7 +74,10 @@ _last_end = (
     .scalar_subquery()
 )
 
-row, find, update, resolve = TASKS.row, TASKS.find, TASKS.update, TASKS.resolve
+row = TASKS.row
+find = TASKS.find
+update = TASKS.update
+resolve = TASKS.resolve
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -93,7 +96,9 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
     found = TASKS.by_idempotency_key(connection, key)
-    return None if found is None else _complete(connection, [found])[0]
+    if found is None:
+        return None
+    return _complete(connection, [found])[0]
 
 
 def page(
@@ -104,7 +109,8 @@ def page(
 ) -> tuple[list[Task], str | None]:
     """Tasks, newest first, and the cursor of the next page, if there is one; of these alone, and
     only those for which own conditions hold."""
-    query, letters = _chosen(wanted, own), sa.func.length(tasks.c.prompt)
+    query = _chosen(wanted, own)
+    letters = sa.func.length(tasks.c.prompt)
     rows, cursor = TASKS.page(connection, wanted, query, letters, among)
     return _complete(connection, rows), cursor
 
@@ -228,7 +234,8 @@ def merged_worktrees(
 ) -> dict[str, tuple[str, str]]:
     """Owners of worktrees whose work is merged and in which nobody is to work, with their branches
     and bases: tasks and runs that are not archived, and the tasks of such runs; or those of one."""
-    own, of_run = tasks.c.merged_at.is_not(None), runs.c.merged_at.is_not(None)
+    own = tasks.c.merged_at.is_not(None)
+    of_run = runs.c.merged_at.is_not(None)
     base = sa.case((own, tasks.c.workspace_base), else_=runs.c.workspace_base)
     query = sa.select(tasks.c.id, tasks.c.workspace_branch, base)
     query = query.outerjoin(runs, runs.c.id == tasks.c.run_id).where(sa.or_(own, of_run))
@@ -277,11 +284,18 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
     asked = questions.unanswered(connection, asking)
     delivered = deliveries.of(connection, ids)
-    found, now = [], datetime.now(UTC)
+    found = []
+    now = datetime.now(UTC)
     for row in rows:
         tried = tries.get(row["id"], [])
-        made = results.get(tried[-1].id, []) if tried else []
-        verified = attempts.is_seen(made) if row["status"] == TaskStatus.COMPLETED else None
+        if tried:
+            made = results.get(tried[-1].id, [])
+        else:
+            made = []
+        if row["status"] == TaskStatus.COMPLETED:
+            verified = attempts.is_seen(made)
+        else:
+            verified = None
         delivery = delivered.get(row["id"])
         open_questions = [question for question in asked if question.task_id == row["id"]]
         need = need_of(
@@ -309,8 +323,14 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
 
 def _is_verified(connection: sa.Connection, task: Row) -> bool:
     """Whether a check of its last attempt looked at the work."""
-    last = attempts.latest(connection, task["id"]) if task["check_specs"] else None
-    made = attempts.checks_of(connection, [last["id"]])[last["id"]] if last else []
+    if task["check_specs"]:
+        last = attempts.latest(connection, task["id"])
+    else:
+        last = None
+    if last:
+        made = attempts.checks_of(connection, [last["id"]])[last["id"]]
+    else:
+        made = []
     return attempts.is_seen(made)
 
 
@@ -368,7 +388,8 @@ def releasable(connection: sa.Connection) -> list[str]:
 
 def _dependency_path(connection: sa.Connection, start: str, goal: str) -> list[str] | None:
     """A chain of dependencies from start to goal, both included."""
-    chains, frontier = {start: [start]}, [start]
+    chains = {start: [start]}
+    frontier = [start]
     while frontier and goal not in chains:
         found = _dependencies_of(connection, frontier)
         reached = {
@@ -460,7 +481,10 @@ def _settle_dependencies(connection: sa.Connection, task_id: str) -> bool:
     if task["deps_policy"] == DepsPolicy.CANCEL:
         for other, status in statuses.items():
             if status in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
-                verb = "failed" if status is TaskStatus.FAILED else "was cancelled"
+                if status is TaskStatus.FAILED:
+                    verb = "failed"
+                else:
+                    verb = "was cancelled"
                 reason = f"its dependency {other} {verb}"
                 return bool(_apply_status(connection, task, TaskStatus.CANCELLED, reason, {}))
     still_open = [other for other, status in statuses.items() if status not in FINAL]

@@ -17,9 +17,15 @@ _JUDGED = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 def some(connection: sa.Connection, name: str | None = None) -> list[Template]:
     """All of them, or the one of a name, with what came of them."""
     query = sa.select(templates).order_by(templates.c.name)
-    query = query.where(templates.c.name == name) if name else query
+    if name:
+        query = query.where(templates.c.name == name)
+    else:
+        query = query
     found = connection.execute(query).mappings().all()
-    known = _records(connection, name) if found else {}
+    if found:
+        known = _records(connection, name)
+    else:
+        known = {}
     return [Template(**row, records=known.get(row["name"], [])) for row in found]
 
 
@@ -31,7 +37,8 @@ def get(connection: sa.Connection, name: str) -> Template:
 
 def put(connection: sa.Connection, spec: TemplateSpec, before: str | None = None) -> Template:
     """Keep a new one, or another in place of what had the name before, whose tasks follow it."""
-    now, values = datetime.now(UTC), spec.model_dump()
+    now = datetime.now(UTC)
+    values = spec.model_dump()
     if spec.name != before and some(connection, spec.name):
         raise Conflict(
             f"There is a template {spec.name!r}.",

@@ -42,7 +42,10 @@ def grouped(
     where none is known.
     """
     key = _key(connection, wanted.by)
-    across = _key(connection, wanted.across) if wanted.across else sa.null()
+    if wanted.across:
+        across = _key(connection, wanted.across)
+    else:
+        across = sa.null()
     used = attempts.c.input_tokens + attempts.c.output_tokens
     # Who tells of answers and of no token at all does not count them.
     untold = attempts.c.input_tokens.is_(None) | ((used == 0) & (attempts.c.turns > 0))
@@ -75,7 +78,10 @@ def grouped(
 
 def _key(connection: sa.Connection, by: By) -> sa.ColumnElement[Any]:
     """Return what rows are grouped by; work without a project belongs to its repository's."""
-    paths = names(connection) if by == "project" else {}
+    if by == "project":
+        paths = names(connection)
+    else:
+        paths = {}
     if not paths:
         return _KEYS[by]
     return sa.func.coalesce(_KEYS[by], sa.case(paths, value=tasks.c.repository))

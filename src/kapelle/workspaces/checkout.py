@@ -294,7 +294,9 @@ class Mover:
     def pending(self) -> Move | None:
         """The move that was cut short, if there is one."""
         found = read_journal(self._journal)
-        return found[1] if found is not None and found[0] == self._common_dir else None
+        if found is not None and found[0] == self._common_dir:
+            return found[1]
+        return None
 
     async def recover(self) -> Path | None:
         """Finish or forget what was cut short; returns the checkout it concerned."""
@@ -401,7 +403,8 @@ class Mover:
 
     def _clear_ref_locks(self, move: Move) -> None:
         """Remove the lock of our own git that was killed: nobody else knows the commit in it."""
-        lock, head = self._common_dir / f"{move.ref}.lock", self._common_dir / "HEAD.lock"
+        lock = self._common_dir / f"{move.ref}.lock"
+        head = self._common_dir / "HEAD.lock"
         if read_pointer(lock) != move.new:
             return
         # git locks HEAD, without content, together with the branch that it points to.

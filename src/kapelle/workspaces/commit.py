@@ -29,11 +29,14 @@ async def commit_worktree(marker: Marker, message: str) -> str | None:
         text = f"The .git file of {marker.toplevel} was removed or changed. The content is kept as "
         text += f"{commit} on {marker.branch}, and the file was put back."
         raise WorkspaceError(text, hint="Look at what the agent did, then go on.")
-    return None if commit == marker.base_commit else commit
+    if commit == marker.base_commit:
+        return None
+    return commit
 
 
 async def _commit(marker: Marker, message: str) -> str:
-    heads, objects = await marker.heads(), marker.objects
+    heads = await marker.heads()
+    objects = marker.objects
     with marker.staging() as staging:
         tree = await staging.stage(heads.parent)
         await staging.require_filters(heads.parent, tree)
@@ -80,7 +83,10 @@ async def archive_worktree(
 
 async def _other_work(marker: Marker, heads: Heads) -> list[str]:
     """Commits that HEAD does not hold: of the branch, and what an unfinished rebase put aside."""
-    others = [] if heads.tip is None else [heads.tip]
+    if heads.tip is None:
+        others = []
+    else:
+        others = [heads.tip]
     others += [line for line in marker.autostashes() if await marker.refs.commit_of(line) == line]
     return [one for one in others if not await marker.objects.is_ancestor(one, heads.parent)]
 
@@ -91,7 +97,10 @@ async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> st
         tree = await staging.stage(heads.parent, flatten=True)
         if goal is not None:
             found = await obstacles(marker.objects, marker.toplevel, tree, goal)
-            tree = await staging.include(found) if found else tree
+            if found:
+                tree = await staging.include(found)
+            else:
+                tree = tree
     marker.require_present()
     return tree
 

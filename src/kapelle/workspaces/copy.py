@@ -81,7 +81,8 @@ class Copies(Guard):
 
 
 def _make(marker: Marker, refs: bytes, room: float) -> Path:
-    source, target = marker.toplevel, _copy_of(marker.toplevel)
+    source = marker.toplevel
+    target = _copy_of(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
     for place, folders, names in os.walk(source):
@@ -132,7 +133,8 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
 def _forget_remotes(copy: Path) -> None:
     """Take out of its configuration where it came from and what it could be pushed to."""
     config = copy / ".git" / "config"
-    kept, keeps = list[str](), True
+    kept = list[str]()
+    keeps = True
     for line in config.read_text("utf-8", "surrogateescape").splitlines(keepends=True):
         if line.lstrip().startswith("["):
             keeps = not _ELSEWHERE.match(line)
@@ -144,7 +146,10 @@ def _garble(copy: Path, paths: Sequence[str]) -> None:
     """Put nonsense into these files of a copy, never through a link."""
     for path in paths:
         file = copy / path
-        mode = file.stat().st_mode if file.is_file() else 0o644
+        if file.is_file():
+            mode = file.stat().st_mode
+        else:
+            mode = 0o644
         unlink_inside(copy, path)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(mode))
         with os.fdopen(descriptor, "wb") as stream:

@@ -162,7 +162,10 @@ async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINAR
     while rest.startswith(b":"):
         header, rest = rest.split(b"\0", 1)
         # A rename names both paths.
-        count = 2 if header.rsplit(b" ", 1)[1].startswith((b"R", b"C")) else 1
+        if header.rsplit(b" ", 1)[1].startswith((b"R", b"C")):
+            count = 2
+        else:
+            count = 1
         *names, rest = rest.split(b"\0", count)
         files.update(names)
     stat, _, patch = rest.partition(b"\0")

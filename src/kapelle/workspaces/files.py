@@ -38,7 +38,9 @@ def open_inside(top: Path, path: str) -> BinaryIO | None:
     """A regular file below the top, opened for reading; None for anything else."""
     with ExitStack() as stack:
         parent, name = _parent_inside(stack, top, path)
-        return None if parent is None else open_file(name, parent)
+        if parent is None:
+            return None
+        return open_file(name, parent)
 
 
 def read_inside(top: Path, path: str, most: int) -> bytes | None:

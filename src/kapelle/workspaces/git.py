@@ -20,7 +20,8 @@ from kapelle.runner.command import Command, Finished, Running
 from kapelle.workspaces.entries import find_any_special, find_special
 
 # How long a command may take: those that read or write whole trees of files have more time.
-_TIMEOUT_S, _CONTENT_TIMEOUT_S = 60.0, 900.0
+_TIMEOUT_S = 60.0
+_CONTENT_TIMEOUT_S = 900.0
 _OF_CONTENT = {
     "checkout-index", "diff-files", "diff-index", "diff-tree", "log", "ls-files", "maintenance",
     "merge-tree", "prune-packed", "read-tree", "update-index", "write-tree",
@@ -323,7 +324,10 @@ def _not_started(cwd: Path, error: OSError) -> KapelleError:
 
 def _missing(directory: Path) -> WorkspaceError:
     """Return the error of a repository that is gone."""
-    top = directory.parent if directory.name == ".git" else directory
+    if directory.name == ".git":
+        top = directory.parent
+    else:
+        top = directory
     return WorkspaceError(
         f"The directory {directory} is not there.",
         hint=f"If the repository was moved, type at its new place: {relocation_command(top)}",

@@ -25,7 +25,8 @@ _HIDDEN = (b"S", b"s", b"h")
 _DIFFERING = (b"C", b"M")
 _MAX_NESTING = 20
 # An index of five million files has about this size.
-_LARGEST_INDEX, _CHUNK = 512 << 20, 1 << 20
+_LARGEST_INDEX = 512 << 20
+_CHUNK = 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
@@ -96,19 +97,26 @@ class Staging:
         As staged means that nothing was changed since stage(), so that what it saw is good enough.
         """
         is_seen = as_staged and not self._is_touched
-        found = self._untracked_at_top if is_seen else await self._others(self._place)
+        if is_seen:
+            found = self._untracked_at_top
+        else:
+            found = await self._others(self._place)
         names = [name for name in found if name.endswith(b"/")]
         kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
         return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
-        self._is_touched, self._added = False, []
+        self._is_touched = False
+        self._added = []
         seen = await self._look()
         await self._remove(seen.removed)
         await self._add(seen.changed)
         flattened = flatten and await self._flatten(seen.submodules)
         # Where something went, git may find what it hid.
-        others = None if seen.removed or flattened else seen.others
+        if seen.removed or flattened:
+            others = None
+        else:
+            others = seen.others
         await self._add(await self._untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
@@ -135,7 +143,8 @@ class Staging:
         is_submodule = {path: head[2:].startswith(_GITLINK) for head, path in entries}
         differing = {path for head, path in entries if head[:1].upper() in _DIFFERING}
         # It looks through a link in the place of a directory, and the link may be ignored.
-        top, known = os.fsencode(self._work_tree.toplevel), set(map(os.path.dirname, is_submodule))
+        top = os.fsencode(self._work_tree.toplevel)
+        known = set(map(os.path.dirname, is_submodule))
         behind = await asyncio.to_thread(_links, top, known)
         removed = {path for path in is_submodule if path.startswith(behind)}
         for path in differing - removed:
@@ -170,7 +179,10 @@ class Staging:
         if depth > _MAX_NESTING:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
         paths = []
-        others = await self._others(place) if others is None else others
+        if others is None:
+            others = await self._others(place)
+        else:
+            others = others
         if depth == 0:
             self._untracked_at_top = others
         for name in others:
@@ -233,7 +245,8 @@ class Staging:
 
 def _links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
     """How paths begin that lead through a link in the place of a directory, or of one above it."""
-    seen, links = set[bytes](), list[bytes]()
+    seen = set[bytes]()
+    links = list[bytes]()
     for directory in directories:
         while directory and directory not in seen:
             seen.add(directory)
@@ -267,12 +280,18 @@ async def require_filters(
     changed = (await place.run("diff-tree", *options, old, new, "--")).fields
     if bad := sorted(wanting & set(changed)):
         name = found[bad[0]]
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        allowed, missing = place.git.filters, f"filter.{name}.clean"
-        why, hint = "is not allowed to run it", shlex.quote(json.dumps([*allowed, name]))
+        if len(bad) > 1:
+            more = f" and {len(bad) - 1} more"
+        else:
+            more = ""
+        allowed = place.git.filters
+        missing = f"filter.{name}.clean"
+        why = "is not allowed to run it"
+        hint = shlex.quote(json.dumps([*allowed, name]))
         hint = f"kapelle config set git.filters {hint}, and try again."
         if name in allowed:
-            why, hint = f"has no {missing}", f"Set it as that tool says: git config {missing} …"
+            why = f"has no {missing}"
+            hint = f"Set it as that tool says: git config {missing} …"
         text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
         text += f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered."
         raise Unfiltered(text, hint=hint)

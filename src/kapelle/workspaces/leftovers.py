@@ -56,7 +56,9 @@ class Leftovers(Guard):
         """Return what lies aside, whole directories as one."""
         marker = self._markers.require(owner)
         aside = await asyncio.to_thread(lambda: sorted(_files_below(_aside_of(marker.toplevel))))
-        return _summarized(aside, await _tracked(marker, commit)) if aside else []
+        if aside:
+            return _summarized(aside, await _tracked(marker, commit))
+        return []
 
     async def bring_back(self, owner: str) -> None:
         """Move what was put aside back to where it was."""
@@ -118,12 +120,17 @@ def _aside_of(worktree: Path) -> Path:
 def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
     aside = _aside_of(worktree)
     # A worktree that was made anew has nothing of the first one's set-up.
-    limit_ns = since.ns if os.lstat(worktree).st_ino == since.inode else -1
-    known, emptied = set(tracked), set[str]()
+    if os.lstat(worktree).st_ino == since.inode:
+        limit_ns = since.ns
+    else:
+        limit_ns = -1
+    known = set(tracked)
+    emptied = set[str]()
     for path in list(_files_below(worktree)):
         if os.fsencode(path) in known:
             continue
-        source, target = worktree / path, aside / path
+        source = worktree / path
+        target = aside / path
         if source.lstat().st_ctime_ns <= limit_ns:
             continue
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -190,7 +197,8 @@ def _summarized(paths: Iterable[str], tracked: list[bytes]) -> list[str]:
 
 
 def _file_states(worktree: Path, tracked: list[bytes]) -> dict[str, FileState | None]:
-    top, states = os.fsencode(worktree), dict[str, FileState | None]()
+    top = os.fsencode(worktree)
+    states = dict[str, FileState | None]()
     for name in tracked:
         try:
             status = os.lstat(os.path.join(top, name))

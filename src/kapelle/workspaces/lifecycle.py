@@ -97,7 +97,10 @@ class Lifecycle(Guard):
             marker.make_ready()
             # What the user allows may be other than when the worktree was made.
             found = repository.checkout_at(marker.source)
-            tree = await repository.read_work_tree(self._git, found) if found else marker
+            if found:
+                tree = await repository.read_work_tree(self._git, found)
+            else:
+                tree = marker
             marker = goal = replace(marker, settings=tree.settings)
             if base is not None:
                 name_of_it, commit = await _base_of(self._git, marker, base)
@@ -197,7 +200,8 @@ class Lifecycle(Guard):
     async def _put_away(
         self, owner: str, marker: Marker | None, *, empty_branch: bool = False
     ) -> None:
-        path, begun_in = self._markers.worktree(owner), self._markers.intended(owner)
+        path = self._markers.worktree(owner)
+        begun_in = self._markers.intended(owner)
         await asyncio.to_thread(remove_copy, path)
         await asyncio.to_thread(remove_aside, path)
         if marker is not None and not marker.removed:
@@ -218,14 +222,18 @@ class Lifecycle(Guard):
         branch, which is archived; whether that is gone. A branch that somebody has checked out
         stays."""
         target = branch_ref(into)
-        held = None if target is None else await marker.refs.read(target)
+        if target is None:
+            held = None
+        else:
+            held = await marker.refs.read(target)
         tip = await marker.tip()
         if held is None or target == marker.ref:
             return tip is None
         places = [marker.ref, f"{ARCHIVE}{marker.task_id}/"]
         if squashed and tip is not None:
             await keep(marker, "final", tip)
-            held, places = tip, [marker.ref]
+            held = tip
+            places = [marker.ref]
         told = "--format=%(refname) %(objectname) %(worktreepath)"
         output = await marker.refs.run("for-each-ref", f"--merged={held}", told, *places)
         lines = output.stdout.decode("utf-8", "replace").splitlines()
@@ -252,7 +260,10 @@ async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str,
     if ref is not None and (held := await refs.read(ref)) is not None:
         return ref.removeprefix(BRANCHES), held
     can_be = base and not base.startswith("-") and is_text(base)
-    commit = await refs.commit_of(base) if can_be else None
+    if can_be:
+        commit = await refs.commit_of(base)
+    else:
+        commit = None
     if commit is None:
         text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
         raise InvalidInput(text, hint="`git branch --all` lists what there is.")
@@ -266,7 +277,8 @@ def _clear(path: Path, common_dir: Path) -> None:
         raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
     # git appends a number to the name when it is taken.
     for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
-        suffix, target = admin.name.removeprefix(path.name), read_pointer(admin / "gitdir")
+        suffix = admin.name.removeprefix(path.name)
+        target = read_pointer(admin / "gitdir")
         is_its = not target or Path(target) == path / ".git"
         if (suffix == "" or suffix.isdigit()) and is_its:
             shutil.rmtree(admin)

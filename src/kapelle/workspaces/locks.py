@@ -175,7 +175,8 @@ class Guard:
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of. One that
         cannot be raises after all were tried."""
-        finished, errors = [], []
+        finished = []
+        errors = []
         for path in sorted(self._journals.glob("*.json")):
             try:
                 move = await self._finish(path)

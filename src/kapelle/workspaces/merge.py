@@ -33,7 +33,8 @@ _PIECE = 65_536
 _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
 # How long a branch that others move all the time is tried again, at least.
-_PATIENCE_S, _TRIES = 60.0, 20
+_PATIENCE_S = 60.0
+_TRIES = 20
 
 
 def _spellings(path: str) -> set[str]:
@@ -67,7 +68,10 @@ def _is_marked(top: Path, path: str) -> bool:
 async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
     """The full reference of a branch of the repository, and its commit."""
     ref = branch_ref(name)
-    commit = None if ref is None else await marker.refs.read(ref)
+    if ref is None:
+        commit = None
+    else:
+        commit = await marker.refs.read(ref)
     if ref is None or commit is None:
         text = f"{name!r} is not a branch of {marker.source}."
         raise InvalidInput(text, hint="`git branch` lists them.")
@@ -182,7 +186,8 @@ class Merger:
         return ref
 
     async def _no_base(self) -> InvalidInput:
-        marker, options = self.marker, ("--format=%(refname:lstrip=2)", "--sort=refname")
+        marker = self.marker
+        options = ("--format=%(refname:lstrip=2)", "--sort=refname")
         containing = ("--contains", marker.base_commit)
         output = await marker.refs.run("for-each-ref", *containing, *options, BRANCHES)
         names = [name for name in output.line.splitlines() if not owner_of(name)]
@@ -194,24 +199,36 @@ class Merger:
 
     async def candidate(self, ref: str) -> Candidate:
         """The commit that the merge would lead to, or where it conflicts."""
-        marker, objects = self.marker, self.marker.objects
+        marker = self.marker
+        objects = self.marker.objects
         name = ref.removeprefix(BRANCHES)
-        old, tip = await marker.refs.read(ref), await marker.tip() or marker.left
+        old = await marker.refs.read(ref)
+        tip = await marker.tip() or marker.left
         if old is None or tip is None:
-            missing = name if old is None else marker.branch
+            if old is None:
+                missing = name
+            else:
+                missing = marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
         self._require_verified(tip)
         if self.undone is not None and await objects.is_ancestor(self.undone.commit, old):
             return await self._redo(self.undone, ref, old, tip)
         if await objects.is_ancestor(tip, old):
             return Candidate(ref, old, old)
-        person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
+        if self.by_person:
+            person = await read_person(marker.git, marker.common_dir)
+        else:
+            person = {}
         if self.style == "rebase":
             new, conflicts = await self._rebase(old, tip, person)
         else:
-            new, (tree, conflicts) = old, await merged_tree(objects, old, tip)
+            new = old
+            (tree, conflicts) = await merged_tree(objects, old, tip)
             if self.style == "merge" or tree != await objects.tree_of(old):
-                parents = [old, tip] if self.style == "merge" else [old]
+                if self.style == "merge":
+                    parents = [old, tip]
+                else:
+                    parents = [old]
                 new = await objects.commit(tree, parents, self.message, self.signing, **person)
         trees = [await objects.tree_of(one) for one in (new, tip)]
         is_other = new != old and not conflicts and trees[0] != trees[1]
@@ -219,16 +236,24 @@ class Merger:
 
     async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
         """The commit that merges again what a branch holds already, but reverted."""
-        marker, objects = self.marker, self.marker.objects
-        target, conflicts = await objects.tree_of(undone.commit), list[bytes]()
+        marker = self.marker
+        objects = self.marker.objects
+        target = await objects.tree_of(undone.commit)
+        conflicts = list[bytes]()
         if not await objects.is_ancestor(tip, undone.commit):
             target, conflicts = await merged_tree(objects, undone.commit, tip)
         if not conflicts:
             target, conflicts = await apply_change(objects, undone.parent, old, target)
         if conflicts or target == await objects.tree_of(old):
             return Candidate(ref, old, old, conflicts=tuple(conflicts))
-        person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
-        parents = [old, tip] if self.style == "merge" else [old]
+        if self.by_person:
+            person = await read_person(marker.git, marker.common_dir)
+        else:
+            person = {}
+        if self.style == "merge":
+            parents = [old, tip]
+        else:
+            parents = [old]
         new = await objects.commit(target, parents, self.message, self.signing, **person)
         return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
@@ -245,7 +270,8 @@ class Merger:
         self, old: str, tip: str, person: Mapping[str, str]
     ) -> tuple[str, list[bytes]]:
         """The branch's commits one by one onto another, or the files in which one conflicts."""
-        objects, new = self.marker.objects, old
+        objects = self.marker.objects
+        new = old
         told = "--format=%H%x00%P%x00%an%x00%ae%x00%ad%x00%B%x00"
         options = ("--first-parent", "--reverse", "--no-commit-header", "--date=raw")
         output = await objects.run("rev-list", *options, told, tip, f"^{old}", "--")
@@ -271,7 +297,8 @@ class Merger:
 
         standing is the worktree of ours that the branch is checked out in, if there is one.
         """
-        marker, refs = self.marker, self.marker.refs
+        marker = self.marker
+        refs = self.marker.refs
         recovered = await mover.recover()
         if found.new == found.old:
             return Merge(found.base, found.old, already=True, checkout_updated=recovered)
@@ -291,7 +318,8 @@ class Merger:
         )
 
     def _way_out(self, into: str) -> str:
-        owner, top = self.marker.task_id, shlex.quote(str(self.marker.toplevel))
+        owner = self.marker.task_id
+        top = shlex.quote(str(self.marker.toplevel))
         by_hand = f"cd {top}; git merge {shlex.quote(into)}, resolve, commit; "
         by_hand += f"then `kapelle merge --force {owner}`."
         if owner.startswith("task_") and into == self.marker.base:
@@ -302,7 +330,10 @@ class Merger:
         if self.expected is not None and branch != self.expected:
             owner = self.marker.task_id
             # A run that has ended is not taken up again.
-            again = f"`kapelle resume {owner}` has them checked; " if owner[:4] == "task" else ""
+            if owner[:4] == "task":
+                again = f"`kapelle resume {owner}` has them checked; "
+            else:
+                again = ""
             text = f"The branch {self.marker.branch} holds commits that were not verified."
             hint = f"{again}`kapelle merge --force {owner}` merges them as they are."
             raise Conflict(text, hint=hint)
@@ -373,13 +404,17 @@ class Merges(Guard):
         no lock held, for files that are not those of the branch; if it raises, nothing is merged.
         """
         marker = self._markers.require(owner)
-        signing = await read_signing(marker.git, marker.common_dir) if sign else None
+        if sign:
+            signing = await read_signing(marker.git, marker.common_dir)
+        else:
+            signing = None
         merger = Merger(marker, message, expected, style, by_person, signing, undone)
         ref = await merger.target(marker.base if into is None else into)
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
         for number in count():
-            mover, found = self._mover(marker), None
+            mover = self._mover(marker)
+            found = None
             if verify is not None:
                 found = await merger.require_candidate(ref)
                 if found.is_other:
@@ -399,7 +434,9 @@ class Merges(Guard):
     async def habits(self, directory: Path) -> Habits | None:
         """Return what git does at a person's own commits in the repository around a directory."""
         checkout = find_checkout(directory)
-        return None if checkout is None else await read_habits(self._git, checkout.common_dir)
+        if checkout is None:
+            return None
+        return await read_habits(self._git, checkout.common_dir)
 
     async def preview_merge(
         self, owner: str, into: str | None, undone: PastMerge | None = None
@@ -408,7 +445,9 @@ class Merges(Guard):
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)
-        mover, found, problem = self._mover(marker), await merger.candidate(ref), None
+        mover = self._mover(marker)
+        found = await merger.candidate(ref)
+        problem = None
         dirty = await mover.dirty(marker, ref, found.old, found.new)
         try:
             if not dirty:

@@ -32,7 +32,9 @@ def owner_of(branch: str) -> str | None:
     """Whose branch it is by its name, or None when it is no branch of ours."""
     name = branch.removeprefix(BRANCHES)
     owner = name.removeprefix(_OURS)
-    return owner if name.startswith(_OURS) and _PLAIN.fullmatch(owner) else None
+    if name.startswith(_OURS) and _PLAIN.fullmatch(owner):
+        return owner
+    return None
 
 
 def branch_ref(name: str) -> str | None:
@@ -72,7 +74,10 @@ class Refs(Place):
         Read from the repository's files when they name a commit that git has shown to exist;
         whatever else they say, git is asked.
         """
-        held = _stored(self.cwd, ref) if believe_files else None
+        if believe_files:
+            held = _stored(self.cwd, ref)
+        else:
+            held = None
         if held is not None and self._is_known(held):
             return held
         output = await self.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
@@ -84,7 +89,9 @@ class Refs(Place):
             return revision
         options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
         output = await self.run(*options, f"{revision}^{{commit}}", ok=(0, 1, 128))
-        return output.line or None if output.code == 0 else None
+        if output.code == 0:
+            return output.line or None
+        return None
 
     async def move(self, ref: str, new: str, old: str | None, reason: str) -> None:
         """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
@@ -107,15 +114,23 @@ class Refs(Place):
         target = self._head_target() or ""
         if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
             target = (await self.run("symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
-        return target.removeprefix(BRANCHES) if target.startswith(BRANCHES) else None
+        if target.startswith(BRANCHES):
+            return target.removeprefix(BRANCHES)
+        return None
 
     async def head_commit(self) -> str | None:
         """The commit that HEAD stands on, or None without one."""
         target = self._head_target()
         held = read_pointer(self._head)
         if target is not None:
-            ref = branch_ref(target) if target.startswith(BRANCHES) else None
-            held = None if ref is None else _stored(self.cwd, ref)
+            if target.startswith(BRANCHES):
+                ref = branch_ref(target)
+            else:
+                ref = None
+            if ref is None:
+                held = None
+            else:
+                held = _stored(self.cwd, ref)
         if held is not None and self._is_known(held):
             return held
         return await self.commit_of("HEAD")
@@ -129,7 +144,9 @@ class Refs(Place):
 
     def _head_target(self) -> str | None:
         line = read_pointer(self._head) or ""
-        return line.removeprefix("ref: ").strip() if line.startswith("ref: ") else None
+        if line.startswith("ref: "):
+            return line.removeprefix("ref: ").strip()
+        return None
 
     def _is_known(self, commit: str) -> bool:
         return (self.cwd, commit) in self.git.trees
@@ -145,4 +162,6 @@ def _stored(common_dir: Path, ref: str) -> str | None:
         line = rb"^([0-9a-f]+) " + re.escape(ref.encode()) + rb"$"
         packed = small_file(common_dir / "packed-refs", _MAX_BYTES) or b""
         found = re.search(line, packed, re.MULTILINE)
-    return None if found is None else found[1].decode()
+    if found is None:
+        return None
+    return found[1].decode()

@@ -68,7 +68,9 @@ class WorkTree(Checkout):
 
     @property
     def id_length(self) -> int:
-        return 64 if self.object_format == "sha256" else 40
+        if self.object_format == "sha256":
+            return 64
+        return 40
 
     def is_id(self, text: str) -> bool:
         """Whether a text can be the full id of an object of this repository."""
@@ -90,14 +92,19 @@ def checkouts_around(directory: Path) -> tuple[Path, ...]:
     checkout = find_checkout(directory)
     if checkout is None:
         return ()
-    main = checkout.common_dir.parent if checkout.common_dir.name == ".git" else checkout.toplevel
+    if checkout.common_dir.name == ".git":
+        main = checkout.common_dir.parent
+    else:
+        main = checkout.toplevel
     return tuple(dict.fromkeys((checkout.toplevel, main)))
 
 
 def repository_of(directory: str) -> str:
     """The top of the repository that a directory is in, which its worktrees share; or itself."""
     tops = checkouts_around(Path(directory))
-    return str(tops[-1]) if tops else os.path.realpath(directory)
+    if tops:
+        return str(tops[-1])
+    return os.path.realpath(directory)
 
 
 def is_git_directory(directory: Path) -> bool:
@@ -117,7 +124,9 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
         start = directory.resolve(strict=True)
     except OSError:
         return ()
-    return (start, *start.parents) if start.is_dir() else ()
+    if start.is_dir():
+        return (start, *start.parents)
+    return ()
 
 
 def checkout_at(toplevel: Path) -> Checkout | None:
@@ -126,7 +135,10 @@ def checkout_at(toplevel: Path) -> Checkout | None:
     if gitdir is None:
         return None
     common = read_pointer(gitdir / "commondir")
-    common_dir = (gitdir / common).resolve() if common else gitdir
+    if common:
+        common_dir = (gitdir / common).resolve()
+    else:
+        common_dir = gitdir
     if not (common_dir / "objects").is_dir() or not (gitdir / "HEAD").exists():
         return None
     return Checkout(toplevel, gitdir, common_dir)
@@ -136,7 +148,10 @@ def linked_gitdir(dot_git: Path) -> Path | None:
     """The git directory that a .git entry is or points to."""
     if dot_git.is_dir():
         return dot_git.resolve()
-    text = read_pointer(dot_git) if dot_git.exists() else None
+    if dot_git.exists():
+        text = read_pointer(dot_git)
+    else:
+        text = None
     if text is None or not text.startswith("gitdir: "):
         return None
     return (dot_git.parent / text.removeprefix("gitdir: ")).resolve()
@@ -156,7 +171,9 @@ def small_file(path: Path, most: int) -> bytes | None:
     if stream is None:
         return None
     with stream:
-        return stream.read(most) if os.fstat(stream.fileno()).st_size <= most else None
+        if os.fstat(stream.fileno()).st_size <= most:
+            return stream.read(most)
+        return None
 
 
 def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None:
@@ -165,7 +182,9 @@ def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None
         file = files.open_regular(str(path), directory)
     except OSError:
         return None
-    return None if file is None else os.fdopen(file, "rb")
+    if file is None:
+        return None
+    return os.fdopen(file, "rb")
 
 
 def digests(checkout: Checkout) -> dict[str, str]:
@@ -222,7 +241,10 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     object_format = values.get("extensions.objectformat", "sha1").lower()
     if object_format not in {"sha1", "sha256"}:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
-    filters = await _allowed_filters(place) if git.filters else ()
+    if git.filters:
+        filters = await _allowed_filters(place)
+    else:
+        filters = ()
     mine = _own_ignore_file(values.get("core.excludesfile"))
     places = (mine, checkout.common_dir / "info/exclude")
     ignored = [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places]
@@ -282,7 +304,10 @@ def own_configuration() -> dict[str, str]:
     if "GIT_CONFIG_GLOBAL" not in variables and home:
         usual = Path(home) / ".gitconfig"
         other = Path(variables.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "git" / "config"
-        found = other if other.exists() and not usual.exists() else usual
+        if other.exists() and not usual.exists():
+            found = other
+        else:
+            found = usual
         variables["GIT_CONFIG_GLOBAL"] = str(found)
     return variables
 

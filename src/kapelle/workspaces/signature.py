@@ -19,7 +19,8 @@ _HOOKS = (
     "pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-merge-commit",
     "post-merge", "post-rewrite",
 )  # fmt: skip
-_TRUE, _HOOKS_PATH = "commit.gpgsign", "core.hookspath"
+_TRUE = "commit.gpgsign"
+_HOOKS_PATH = "core.hookspath"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ async def read_habits(git: Git, common_dir: Path) -> Habits:
     is_asked_for = await _is_on(place)
     output = await place.run("config", "-z", "--type=path", "--get", _HOOKS_PATH, ok=(0, 1))
     text = output.stdout.decode("utf-8", "surrogateescape").rstrip("\0")
-    hooks = Path(os.path.join(common_dir.parent, text)) if text else common_dir / "hooks"
+    if text:
+        hooks = Path(os.path.join(common_dir.parent, text))
+    else:
+        hooks = common_dir / "hooks"
     found = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
     person = await read_person(git, common_dir)
     has_identity = {"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"} <= person.keys()
@@ -84,7 +88,10 @@ async def read_habits_of(directory: Path) -> Habits | None:
 
 
 def _place(git: Git, common_dir: Path) -> Place:
-    home = {"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}
+    if "HOME" in os.environ:
+        home = {"HOME": os.environ["HOME"]}
+    else:
+        home = {}
     variables = {"GIT_DIR": str(common_dir), **home, **own_configuration()}
     return _Plain(git, common_dir, variables)
 

@@ -158,7 +158,8 @@ def worktree(
             loop.run(workspaces.finish_merges())
         except KapelleError as error:
             _log.warning("A merge that was interrupted is not finished: %s", error.message)
-        owner, directory = f"work_{new_id('run').partition('_')[2]}", Path(repository).expanduser()
+        owner = f"work_{new_id('run').partition('_')[2]}"
+        directory = Path(repository).expanduser()
         workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
         tree = Worktree(loop, workspaces, owner, workspace)
         try:
@@ -177,7 +178,9 @@ def worktree(
 
 def library_home(home: Path | str | None) -> Path:
     """Where programs without a daemon keep their worktrees, unless they say otherwise."""
-    return Home.default().root / "library" if home is None else Path(home).expanduser()
+    if home is None:
+        return Home.default().root / "library"
+    return Path(home).expanduser()
 
 
 async def create_or_dismiss(

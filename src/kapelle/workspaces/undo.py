@@ -70,10 +70,14 @@ class Undos(Guard):
         reverts the merge. Raises Conflict, and changes nothing, where uncommitted changes of a
         checkout would be lost, and MergeConflict where later commits changed the same.
         """
-        marker, ref = self._markers.require(owner), branch_ref(past.into)
+        marker = self._markers.require(owner)
+        ref = branch_ref(past.into)
         if ref is None:
             raise InvalidInput(f"{past.into!r} cannot be the name of a branch.")
-        signing = await read_signing(marker.git, marker.common_dir) if sign else None
+        if sign:
+            signing = await read_signing(marker.git, marker.common_dir)
+        else:
+            signing = None
         for number in range(_TRIES):
             try:
                 async with self._onto(past.into) as standing, self._merging(marker.common_dir):
@@ -100,7 +104,8 @@ async def _goal(
     marker: Marker, ref: str, past: PastMerge, message: str, signing: Signing | None
 ) -> tuple[str, Literal["moved_back", "reverted"]]:
     """The commit that the branch goes to, and how the merge is undone by that."""
-    objects, now = marker.objects, await marker.refs.read(ref)
+    objects = marker.objects
+    now = await marker.refs.read(ref)
     if now is None:
         raise WorkspaceError(f"The branch {past.into} does not exist any more.")
     if not await objects.is_ancestor(past.commit, now):

@@ -70,15 +70,20 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         checkout = find_checkout(directory)
         if checkout is None:
             return {}
-        refs, branch = Refs.of(self._git, checkout.common_dir), branch_ref(base or "")
-        tip = await refs.read(branch) if branch else None
+        refs = Refs.of(self._git, checkout.common_dir)
+        branch = branch_ref(base or "")
+        if branch:
+            tip = await refs.read(branch)
+        else:
+            tip = None
         known = await asyncio.to_thread(repository.digests, checkout)
         return known | ({branch: tip} if branch and tip else {})
 
     async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
         """What of the state of a repository is not as it was, but for our own merges."""
         branch = next((name for name in before if name.startswith(BRANCHES)), None)
-        now, checkout = await self.state(directory, branch), find_checkout(directory)
+        now = await self.state(directory, branch)
+        checkout = find_checkout(directory)
         found = [name for name in before if now.get(name) != before[name]]
         moved = repository.moved_by_kapelle
         if branch in found and checkout and moved(checkout, branch, before[branch]):
@@ -99,7 +104,9 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         marker = self._markers.require(owner)
         marker.make_ready()
         head = await marker.own.head_branch()
-        return None if head == marker.branch else head or "a commit without a branch"
+        if head == marker.branch:
+            return None
+        return head or "a commit without a branch"
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
@@ -118,7 +125,9 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         """A text file of the worktree, by its path from a directory of the repository."""
         top = working_directory(self._markers.require(owner).as_workspace(), directory)
         content = await asyncio.to_thread(read_inside, top, path, _MOST_TEXT)
-        return None if content is None else content.decode("utf-8", "replace")
+        if content is None:
+            return None
+        return content.decode("utf-8", "replace")
 
     async def write_file(self, owner: str, directory: Path, path: str, text: str) -> None:
         """Write a text file of the worktree, by its path from a directory of the repository."""
@@ -130,7 +139,8 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
     async def name_branch(self, owner: str, name: str, commit: str, before: str | None) -> bool:
         """Have a branch go from a commit to another of the owner's, or be made for it; False if it
         is not there."""
-        refs, ref = self._markers.require(owner).refs, branch_ref(name)
+        refs = self._markers.require(owner).refs
+        ref = branch_ref(name)
         if ref is None:
             raise InvalidInput(f"{name!r} cannot be the name of a branch.")
         try:
@@ -195,7 +205,9 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         objects = self._markers.require(owner).objects
         counted = ("rev-list", "--count", commit, f"^{other}", "--")
         output = await objects.run(*counted, ok=(0, 128))
-        return int(output.line) if output.code == 0 else 0
+        if output.code == 0:
+            return int(output.line)
+        return 0
 
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""

@@ -137,7 +137,10 @@ class Marker(WorkTree):
     def present(self) -> bool:
         """Whether the worktree is on the disk and still the directory that Kapelle made."""
         try:
-            status = None if self.removed else os.lstat(self.toplevel)
+            if self.removed:
+                status = None
+            else:
+                status = os.lstat(self.toplevel)
             return status is not None and _matches(status, self.toplevel, self.inode)
         except OSError:
             return False
@@ -146,7 +149,10 @@ class Marker(WorkTree):
         """Raise unless the files at the path are those of the worktree."""
         if self.present:
             return
-        hint = f"Move {self.toplevel} away. " if os.path.lexists(self.toplevel) else ""
+        if os.path.lexists(self.toplevel):
+            hint = f"Move {self.toplevel} away. "
+        else:
+            hint = ""
         hint += f"What was committed is on {self.branch}; "
         hint += "the task's next run makes the workspace anew."
         text = f"The workspace {self.toplevel} is not the directory that Kapelle made"
@@ -163,7 +169,10 @@ class Marker(WorkTree):
         """Put back what an agent removed from the worktree's own git directory."""
         if not self.object_dir.is_dir():
             text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
-            top = self.common_dir.parent if self.common_dir.name == ".git" else self.common_dir
+            if self.common_dir.name == ".git":
+                top = self.common_dir.parent
+            else:
+                top = self.common_dir
             hint = (
                 f"If it was moved, type at its new place: {relocation_command(top)}\n"
                 f"Otherwise save what you need of {self.toplevel} and delete it."

@@ -73,7 +73,9 @@ class AcpAgent(Agent):
         known = self._known = next(fitting, _UNKNOWN)
         own = self._own = known.own(name, settings)
         self.access = known.access or own.access
-        self.passes, self.drops, self.url_variable = own.passes, own.drops, own.url_variable
+        self.passes = own.passes
+        self.drops = own.drops
+        self.url_variable = own.url_variable
         self.tested = known.tested or own.tested
         self.capabilities = Capabilities(
             resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
@@ -87,7 +89,9 @@ class AcpAgent(Agent):
     def parse(self, line: str) -> list[AgentEvent]:
         """The event that the bridge printed, or what a line of the agent's side log says."""
         ours = self._known is _UNKNOWN or "kind" in json_object(line)
-        return parse_event(line) if ours else self._own.parse(line)
+        if ours:
+            return parse_event(line)
+        return self._own.parse(line)
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         return self._own.parse_stderr(line)
@@ -109,7 +113,8 @@ class AcpAgent(Agent):
         # -P: a module of the workspace must not take the place of one of ours.
         argv = [sys.executable, "-P", "-m", _BRIDGE, "--job", str(request.beside(_JOB)), "--"]
         argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]
-        env, files = own.env | self.environment(request), {_JOB: job.to_text(), **own.files}
+        env = own.env | self.environment(request)
+        files = {_JOB: job.to_text(), **own.files}
         return Command(argv, env, request.stdin, files, own.side_log)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:

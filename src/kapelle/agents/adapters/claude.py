@@ -91,7 +91,10 @@ class ClaudeAgent(Agent):
         env = {"IS_SANDBOX": "1", **_DEFAULTS}
         own = {name: env[name] for name in env.keys() - request.environ.keys()}
         hooks = request.hooks("PreToolUse", _WRITING, "claude")
-        files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file} if hooks else {}
+        if hooks:
+            files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
+        else:
+            files = {}
         return Command([], own, files=files)
 
     def command(self, request: AgentRequest) -> Command:
@@ -105,7 +108,8 @@ class ClaudeAgent(Agent):
             # Otherwise it refuses to work for root without asking.
             env["IS_SANDBOX"] = "1"
         if request.mcp_servers:
-            local, remote = {"type": "stdio"}, {"type": "http"}
+            local = {"type": "stdio"}
+            remote = {"type": "http"}
             files[_MCP] = json.dumps(request.mcp_config(local, remote, literal=_literal))
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
@@ -139,7 +143,10 @@ class ClaudeAgent(Agent):
         if "sessionId" in event:
             return self._meter.from_transcript(event)
         is_result = event.get("type") == "result"
-        events = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
+        if is_result:
+            events = [AgentEvent("usage", data=self._meter.from_result(event))]
+        else:
+            events = []
         events += parse_stream(event)
         if (outcome := event.text("local_command_outcome", "kind")) in _COMMAND_FAILURES:
             text = "Claude Code took the prompt for a command of its own, which came to nothing"
@@ -156,7 +163,10 @@ class ClaudeAgent(Agent):
 
 def _permissions(request: AgentRequest) -> list[str]:
     """Its options for what it may do: everything, or with certain tools, or without writing."""
-    argv = [f"--disallowedTools={_WRITING_TOOLS}"] if request.read_only else []
+    if request.read_only:
+        argv = [f"--disallowedTools={_WRITING_TOOLS}"]
+    else:
+        argv = []
     if not request.tools:
         # In a terminal it asks.
         return [*([] if request.interactive else ["--dangerously-skip-permissions"]), *argv]
@@ -169,7 +179,10 @@ def _permissions(request: AgentRequest) -> list[str]:
 
 def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
     # A session keeps the system prompt that it began with; a task of its own has its own.
-    fresh = ["--system-prompt-snapshot", "off"] if request.forks else []
+    if request.forks:
+        fresh = ["--system-prompt-snapshot", "off"]
+    else:
+        fresh = []
     if ClaudeAgent.fits(text):
         return [f"--append-system-prompt={text}", *fresh]
     files[_SYSTEM] = text
@@ -206,7 +219,10 @@ class Meter:
         is_answer = line.get("type") == "assistant" and message.get("model") != "<synthetic>"
         if not usage or not is_answer or at < self._asked_at:
             return []
-        turns = 0 if line.get("isSidechain") is True else 1
+        if line.get("isSidechain") is True:
+            turns = 0
+        else:
+            turns = 1
         data = {**_tokens(usage), "turns": turns, "id": message.text("id") or None}
         return [AgentEvent("usage", data=data)]
 
@@ -222,9 +238,11 @@ class Meter:
             cost = _dollars(result.get("total_cost_usd"))
             tokens = _tokens(result.mapping("usage"))
             return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"], "total": True}
-        index, session = result.count("result_index"), result.text("session_id")
+        index = result.count("result_index")
+        session = result.text("session_id")
         if index == 0 or session != self._session:
-            self._session, self._results = session, {}
+            self._session = session
+            self._results = {}
         self._results[index] = Json(since)
         if len(self._results) == index + 1:
             return {**_sums(*self._results.values()), "total": True}
@@ -294,8 +312,12 @@ def _system(event: Json) -> list[AgentEvent]:
                     events.append(AgentEvent("notice", text, FailureClass.TOOL))
             return events
         case "api_retry":
-            code, kind = event.count("error_status"), event.text("error")
-            what = f"HTTP status {code}" if code else "The provider did not answer"
+            code = event.count("error_status")
+            kind = event.text("error")
+            if code:
+                what = f"HTTP status {code}"
+            else:
+                what = "The provider did not answer"
             again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
             text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
             return [error(text, kind="notice", status=code, type=kind)]
@@ -321,7 +343,8 @@ def _windows(info: Json) -> Iterator[AgentEvent]:
     """What it tells of each limit; older versions tell of the nearest one only."""
     found = info.mapping("unifiedWindows") or {info.text("rateLimitType"): info}
     for own_name, given in found.items():
-        name, told = own_name, mapping_of(given)
+        name = own_name
+        told = mapping_of(given)
         for word, shown in _WINDOWS.items():
             name = name.replace(word, shown)
         # What is refused for it is used up.
@@ -339,7 +362,10 @@ def _limit_notice(info: Json) -> list[AgentEvent]:
         return [error(text, FailureClass.RATE_LIMIT, "notice", retry_at=_reset(info))]
     if info.get("status") == "allowed_warning":
         used = info.get("utilization")
-        share = f"{used:.0%}" if isinstance(used, float) else "Most"
+        if isinstance(used, float):
+            share = f"{used:.0%}"
+        else:
+            share = "Most"
         return [AgentEvent("notice", f"{share} of the {window} limit is used")]
     return []
 
@@ -350,10 +376,14 @@ def _assistant(event: Json) -> list[AgentEvent]:
     is_part = bool(event.get("parent_tool_use_id"))  # of a subagent's work
     if event.get("error") or event.get("is_api_error_message") is True:
         return [_api_error(event, said, "notice" if is_part else "error")]
-    events = [AgentEvent("text", said)] if said and not is_part else []
+    if said and not is_part:
+        events = [AgentEvent("text", said)]
+    else:
+        events = []
     for block in blocks:
         if block.get("type") == "tool_use":
-            name, given = block.text("name"), block.mapping("input")
+            name = block.text("name")
+            given = block.mapping("input")
             events.append(AgentEvent("tool_call", name=name, data=given))
             if name in _PLANS:
                 events.append(plan(given.mappings("todos")))
@@ -365,7 +395,8 @@ def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
     own_type = known_type(*map(event.text, ("api_error", "error", "api_error_type")))
     retry_at = _reset(event.mapping("api_error_params", "rate_limit_info"))
     name = FailureClass.BILLING if not retry_at and _NO_MONEY.search(said) else ""
-    status, text = event.count("api_error_status"), said or event.text("error")
+    status = event.count("api_error_status")
+    text = said or event.text("error")
     return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
 
 
@@ -377,7 +408,10 @@ def _reset(info: Json) -> str | None:
 def _tool_result(block: Json) -> AgentEvent:
     texts = [part.text("text") for part in block.mappings("content")]
     text = block.text("content") or "\n".join(filter(None, texts))
-    data = {"is_error": True} if block.get("is_error") is True else {}
+    if block.get("is_error") is True:
+        data = {"is_error": True}
+    else:
+        data = {}
     return AgentEvent("tool_result", text, data=data)
 
 

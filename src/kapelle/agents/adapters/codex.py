@@ -70,7 +70,10 @@ class CodexAgent(Agent):
     def over_acp(self, request: AgentRequest) -> Command:
         hooks = request.hooks("PreToolUse", _WRITING, "codex")
         is_free = hooks and "CODEX_CONFIG" not in request.environ
-        env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})} if is_free else {}
+        if is_free:
+            env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})}
+        else:
+            env = {}
         return Command([], env, files=request.daemon_file)
 
     def command(self, request: AgentRequest) -> Command:
@@ -111,7 +114,8 @@ class CodexAgent(Agent):
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
         value = json_object(line)
-        kind, payload = value.get("type"), value.mapping("payload")
+        kind = value.get("type")
+        payload = value.mapping("payload")
         match kind:
             case "thread.started":
                 return [AgentEvent("session", value.text("thread_id"))]
@@ -126,7 +130,8 @@ class CodexAgent(Agent):
                 return _item(kind, value.mapping("item"))
             case "token_usage_record":
                 # One answer of the model, noted as soon as it has come.
-                count, answer = payload.mapping("usage").get, payload.text("response_id") or None
+                count = payload.mapping("usage").get
+                answer = payload.text("response_id") or None
                 tokens = map(count, ("input_tokens", "output_tokens", "cached_input_tokens"))
                 return [usage(*tokens, turns=1, id=answer)]
             case "turn_context":
@@ -134,7 +139,9 @@ class CodexAgent(Agent):
             case "event_msg" if payload.text("turn_attribution", "turn_trigger") == "exec":
                 # Here an attempt begins: what the file had before is of the session's earlier ones.
                 is_start = payload.get("type") == "task_started"
-                return [usage(0, 0, 0, turns=0, total=True)] if is_start else []
+                if is_start:
+                    return [usage(0, 0, 0, turns=0, total=True)]
+                return []
             case "event_msg" if payload.get("type") == "token_count":
                 return [*_windows(payload.mapping("rate_limits"))]
         return []
@@ -147,15 +154,20 @@ def _windows(limits: Json) -> Iterator[AgentEvent]:
         told = limits.mapping(which)
         if not told:
             continue
-        minutes, percent = told.count("window_minutes"), told.get("used_percent")
+        minutes = told.count("window_minutes")
+        percent = told.get("used_percent")
         name = _WINDOWS.get(minutes) or (f"{minutes}-minute" if minutes else which)
-        data = {"used": percent / 100} if isinstance(percent, int | float) else {}
+        if isinstance(percent, int | float):
+            data = {"used": percent / 100}
+        else:
+            data = {}
         data |= {"resets_at": told["resets_at"]} if told.get("resets_at") else {}
         yield AgentEvent("window", name=f"{name} {of_model}".strip(), data=data)
 
 
 def _item(kind: str, item: Json) -> list[AgentEvent]:
-    what, name = item.text("type"), _TOOLS.get(item.text("type"), "")
+    what = item.text("type")
+    name = _TOOLS.get(item.text("type"), "")
     if what == "todo_list":
         return [plan(item.mappings("items"), "text")]
     if what == "mcp_tool_call":
@@ -165,7 +177,10 @@ def _item(kind: str, item: Json) -> list[AgentEvent]:
     if kind == "item.started" and name:
         keys = ("command", "changes", "prompt", "query")
         given = {key: item[key] for key in keys if item.get(key)}
-        given = item.mapping("arguments") if what == "mcp_tool_call" else given
+        if what == "mcp_tool_call":
+            given = item.mapping("arguments")
+        else:
+            given = given
         return [AgentEvent("tool_call", name=name, data=given)]
     if kind != "item.completed":
         return []
@@ -197,7 +212,12 @@ def _error(message: str, kind: EventKind = "error") -> AgentEvent:
     body = json_object(message)
     text = body.text("error", "message") or body.text("detail") or message
     found = _STATUS.match(text)
-    status = int(found[1]) if found else 400 if body else None
+    if found:
+        status = int(found[1])
+    elif body:
+        status = 400
+    else:
+        status = None
     own_type = body.text("error", "code") or body.text("error", "type")
     return error(text, kind=kind, status=status, type=own_type)
 
@@ -213,7 +233,9 @@ def _notice(message: str) -> AgentEvent:
 def _sandbox(request: AgentRequest) -> list[str]:
     """Its options for where it may write; what it only reports on is a copy, where tests may."""
     if not request.read_only:
-        return [] if request.interactive else ["--dangerously-bypass-approvals-and-sandbox"]
+        if request.interactive:
+            return []
+        return ["--dangerously-bypass-approvals-and-sandbox"]
     if request.workspace == request.checkout:
         return ["-s", "read-only"]
     return ["-s", "workspace-write", "-c", "sandbox_workspace_write.network_access=true"]
@@ -256,7 +278,9 @@ def _overrides(
 
 def _mcp_servers(request: AgentRequest) -> tuple[Json, dict[str, str], dict[str, str]]:
     """The MCP servers as settings, the scripts that start some, and the variables with headers."""
-    servers, scripts, names = Json(), {}, dict[str, str]()
+    servers = Json()
+    scripts = {}
+    names = dict[str, str]()
     for name, server in request.mcp_servers.items():
         # Without required, it goes on without a server that did not start.
         config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}

@@ -35,12 +35,17 @@ class CommandAgent(Agent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self.reads_whole_output = settings.output != "text"
-        self.begins_with = b"{[" if settings.output == "json" else b""
+        if settings.output == "json":
+            self.begins_with = b"{["
+        else:
+            self.begins_with = b""
         self._held: list[str] = []  # of a document that takes several lines
         self._depth = self._size = 0
-        used, read = _placeholders(settings.command), settings.read
+        used = _placeholders(settings.command)
+        read = settings.read
         by_stdin = not used & _CARRIES_PROMPT
-        by_events, by_json = settings.output == "events", settings.output == "json"
+        by_events = settings.output == "events"
+        by_json = settings.output == "json"
         self.capabilities = Capabilities(
             resume="session" in used and (by_events or (by_json and bool(read.session))),
             model="model" in used,
@@ -56,11 +61,14 @@ class CommandAgent(Agent):
 
     def installed(self) -> str | None:
         # A relative program belongs to the workspace, which is known only when it runs.
-        return self.asked_for if _is_relative(self.asked_for) else super().installed()
+        if _is_relative(self.asked_for):
+            return self.asked_for
+        return super().installed()
 
     def command(self, request: AgentRequest) -> Command:
         self.executable()
-        template, values = request.settings.command, _values(request)
+        template = request.settings.command
+        values = _values(request)
         argv = _filled(template, values) + request.settings.extra_args
         self._check(argv, request)
         used = _placeholders(template)
@@ -97,7 +105,10 @@ class CommandAgent(Agent):
     def _judge_json(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         """Success is a clean exit, no error, and the answer where the settings say that it is."""
         read = self.settings.read
-        said = summary.result if read.result else summary.tail.strip() or None
+        if read.result:
+            said = summary.result
+        else:
+            said = summary.tail.strip() or None
         if exit.kind != "exited" or (exit.code != 0 and not summary.error):
             return Verdict(False, self.exit_sentence(exit, tail), said, summary.claimed)
         if summary.error:
@@ -113,7 +124,10 @@ class CommandAgent(Agent):
         Nothing inside a document stands alone at the beginning of a line: what was held is none.
         """
         inside = bool(self._held) and not line.startswith(('{"', "[{"))
-        document = None if inside else json_document(line)
+        if inside:
+            document = None
+        else:
+            document = json_document(line)
         if document is None and (self._held or _OPENS.match(line)):
             self._held.append(line)
             self._size += len(line)
@@ -122,11 +136,16 @@ class CommandAgent(Agent):
             if self._depth > 0 and self._size < _LARGEST:
                 return []
             document = json_document("\n".join(self._held))
-        self._held, self._depth, self._size = [], 0, 0
-        return [] if document is None else json_events(document, self.settings.read)
+        self._held = []
+        self._depth = 0
+        self._size = 0
+        if document is None:
+            return []
+        return json_events(document, self.settings.read)
 
     def _check(self, argv: list[str], request: AgentRequest) -> None:
-        read, key = request.settings.read, f"agents.{self.name}.command"
+        read = request.settings.read
+        key = f"agents.{self.name}.command"
         if request.settings.output == "json" and not read.text and not read.result:
             text = f"The agent {self.name} prints JSON, and nothing says where its answer is in it."
             hint = f"kapelle config set agents.{self.name}.read.result path.of.the.answer"
@@ -201,8 +220,14 @@ def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
     result = text_at(document, read.result)
     # A flag may stand where a message would: then the answer is the message.
     wrong = value_at(document, read.error)
-    message = result or _UNNAMED if wrong is True else text_at(document, read.error)
-    events = [AgentEvent("error", text=message)] if wrong else []
+    if wrong is True:
+        message = result or _UNNAMED
+    else:
+        message = text_at(document, read.error)
+    if wrong:
+        events = [AgentEvent("error", text=message)]
+    else:
+        events = []
     if value_at(document, read.result) is not None:
         events.append(AgentEvent("result", text=result, data={"is_error": True} if wrong else {}))
     return events
@@ -213,7 +238,9 @@ def json_document(line: str) -> dict[str, Any] | list[Any] | None:
     if not line.lstrip().startswith("["):
         return json_object(line) or None
     found = json_object(f'{{"array": {line}}}').get("array")
-    return found if isinstance(found, list) else None
+    if isinstance(found, list):
+        return found
+    return None
 
 
 def value_at(document: object, path: str | None) -> object:
@@ -226,8 +253,14 @@ def value_at(document: object, path: str | None) -> object:
             found = found.get(step)
         elif isinstance(found, list) and step.removeprefix("-").isdecimal():
             # A number of thousands of digits is no index, and int refuses it.
-            index = int(step) if len(step) < 20 else len(found)
-            found = found[index] if -len(found) <= index < len(found) else None
+            if len(step) < 20:
+                index = int(step)
+            else:
+                index = len(found)
+            if -len(found) <= index < len(found):
+                found = found[index]
+            else:
+                found = None
         else:
             return None
     return found
@@ -248,4 +281,6 @@ def text_at(document: object, path: str | None) -> str:
 
 def number_at(document: object, path: str | None) -> float | None:
     found = value_at(document, path)
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return found
+    return None

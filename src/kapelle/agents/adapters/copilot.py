@@ -78,7 +78,10 @@ class CopilotAgent(Agent):
         files: dict[str, str] = {}
         folder = str(request.beside(_LOGS))
         argv = [f"--log-dir={folder}", "--no-auto-update", *self._servers(request, files)]
-        env = {"COPILOT_MODEL": request.chosen_model} if request.chosen_model else {}
+        if request.chosen_model:
+            env = {"COPILOT_MODEL": request.chosen_model}
+        else:
+            env = {}
         return Command(argv, env, files=files, side_log=f"{glob.escape(folder)}/*.log")
 
     @staticmethod
@@ -92,13 +95,15 @@ class CopilotAgent(Agent):
         """The events of one line; what is no JSON is a message to a person, or its log's."""
         value = json_object(line)
         if not value:
-            said = [AgentEvent("notice", line.strip())] if line.strip() else []
-            return _refused(line) if _LOGGED.match(line) else said
+            return _plain_line(line)
         data = value.mapping("data")
         match value.get("type"):
             case "assistant.message" if "agentId" not in value:
-                model, answer = AgentEvent("model", data.text("model")), data.text("content")
-                return [model, AgentEvent("text", answer)] if answer else [model]
+                model = AgentEvent("model", data.text("model"))
+                answer = data.text("content")
+                if answer:
+                    return [model, AgentEvent("text", answer)]
+                return [model]
             case "tool.execution_start":
                 name = data.text("toolName")
                 return [AgentEvent("tool_call", name=name, data=data.mapping("arguments"))]
@@ -109,20 +114,28 @@ class CopilotAgent(Agent):
                 # What a provider said is handed on as the text of a JSON object.
                 told = data.text("errorMessage")
                 text = json_object(told).text("message") or told or "a request failed"
-                status, code = data.count("statusCode"), data.text("errorCode")
+                status = data.count("statusCode")
+                code = data.text("errorCode")
                 return [error(text, kind="notice", status=status, type=code)]
             case "session.warning":
                 return [AgentEvent("notice", data.text("message"))]
             case "session.error":
                 # The category of its own schema leaves no doubt, where it is one.
-                text, status = data.text("message"), data.count("statusCode")
+                text = data.text("message")
+                status = data.count("statusCode")
                 kind = known_type(data.text("errorType"), data.text("errorCode"))
                 unknown = status == 404 and text.startswith("Model ")
-                name = FailureClass.CAPABILITY if unknown else ""
+                if unknown:
+                    name = FailureClass.CAPABILITY
+                else:
+                    name = ""
                 return [error(text or "unknown error", name, status=status, type=kind)]
             case "result":
                 # The last line; what was answered is in the last message.
-                failed = {} if value.get("exitCode") == 0 else {"is_error": True}
+                if value.get("exitCode") == 0:
+                    failed = {}
+                else:
+                    failed = {"is_error": True}
                 session = AgentEvent("session", value.text("sessionId"))
                 return [session, AgentEvent("result", data=failed)]
             case "span":
@@ -130,15 +143,34 @@ class CopilotAgent(Agent):
         return []
 
 
+def _plain_line(line: str) -> list[AgentEvent]:
+    """Return the event of a line that is not JSON."""
+    if _LOGGED.match(line):
+        return _refused(line)
+    if line.strip():
+        return [AgentEvent("notice", line.strip())]
+    return []
+
+
 def _refused(line: str) -> list[AgentEvent]:
     """A request that its provider did not answer; it makes it again, and says nothing else."""
     facts = json_object(line.partition(_FAILED)[2])
     if not facts:
         return []
-    status, wait_ms = facts.count("http_status"), facts.count("retry_after_ms")
-    at = retry_at({"retry-after-ms": str(wait_ms)}, status) if wait_ms else None
-    text = f"a request failed with status {status}" if status else "a request was not answered"
-    name = "" if status else FailureClass.OVERLOADED
+    status = facts.count("http_status")
+    wait_ms = facts.count("retry_after_ms")
+    if wait_ms:
+        at = retry_at({"retry-after-ms": str(wait_ms)}, status)
+    else:
+        at = None
+    if status:
+        text = f"a request failed with status {status}"
+    else:
+        text = "a request was not answered"
+    if status:
+        name = ""
+    else:
+        name = FailureClass.OVERLOADED
     return [error(text, name, "notice", status=status, retry_at=at)]
 
 

@@ -90,7 +90,10 @@ class GeminiAgent(Agent):
 
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
-        unattended = [] if request.interactive else ["-o", "stream-json", "--approval-mode", "yolo"]
+        if request.interactive:
+            unattended = []
+        else:
+            unattended = ["-o", "stream-json", "--approval-mode", "yolo"]
         argv = [self.executable(), *unattended, "-m", model]
         env = self.environment(request) | _VARIABLES
         session, side_log = _session(request, self.home_in(request.environ, env))
@@ -111,11 +114,14 @@ class GeminiAgent(Agent):
             return self.parse_stderr(line)
         match value.get("type"):
             case "init":
-                session, model = value.text("session_id"), value.text("model")
+                session = value.text("session_id")
+                model = value.text("model")
                 # The name of a choice of models has no price; which one it came to is told later.
                 named = model not in _CHOICES and not model.startswith("auto")
                 events = [AgentEvent("session", session)]
-                return [*events, AgentEvent("model", model)] if named else events
+                if named:
+                    return [*events, AgentEvent("model", model)]
+                return events
             case "message" if value.get("role") == "assistant":
                 return [AgentEvent("text", value.text("content"), data={"delta": True})]
             case "tool_use":
@@ -136,9 +142,14 @@ class GeminiAgent(Agent):
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         found = _RETRIED.search(line[:_QUOTE])
-        name = "" if found and found[1] else FailureClass.OVERLOADED
+        if found and found[1]:
+            name = ""
+        else:
+            name = FailureClass.OVERLOADED
         status = int(found[1] or 0) if found else 0
-        return [error(line.strip()[:_QUOTE], name, "notice", status=status)] if found else []
+        if found:
+            return [error(line.strip()[:_QUOTE], name, "notice", status=status)]
+        return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -160,7 +171,10 @@ class GeminiAgent(Agent):
         if are_read_in(request.prompt_file.parent):
             return {_SETTINGS: settings_of(request, env), **request.daemon_file}
         if request.mcp_servers or request.tools:
-            what = "MCP servers" if request.mcp_servers else "a list of tools"
+            if request.mcp_servers:
+                what = "MCP servers"
+            else:
+                what = "a list of tools"
             text = f"The agent {self.name} takes {what} only from files that nobody but root can"
             text += f" change, which {request.prompt_file.parent} is not."
             hint = "Over ACP it takes them: kapelle config set agents.gemini-acp.type acp, and "
@@ -196,7 +210,8 @@ def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     cause = summary.error
     if cause is None or exit.kind != "exited":
         return None
-    name, status = "", _STATUSES.get(exit.code or 0)
+    name = ""
+    status = _STATUSES.get(exit.code or 0)
     if exit.code == 1 and "ModelNotFoundError" in tail:
         name = FailureClass.CAPABILITY
     elif status == 429 and not _NO_QUOTA.search(cause.text):
@@ -228,7 +243,8 @@ def _error(kind: str, message: str) -> AgentEvent:
     """The error that ended it, out of the JSON that the provider answered with, if it is there."""
     found = _API_ERROR.match(message)
     answer = json_object(found[1] if found else "").mapping("error")
-    text, status = answer.text("message") or message, answer.count("code")
+    text = answer.text("message") or message
+    status = answer.count("code")
     return error(text, status=status, type=known_type(kind, answer.text("status") or kind))
 
 
@@ -236,14 +252,17 @@ def _usage(stats: Json) -> list[AgentEvent]:
     """The sums of this attempt, helper models included, and the model that did most."""
     if not stats:
         return []
-    sent, total = stats.count("input_tokens"), stats.count("total_tokens")
+    sent = stats.count("input_tokens")
+    total = stats.count("total_tokens")
     # Thinking is paid for as output, and only in the total.
     received = max(stats.count("output_tokens"), total - sent)
     used = usage(sent, received, stats.count("cached"), total=True)
     models = stats.mapping("models")
     totals = {name: models.count(name, "total_tokens") for name in models}
     most = max(totals, key=totals.__getitem__, default="")
-    return [used, AgentEvent("model", most)] if most else [used]
+    if most:
+        return [used, AgentEvent("model", most)]
+    return [used]
 
 
 def _answer(value: Json) -> list[AgentEvent]:
@@ -280,8 +299,14 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
     if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
         settings["hooks"] = hooks
     if request.tools or request.read_only:
-        core = {"core": list(request.tools)} if request.tools else {}
-        exclude = {"exclude": ["write_file", "replace"]} if request.read_only else {}
+        if request.tools:
+            core = {"core": list(request.tools)}
+        else:
+            core = {}
+        if request.read_only:
+            exclude = {"exclude": ["write_file", "replace"]}
+        else:
+            exclude = {}
         settings["tools"] = core | exclude
     if request.max_turns is not None:
         settings["model"] = {"maxSessionTurns": request.max_turns}

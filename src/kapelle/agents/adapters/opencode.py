@@ -100,7 +100,9 @@ class OpencodeAgent(Agent):
         """The events of one line; what is no JSON is a warning that it prints among them."""
         value = json_object(line)
         if not value:
-            return [AgentEvent("notice", line.strip())] if line.strip() else []
+            if line.strip():
+                return [AgentEvent("notice", line.strip())]
+            return []
         part = value.mapping("part")
         session = AgentEvent("session", value.text("sessionID"))
         match value.get("type"):
@@ -124,14 +126,20 @@ class OpencodeAgent(Agent):
         if failure_of(notice) is not None:
             return [notice]
         is_limit = _OF_LIMIT.search(cause) is not None
-        kind = FailureClass.RATE_LIMIT if is_limit else FailureClass.OVERLOADED
+        if is_limit:
+            kind = FailureClass.RATE_LIMIT
+        else:
+            kind = FailureClass.OVERLOADED
         return [replace(notice, name=kind)]
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
         last = last_step_end(tail)
         if verdict.success and last not in {"stop", None}:
-            how = f"with {last}" if last else "in the middle of a step"
+            if last:
+                how = f"with {last}"
+            else:
+                how = "in the middle of a step"
             return Verdict(False, f"opencode ended {how}, without an answer.")
         # It exits with 1 after a full context, too, which it compacted to go on.
         overflowed = summary.error and summary.error.data.get("type") == _OVERFLOW
@@ -149,14 +157,20 @@ def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
         return verdict
     cause = logged[-1]
     unknown_model = cause.startswith("ProviderModelNotFoundError")
-    found = Failure(FailureClass.CAPABILITY, f"it said: {cause}") if unknown_model else None
+    if unknown_model:
+        found = Failure(FailureClass.CAPABILITY, f"it said: {cause}")
+    else:
+        found = None
     return Verdict(False, cause, claimed="failure", failure=found)
 
 
 def _cause(line: str, marks: tuple[str, ...]) -> str:
     """What stands in quotes behind marks that a line of the log has in this order, or nothing."""
     place = place_behind(marks, line)
-    said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0") if place >= 0 else ""
+    if place >= 0:
+        said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0")
+    else:
+        said = ""
     return said.partition('"')[0].replace("\0", '"')
 
 
@@ -200,7 +214,10 @@ def _permissions(request: AgentRequest) -> str | dict[str, str]:
     if not (request.tools or request.read_only):
         return "allow"
     named = [*request.tools, *(f"{name}_*" for name in request.mcp_servers)]
-    rules = {"*": "deny", **dict.fromkeys(named, "allow")} if request.tools else {"*": "allow"}
+    if request.tools:
+        rules = {"*": "deny", **dict.fromkeys(named, "allow")}
+    else:
+        rules = {"*": "allow"}
     return rules | ({"edit": "deny"} if request.read_only else {})
 
 
@@ -229,7 +246,8 @@ def last_step_end(output: str) -> str | None:
 
 
 def _tool(part: Json) -> list[AgentEvent]:
-    name, state = part.text("tool"), part.mapping("state")
+    name = part.text("tool")
+    state = part.mapping("state")
     output = state.text("output") or state.text("error")
     return [
         AgentEvent("tool_call", name=name, data=state.mapping("input")),
@@ -245,7 +263,10 @@ def _step(part: Json) -> list[AgentEvent]:
     sent = tokens.count("input") + cached + cache.count("write")
     received = tokens.count("output") + tokens.count("reasoning")
     # It counts 0 for a model whose price it does not know.
-    cost = {"cost_usd": part["cost"]} if part.get("cost") else {}
+    if part.get("cost"):
+        cost = {"cost_usd": part["cost"]}
+    else:
+        cost = {}
     used = usage(sent, received, cached, turns=1, **cost)
     reason = part.text("reason")
     if reason == "stop":
@@ -258,14 +279,18 @@ def _step(part: Json) -> list[AgentEvent]:
 
 def _error(value: Json) -> AgentEvent:
     cause = value.mapping("error")
-    data, name = cause.mapping("data"), cause.text("name")
+    data = cause.mapping("data")
+    name = cause.text("name")
     message = data.text("message") or cause.text("message") or name
     body = json_object(data.text("responseBody")).mapping("error")
     headers = data.mapping("responseHeaders")
     status = data.count("statusCode")
     # When the line was written, by its own word.
     written = value.count("timestamp") / 1000
-    now = datetime.fromtimestamp(written, UTC) if 0 < written < 1e11 else None
+    if 0 < written < 1e11:
+        now = datetime.fromtimestamp(written, UTC)
+    else:
+        now = None
     at = retry_at({key: headers.text(key) for key in headers}, status, now)
     kind = known_type(name, body.text("code") or body.text("type"))
     return error(message or "unknown error", status=status, type=kind, retry_at=at)

@@ -78,7 +78,8 @@ class QwenAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "--yolo", "-o", "stream-json"]
         begun = self.over_acp(request)
-        env, files = begun.env | self.environment(request), dict(begun.files)
+        env = begun.env | self.environment(request)
+        files = dict(begun.files)
         if request.mcp_servers:
             servers = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
             files[_MCP] = json.dumps(servers)
@@ -106,7 +107,9 @@ class QwenAgent(Agent):
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
-        return _from_session_file(event) if "sessionId" in event else parse_stream(event)
+        if "sessionId" in event:
+            return _from_session_file(event)
+        return parse_stream(event)
 
 
 def _from_session_file(event: Json) -> list[AgentEvent]:

@@ -39,16 +39,20 @@ _LOGIN = "OpenRouter provides free and paid access to many LLMs."
 _PRICE_TABLE = "model_prices_and_context_window.json"
 _UNITS = {"k": 1000, "M": 1_000_000}
 _LONGEST = 4000
-_CHUNK, _LOOK_S = 1 << 16, 0.5
+_CHUNK = 1 << 16
+_LOOK_S = 0.5
 _HEADING = re.compile(r"(TO LLM|LLM RESPONSE) \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _ERROR = re.compile(r"litellm\.(?:exceptions\.)?(\w+): ")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def main() -> None:
-    own, command = sys.argv[1 : (end := sys.argv.index("--"))], sys.argv[end + 1 :]
+    own = sys.argv[1 : (end := sys.argv.index("--"))]
+    command = sys.argv[end + 1 :]
     given = {name: Path(value) for name, value in zip(own[::2], own[1::2], strict=True)}
-    session, logs, origin = given["--session"], given["--logs"], given.get("--from")
+    session = given["--session"]
+    logs = given["--logs"]
+    origin = given.get("--from")
     if origin and not origin.is_file():
         emit("error", f"Its chat history {origin} is gone.", "session_lost")
         sys.exit(1)
@@ -95,7 +99,9 @@ def _follow(process: subprocess.Popen[bytes], report: Report, root: Path) -> Non
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """Each line without its end, until aider is gone, whoever else holds its output."""
     assert process.stdout is not None
-    output, rest, is_over = process.stdout.fileno(), b"", False
+    output = process.stdout.fileno()
+    rest = b""
+    is_over = False
     while not is_over:
         # Asked before the reading: what it wrote until its end is then all there.
         is_over = process.poll() is not None
@@ -218,7 +224,10 @@ class Report:
     def _emit_described(self, kind: str, text: str) -> None:
         found = _ERROR.match(text)
         # RateLimitError becomes rate_limit_error, as providers write it.
-        data = {"type": _HUMP.sub("_", found[1]).lower()} if found else {}
+        if found:
+            data = {"type": _HUMP.sub("_", found[1]).lower()}
+        else:
+            data = {}
         self._emit(kind, text, data=data)
 
     def _read_events(self, is_over: bool = False) -> None:
@@ -255,13 +264,20 @@ class Report:
                 self._emit("text", self._answer)
 
     def _emit_usage(self, properties: Json) -> None:
-        cached = self._cached.popleft() if self._cached else 0
+        if self._cached:
+            cached = self._cached.popleft()
+        else:
+            cached = 0
         # It also counts, by its own estimate, what the provider refused to read.
         if not properties.get("completion_tokens"):
             return
-        sent, received = properties.get("prompt_tokens", 0), properties["completion_tokens"]
+        sent = properties.get("prompt_tokens", 0)
+        received = properties["completion_tokens"]
         # Where it knows no price it says 0.
-        cost = {"cost_usd": properties["cost"]} if properties.get("cost") else {}
+        if properties.get("cost"):
+            cost = {"cost_usd": properties["cost"]}
+        else:
+            cost = {}
         self._emit("usage", data=usage(sent, received, cached, turns=1, **cost).data)
 
 
@@ -283,7 +299,10 @@ class Answers:
         for line in _new_lines(self._log):
             if heading := _HEADING.fullmatch(line):
                 found.append(self.last())
-                self._lines = [] if heading[1] == "LLM RESPONSE" else None
+                if heading[1] == "LLM RESPONSE":
+                    self._lines = []
+                else:
+                    self._lines = None
             elif self._lines is not None and line.startswith("ASSISTANT "):
                 self._lines.append(line.removeprefix("ASSISTANT "))
         return [answer for answer in found if answer.strip()]

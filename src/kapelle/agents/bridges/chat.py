@@ -105,7 +105,13 @@ def refusal(
     kind = fields.text("code") or fields.text("type") or fields.text("status")
     # Anthropic says only this of a model that it does not know.
     of_model = kind == "not_found_error" or "model" in f"{kind} {message}".lower()
-    name = ("capability" if of_model else "environment") if status == 404 else ""
+    if status == 404:
+        if of_model:
+            name = "capability"
+        else:
+            name = "environment"
+    else:
+        name = ""
     text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
     at = retry_at(headers or {}, status or 0)
     return Failed(text, name, status=status, type=kind or None, retry_at=at)
@@ -147,12 +153,16 @@ class Chat:
 
     def target(self) -> tuple[str, dict[str, str]]:
         """Where it is asked, and the header with the key."""
-        url, key = address("OPENAI_BASE_URL", _HOME, "/chat/completions"), key_in("OPENAI_API_KEY")
+        url = address("OPENAI_BASE_URL", _HOME, "/chat/completions")
+        key = key_in("OPENAI_API_KEY")
         return url, {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, prompt: str, system: str) -> dict[str, Any]:
         """The question in the provider's words."""
-        messages = [{"role": "system", "content": system}] if system else []
+        if system:
+            messages = [{"role": "system", "content": system}]
+        else:
+            messages = []
         messages.append({"role": "user", "content": prompt})
         asked = {"model": self.arguments.model, "messages": messages, "stream": True}
         return {**asked, "stream_options": {"include_usage": True}}
@@ -168,7 +178,10 @@ class Chat:
             message = choice.mapping("delta") or choice.mapping("message")
             content = message.get("content")
             # It may be a list of parts, some of them thoughts.
-            parts = content if isinstance(content, list) else [{"text": text_of(content)}]
+            if isinstance(content, list):
+                parts = content
+            else:
+                parts = [{"text": text_of(content)}]
             self.add("".join(mapping_of(part).text("text") for part in parts))
             self.refused += message.text("refusal")
             self.reason = choice.text("finish_reason") or self.reason
@@ -192,7 +205,10 @@ class Chat:
         """Ask with the prompt of standard input; 0 after a result, 1 after an error."""
         chat = cls(parser.parse_args())
         file: Path | None = chat.arguments.system_file
-        system = file.read_text(encoding="utf-8") if file else ""
+        if file:
+            system = file.read_text(encoding="utf-8")
+        else:
+            system = ""
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
         try:
             chat._ask(chat.body(prompt, system))
@@ -228,7 +244,8 @@ class Chat:
             if response.is_success:
                 self._read(_lines(response))
                 return
-            said, status = response.read(), response.status_code
+            said = response.read()
+            status = response.status_code
         if status in {400, 422} and self.optional in body and self.optional.encode() in said:
             del body[self.optional]
             self._post(url, key, body)
@@ -274,7 +291,10 @@ class Chat:
             emit("notice", why_empty)
         whole = "".join(self._texts)
         if not whole.strip():
-            refused = f"The model refused: {self.refused}" if self.refused else ""
+            if self.refused:
+                refused = f"The model refused: {self.refused}"
+            else:
+                refused = ""
             raise Failed(why_empty or refused or "The model gave an empty answer.", "task")
         emit("result", whole)
 

@@ -20,7 +20,8 @@ from typing import Any
 
 _TIMEOUT_S = 2.0
 # The ends of the names of a message, and of one that was read.
-SUFFIX, READ = ".txt", ".told"
+SUFFIX = ".txt"
+READ = ".told"
 _LARGEST = 8_000_000
 _FORMS = ("claude", "codex", "gemini")
 
@@ -38,7 +39,9 @@ def refusal(place: Mapping[str, str], given: Mapping[str, Any], directory: str) 
         answer = json.loads(connection.getresponse().read())
         if "error" in answer:
             raise OSError(answer["error"]["message"])
-        return None if answer["allowed"] else str(answer["reason"])
+        if answer["allowed"]:
+            return None
+        return str(answer["reason"])
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         return f"Kapelle cannot tell whether this is locked, so it is refused: {error or 'silence'}"
 
@@ -100,7 +103,11 @@ def _guard(event: dict[str, Any], file: str, form: str) -> dict[str, Any]:
     decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny"}
     of_claude = {"hookSpecificOutput": {**decision, "permissionDecisionReason": reason}}
     of_gemini = {"decision": "deny", "reason": reason}
-    return (of_gemini if form == "gemini" else of_claude) if reason else {}
+    if reason:
+        if form == "gemini":
+            return of_gemini
+        return of_claude
+    return {}
 
 
 def _tell(event: dict[str, Any], folder: str, key: str) -> dict[str, Any]:
@@ -108,7 +115,11 @@ def _tell(event: dict[str, Any], folder: str, key: str) -> dict[str, Any]:
     said = "\n\n".join(take_messages(folder, key))
     text = f"A person says to you, go by it: {said}"
     context = {"hookSpecificOutput": {"hookEventName": when, "additionalContext": text}}
-    return ({"decision": "block", "reason": text} if when == "Stop" else context) if said else {}
+    if said:
+        if when == "Stop":
+            return {"decision": "block", "reason": text}
+        return context
+    return {}
 
 
 if __name__ == "__main__":

@@ -249,7 +249,10 @@ def parse_rules(text: str, source: str) -> list[Table]:
 
 
 def check_rule(rule: Any, where: str) -> None:
-    unknown = sorted(set(rule) - {"match", "attempt", "do"}) if isinstance(rule, dict) else ["it"]
+    if isinstance(rule, dict):
+        unknown = sorted(set(rule) - {"match", "attempt", "do"})
+    else:
+        unknown = ["it"]
     if unknown:
         raise PlaybookError(f"{where} has match, attempt and do, but not {unknown[0]}")
     if not isinstance(rule.get("match", ""), str):
@@ -265,7 +268,9 @@ def check_rule(rule: Any, where: str) -> None:
 
 def attempts_of(rule: Table) -> list[Any]:
     value = rule.get("attempt", [])
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 def find_rules(prompt: str, checkout: str, playbook: str | None) -> tuple[list[Any], str, str]:

@@ -116,7 +116,8 @@ class Mcp:
         request: Request = context.request  # type: ignore[assignment]
         try:
             owner = _is_owner(request)
-            tool, arguments = self.tools.get(params.name, owner=owner), dict(params.arguments or {})
+            tool = self.tools.get(params.name, owner=owner)
+            arguments = dict(params.arguments or {})
             tool.require_known(arguments)
             if tool.name == TOOL_LIST:
                 return _make_answer(self._list_other_tools(arguments.get("name"), owner=owner))
@@ -195,7 +196,10 @@ def _read_number(value: object, name: str, default: int, least: int, most: int) 
         return default
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-        hint = "The cursor leads to further items." if name == "limit" else None
+        if name == "limit":
+            hint = "The cursor leads to further items."
+        else:
+            hint = None
         raise InvalidInput(f"{name} must be a whole number from {least} to {most}.", hint=hint)
     return number
 
@@ -249,7 +253,10 @@ async def _ask_route(
         told = await _read_events(service, tool, arguments, answer, wanted)
     else:
         answer = json.loads(row.binding.answer.dump_json(answer))
-        shown = answer if isinstance(answer, dict) else {"items": answer}
+        if isinstance(answer, dict):
+            shown = answer
+        else:
+            shown = {"items": answer}
         # That a whole list is empty is an answer, that a field of something is not worth its words.
         told = {name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None}
         if isinstance(spec := told.get("spec"), dict):
@@ -311,7 +318,13 @@ def _make_refusal(scope: Scope, error: Exception) -> types.CallToolResult:
 
 
 def _make_answer(found: Any, *, failed: bool = False) -> types.CallToolResult:
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    if isinstance(found, str):
+        text = found
+    else:
+        text = json.dumps(found, ensure_ascii=False)
     content: list[Any] = [types.TextContent(type="text", text=text)]
-    structured = None if isinstance(found, str) else found
+    if isinstance(found, str):
+        structured = None
+    else:
+        structured = found
     return types.CallToolResult(content=content, structured_content=structured, is_error=failed)

@@ -45,11 +45,17 @@ def read_part(answer: Json, field: str, offset: int) -> Json:
     value = _find_field(answer, field)
     if isinstance(value, list):
         return _read_items(value, field, offset)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False)
     _require_inside(field, offset, len(text))
     part = _cut_text(text[offset:], _PART)
     end = offset + len(part)
-    more = {"next_offset": end} if end < len(text) else {}
+    if end < len(text):
+        more = {"next_offset": end}
+    else:
+        more = {}
     return {"field": field, "text": part, "length": len(text), **more}
 
 
@@ -59,13 +65,18 @@ def slice_list(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
     if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
         raise InvalidInput(f"cursor {cursor!r} is not one of this list; leave it out to begin.")
     start = int(cursor or 0)
-    more = {"next_cursor": str(start + limit)} if start + limit < len(items) else {}
+    if start + limit < len(items):
+        more = {"next_cursor": str(start + limit)}
+    else:
+        more = {}
     return {**answer, name: items[start : start + limit], "total": len(items), **more}
 
 
 def fit_events(events: list[tuple[str, Json]], cursor: str, limit: int | None) -> Json:
     """As many events as fit, each with its longest texts cut, and the cursor behind the last."""
-    fitter, shown, room = _Fitter(), list[Json](), _ROOM
+    fitter = _Fitter()
+    shown = list[Json]()
+    room = _ROOM
     for index, (position, event) in enumerate(events[:limit]):
         fitted = fitter.fit(event, _MOST_OF_EVENT, f"/events/{index}")
         room -= size_of(fitted) + 2
@@ -98,7 +109,10 @@ class _Fitter:
             return self._fit_list(value, room, path)
         if isinstance(value, dict):
             return self._fit_object(value, room, path)
-        text = value if isinstance(value, str) else json.dumps(value)
+        if isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value)
         if path.rpartition("/")[2] in _ENDS:
             self._note(path, 0, len(text))
             return f"…{_cut_text(text[::-1], max(room - 1, 0))[::-1]}"
@@ -108,7 +122,10 @@ class _Fitter:
 
     def _fit_list(self, items: list[Any], room: int, path: str) -> list[Any]:
         """The first items, none of which may take more than a quarter, if there are several."""
-        most = room - 2 if len(items) == 1 else max(room // 4, room // len(items) - 2)
+        if len(items) == 1:
+            most = room - 2
+        else:
+            most = max(room // 4, room // len(items) - 2)
         shown: list[Any] = []
         left = room - 2
         for index, item in enumerate(items):
@@ -168,7 +185,9 @@ def _cut_text(text: str, room: int) -> str:
 
 def _read_items(items: list[Any], field: str, offset: int) -> Json:
     _require_inside(field, offset, len(items))
-    fitter, shown, left = _Fitter(), list[Any](), _PART
+    fitter = _Fitter()
+    shown = list[Any]()
+    left = _PART
     for index, item in enumerate(items[offset:], offset):
         fitted = fitter.fit(item, _MOST_OF_EVENT, f"{field}/{index}")
         left -= size_of(fitted) + 2
@@ -176,7 +195,10 @@ def _read_items(items: list[Any], field: str, offset: int) -> Json:
             break
         shown.append(fitted)
     end = offset + len(shown)
-    more = {"next_offset": end} if end < len(items) else {}
+    if end < len(items):
+        more = {"next_offset": end}
+    else:
+        more = {}
     return {"field": field, "items": shown, "length": len(items), **more, **fitter.about()}
 
 
@@ -286,7 +308,9 @@ def _format_age(moment: str, now: datetime) -> str:
 def _end_of_path(path: str, longest: int) -> str:
     """The end of a path, which tells more than its beginning."""
     data = path.encode()
-    return path if len(data) <= longest else "…" + data[3 - longest :].decode(errors="ignore")
+    if len(data) <= longest:
+        return path
+    return "…" + data[3 - longest :].decode(errors="ignore")
 
 
 _ROWS: dict[str, tuple[str, Callable[[Mapping[str, Any], datetime], Json]]] = {

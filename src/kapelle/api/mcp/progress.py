@@ -48,12 +48,16 @@ class Progress:
         arguments: dict[str, Any],
         request: HTTPConnection,
     ) -> None:
-        self._context, self._service, self._tool = context, service, tool
-        self._arguments, self._request = arguments, request
+        self._context = context
+        self._service = service
+        self._tool = tool
+        self._arguments = arguments
+        self._request = request
         self._is_wanted = bool((context.meta or {}).get("progress_token") is not None)
         self._works: dict[str, Task | Run] = {}
         self._ended: set[str] = set()
-        self._value, self._units = 0.0, 0.0
+        self._value = 0.0
+        self._units = 0.0
         self._total: float | None = None
         self._message = ""
         self._began = time.monotonic()
@@ -79,7 +83,10 @@ class Progress:
             await asyncio.sleep(_SILENCE_S)
             if self._value == before:
                 waited = f"{time.monotonic() - self._began:.0f} s"
-                last = f"; last: {self._message}" if self._message else ""
+                if self._message:
+                    last = f"; last: {self._message}"
+                else:
+                    last = ""
                 await self._send(f"{self._tool.name}: waiting for {waited}{last}")
 
     async def _tell_events(self) -> None:
@@ -109,7 +116,10 @@ class Progress:
             self._total = float(len(self._works))
             self._units = float(len(self._ended))
         for work in self._works.values():
-            facts = work.progress if isinstance(work, Run) else {}
+            if isinstance(work, Run):
+                facts = work.progress
+            else:
+                facts = {}
             self._update_count(work, facts)
             place = _describe_place(facts, self._find_limit(work, facts))
             words = ", ".join(one for one in (place, work.reason) if one)
@@ -118,7 +128,10 @@ class Progress:
     def _awaited(self) -> list[str]:
         """The tasks and runs that the call is about."""
         ids = self._arguments.get("ids")
-        named = [*ids] if isinstance(ids, list) else []
+        if isinstance(ids, list):
+            named = [*ids]
+        else:
+            named = []
         named += [self._arguments[key] for key in ("task_id", "run_id") if key in self._arguments]
         return [one for one in named if isinstance(one, str)][:_MOST_NAMED]
 
@@ -144,7 +157,10 @@ class Progress:
         if noun == "check" and what != "started":
             return f"check {data.get('name')} {what}"
         if noun == "task" and what in _TASK_EVENTS:
-            part = f"{data.get('title') or 'a task'} " if isinstance(work, Run) else ""
+            if isinstance(work, Run):
+                part = f"{data.get('title') or 'a task'} "
+            else:
+                part = ""
             return _add_reason(f"{part}{what}", data)
         if noun == "run" and what not in {"created", "queued", "marked", "archived"}:
             return _add_reason(what, data)
@@ -159,7 +175,9 @@ class Progress:
                 continue
             default = _find_defaults(work.pattern).get(total)
             limit = facts.get(total) or work.spec.get(total) or default
-            return limit if isinstance(limit, int) and limit > 0 else None
+            if isinstance(limit, int) and limit > 0:
+                return limit
+            return None
         return None
 
     def _update_count(self, work: Task | Run, facts: dict[str, Any]) -> None:
@@ -180,7 +198,10 @@ class Progress:
                 return
 
     async def _send_about(self, work: Task | Run, words: str) -> None:
-        title = f"{titled(work.title, 60)}: " if len(self._works) > 1 else ""
+        if len(self._works) > 1:
+            title = f"{titled(work.title, 60)}: "
+        else:
+            title = ""
         self._message = titled(f"{title}{words}", _LONGEST)
         await self._send(self._message)
 
@@ -194,8 +215,13 @@ class Progress:
 
 def _add_reason(what: str, data: dict[str, Any]) -> str:
     reason = data.get("reason")
-    unverified = ", not verified" if data.get("verified") is False else ""
-    return f"{what}{unverified}: {reason}" if reason else f"{what}{unverified}"
+    if data.get("verified") is False:
+        unverified = ", not verified"
+    else:
+        unverified = ""
+    if reason:
+        return f"{what}{unverified}: {reason}"
+    return f"{what}{unverified}"
 
 
 def _describe_place(facts: dict[str, Any], limit: int | None) -> str:
@@ -237,8 +263,11 @@ def _describe_facts(facts: dict[str, Any], limit: int | None) -> str:
             found.append(f"{name} {value:.12g}")
     known = ("candidates", "eligible", "winner", "round", "loop", "milestones")
     found += [f"{name} {facts[name]}" for name in known if isinstance(facts.get(name), int)]
-    place, words = _describe_place(facts, limit), ", ".join(found)
-    return f"{place}: {words}" if place and words else place or words
+    place = _describe_place(facts, limit)
+    words = ", ".join(found)
+    if place and words:
+        return f"{place}: {words}"
+    return place or words
 
 
 def _find_defaults(pattern: str) -> dict[str, Any]:

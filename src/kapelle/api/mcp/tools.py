@@ -20,11 +20,13 @@ from kapelle.domain.text import did_you_mean
 from kapelle.patterns.registry import Pattern, built_in
 from kapelle.patterns.spec import PatternSpec
 
-TOOL_LIST, TOOL_CALL = "tool_list", "tool_call"
+TOOL_LIST = "tool_list"
+TOOL_CALL = "tool_call"
 INTEGRATIONS = "/api/v1/integrations/"
 DIRECTORY = "directory"
 # Lists have so many items by default, and at most so many: then every answer fits.
-ITEMS, MOST_ITEMS = 20, 50
+ITEMS = 20
+MOST_ITEMS = 50
 # Lists that their use case divides into pages, and those that are divided here, by their field.
 PAGED = frozenset({
     "task_list", "run_list", "schedule_list", "learning_search", "note_list", "search",
@@ -336,7 +338,9 @@ def _resolve_schema(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str
         named: dict[str, Any] = defs[schema["$ref"].rpartition("/")[2]]
         return _resolve_schema(named, defs)
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    return _resolve_schema(choices[0], defs) if len(choices) == 1 else schema
+    if len(choices) == 1:
+        return _resolve_schema(choices[0], defs)
+    return schema
 
 
 def _compact_value(schema: Any, defs: Mapping[str, Any]) -> Any:
@@ -345,7 +349,10 @@ def _compact_value(schema: Any, defs: Mapping[str, Any]) -> Any:
         return [_compact_value(one, defs) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    about = {"description": schema["description"]} if schema.get("description") else {}
+    if schema.get("description"):
+        about = {"description": schema["description"]}
+    else:
+        about = {}
     found = {**_resolve_schema(schema, defs), **about}
     named = {name: _compact_value(one, defs) for name, one in found.get("properties", {}).items()}
     kept = {

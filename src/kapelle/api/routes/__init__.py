@@ -59,7 +59,8 @@ _SCHEDULE = "/schedules/{schedule_id}"
 
 def _changes(kind: str) -> tuple[Row, ...]:
     """What a task or a run changed, and merging it."""
-    path, fixed = f"/{kind}s/{{{kind}_id}}", {"kind": kind}
+    path = f"/{kind}s/{{{kind}_id}}"
+    fixed = {"kind": kind}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
         Row("GET", f"{path}/diff", own_or_below, Work.diff, fixed=fixed, tool=f"{kind}_diff"),

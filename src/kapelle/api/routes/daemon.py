@@ -43,9 +43,18 @@ async def events(
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
         start = min(int(last_event_id), _MOST)
     if start is None:
-        start = await service.events.last_seq() if follow else 0
-    task = (await service.tasks.get(task_id)).id if task_id else None
-    run = (await service.runs.get(run_id)).id if run_id else None
+        if follow:
+            start = await service.events.last_seq()
+        else:
+            start = 0
+    if task_id:
+        task = (await service.tasks.get(task_id)).id
+    else:
+        task = None
+    if run_id:
+        run = (await service.runs.get(run_id)).id
+    else:
+        run = None
     found = partial(service.events.stream, start, task, follow, run, activity)
     # Whoever loses the connection before the first event can take it up here.
     is_allowed = partial(service.work.is_allowed, attempt_id)

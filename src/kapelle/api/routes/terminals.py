@@ -14,7 +14,8 @@ from kapelle.service.output import Offset, Which
 from kapelle.service.terminals import Attached
 
 # So many messages wait for a program that does not read, and so long for its last chance.
-_MOST_TYPED, _LAST_S = 1000, 2.0
+_MOST_TYPED = 1000
+_LAST_S = 2.0
 
 Message = MutableMapping[str, Any]
 Length = Annotated[int, Field(ge=1, le=1000)]

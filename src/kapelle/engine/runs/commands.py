@@ -44,8 +44,10 @@ class CommandContext(GitContext):
         owner = run["workspace_owner"] or run["id"]
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
-        self._parts, self._project = parts, run["project"]
-        self._journal, self._control = journal, control
+        self._parts = parts
+        self._project = run["project"]
+        self._journal = journal
+        self._control = control
 
     async def check(
         self, *checks: CheckSpec | str, env: Env = None, task: str | None = None
@@ -54,7 +56,9 @@ class CommandContext(GitContext):
 
         async def perform(step: Step) -> list[Any]:
             """The results in order; all are made, so that all that is wrong is known."""
-            found, told = [], step.data.get("told", 0)  # before a crash
+            # before a crash
+            found = []
+            told = step.data.get("told", 0)
             kinds = [spec.kind for spec in specs]
             for number, spec in enumerate(specs):
                 name = f"{step.position}/{number}"
@@ -90,7 +94,10 @@ class CommandContext(GitContext):
     def _note(self, connection: Connection, step: Step, number: int, result: CheckResult) -> None:
         """Add what came of a check to the history, once."""
         self._journal.note(connection, step, {"told": number + 1})
-        kind = "check.passed" if result.passed else "check.failed"
+        if result.passed:
+            kind = "check.passed"
+        else:
+            kind = "check.failed"
         events.append(connection, kind, self.run_id, **check_facts(result))
 
     async def _command(
@@ -100,7 +107,9 @@ class CommandContext(GitContext):
         workspace, place = await self._workplace(task, env)
         place = place.at(self.spec.directory, spec.directory)
         policy = spec.prove or self.spec.prove or place.settings.tasks.prove
-        owner, subject, before = workspace.owner or task or self._owner, None, None
+        owner = workspace.owner or task or self._owner
+        subject = None
+        before = None
         if workspace.branch is not None:
             tip = await self._parts.workspaces.tip(owner)
             where = (owner, workspace, self.spec.directory, tip)
@@ -124,7 +133,8 @@ class CommandContext(GitContext):
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
         """What the CI says of what is committed."""
         await self._journal.process(name)
-        owner, began = task or self._owner, (self.run_id, name)
+        owner = task or self._owner
+        began = (self.run_id, name)
         commit = await self._parts.workspaces.tip(owner)
 
         async def pause(seconds: float) -> bool:
@@ -140,7 +150,10 @@ class CommandContext(GitContext):
             diff = await task_diff(self._parts, task, row.workspace)
         else:
             diff = await self._parts.workspaces.diff(self._owner)
-        text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
+        if diff.files:
+            text = diff.stat[-SHOWN_OUTPUT:]
+        else:
+            text = "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
     async def score(
@@ -168,7 +181,10 @@ class CommandContext(GitContext):
     ) -> tuple[Process, Ended]:  # fmt: skip
         process = await self._journal.process(name, announce)
         left = (await self._control.left()).seconds
-        limit_s = timeout_s if left is None else max(0.1, min(timeout_s, left))
+        if left is None:
+            limit_s = timeout_s
+        else:
+            limit_s = max(0.1, min(timeout_s, left))
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         stop = partial(runs.end_requested, run_id=self.run_id)
         tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
@@ -182,16 +198,24 @@ class CommandContext(GitContext):
         """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
             row = await self._parts.db.read(tasks.row, task)
-            workspace, directory = workspace_of(row), Path(row["directory"])
+            workspace = workspace_of(row)
+            directory = Path(row["directory"])
         else:
             await restore_deleted(self._parts, self._owner)
             run = await self._parts.db.read(runs.row, self._owner)
-            workspace, directory = workspace_of(run), Path(self.spec.directory)
+            workspace = workspace_of(run)
+            directory = Path(self.spec.directory)
         settings = self._parts.work_settings(self.spec.directory)
         settings = settings.on_path(search_path_of(self.spec.shell))
         env = self.spec.env | env
-        worktree = None if workspace.branch is None else Path(workspace.path)
+        if workspace.branch is None:
+            worktree = None
+        else:
+            worktree = Path(workspace.path)
         origin = Origin.of(self.spec.shell, directory, worktree, settings.workspace)
-        cwd = working_directory(workspace, directory) if worktree else directory
+        if worktree:
+            cwd = working_directory(workspace, directory)
+        else:
+            cwd = directory
         env["KAPELLE_RUN_ID"] = self.run_id
         return workspace, Place(self._parts, settings, self.run_id, cwd, env, origin)

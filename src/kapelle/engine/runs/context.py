@@ -49,7 +49,8 @@ class DurableContext(CommandContext):
                 raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
             left = await self._control.require_time_and_money()
             kind, base = await self._place(asked, is_own=is_own)
-            tries, calls = asked.get("max_attempts", 1), left.agent_calls
+            tries = asked.get("max_attempts", 1)
+            calls = left.agent_calls
             tries = max(1, tries if calls is None else min(tries, calls))
             own = {
                 "workspace": kind,
@@ -61,7 +62,8 @@ class DurableContext(CommandContext):
             await self._submit(step, self._task_spec(prompt, asked, own), is_own=is_own)
 
         async def perform(step: Step) -> str:
-            may_ask, patient = not self.spec.never_blocks, asked.get("patient", True)
+            may_ask = not self.spec.never_blocks
+            patient = asked.get("patient", True)
             task_id = await self._child(step, may_ask=may_ask, patient=patient)
             if asked.get("disposable") and is_own:
                 await self._put_away(task_id)
@@ -92,7 +94,8 @@ class DurableContext(CommandContext):
 
     def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
         """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
-        run, asked = self.spec, {name: value for name, value in fields.items() if value}
+        run = self.spec
+        asked = {name: value for name, value in fields.items() if value}
         asked = {name: asked[name] for name in asked if name not in Manner.__annotations__}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
@@ -113,7 +116,10 @@ class DurableContext(CommandContext):
 
     async def _submit(self, step: Step, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
-        shared = self._owner if self._is_git and not is_own else None
+        if self._is_git and not is_own:
+            shared = self._owner
+        else:
+            shared = None
 
         def also(connection: Connection, task_id: str) -> None:
             self._journal.store(connection, replace(step, label=spec.display_title), task_id)
@@ -152,7 +158,10 @@ class DurableContext(CommandContext):
     ) -> RunResult:
         async def begin(step: Step) -> None:
             await self._control.require_time_and_money()
-            shared = self._owner if self._is_git and workspace == "run" else None
+            if self._is_git and workspace == "run":
+                shared = self._owner
+            else:
+                shared = None
 
             def also(connection: Connection, run_id: str) -> None:
                 self._journal.store(connection, step, run_id)
@@ -160,7 +169,8 @@ class DurableContext(CommandContext):
                 require_room(connection, self.run_id, self._parts.settings().children)
 
             inherited = await self._inherited(shared is None)
-            asked, key = {**inherited, **spec}, f"{self.run_id}/{step.position}"
+            asked = {**inherited, **spec}
+            key = f"{self.run_id}/{step.position}"
             whose = Belonging(run_id=self.run_id, workspace_owner=shared)
             await self._in_turn(partial(start, self._parts, pattern, asked, key, whose, also))
 

@@ -19,7 +19,8 @@ from kapelle.store.query import work_rows
 
 _LOOK_S = 1.0
 # Running agents tell what they used every few seconds.
-_SPENT_S, _LONG_S = 2.0, 60.0
+_SPENT_S = 2.0
+_LONG_S = 60.0
 NO_LIMITS = Budget()
 # Nobody performs these, and none of their tasks is at work: they are ended on the spot.
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
@@ -61,7 +62,10 @@ class Control:
     def __init__(
         self, parts: Parts, run_id: str, claim: runs.Claim | None = None, budget: Budget = NO_LIMITS
     ) -> None:
-        self._parts, self._run_id, self._claim, self._budget = parts, run_id, claim, budget
+        self._parts = parts
+        self._run_id = run_id
+        self._claim = claim
+        self._budget = budget
         # Why branches have left off; the others go on beside them.
         self._paused = False
         self.asked: set[str] = set()  # at which places
@@ -136,13 +140,19 @@ class Control:
     async def _look_again_s(self) -> float:
         """How long one may wait before looking again."""
         left = (await self.left()).seconds
-        longest = _LONG_S if self._budget.max_usd is None else _SPENT_S
-        return longest if left is None else max(0.01, min(left, longest))
+        if self._budget.max_usd is None:
+            longest = _LONG_S
+        else:
+            longest = _SPENT_S
+        if left is None:
+            return longest
+        return max(0.01, min(left, longest))
 
     async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
-        row, spent = work_rows(child_id).row, False
+        row = work_rows(child_id).row
+        spent = False
         with self._parts.db.watch(child_id, self._run_id) as changed:
             while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.require(still=child["status"] == TaskStatus.RUNNING)
@@ -155,7 +165,8 @@ class Control:
                     if not spent:
                         await self.require_time_and_money()
                 except LimitReached as error:
-                    spent, limit = True, error.message
+                    spent = True
+                    limit = error.message
                     await end_child(self._parts, child_id, limit_reason(limit), limit=limit)
                 await changed.wait(_LONG_S if spent else await self._look_again_s())
         # As its row tells also after a restart.
@@ -248,7 +259,10 @@ def resume(connection: Connection, run_id: str) -> None:
     """Let a paused run go on, with the runs inside it; one that was only to pause goes on too."""
     row = _require_open(connection, run_id)
     if row["status"] != RunStatus.PAUSED and row["stop"] != "pause":
-        hint = f"kapelle answer {run_id}" if row["status"] == RunStatus.WAITING else None
+        if row["status"] == RunStatus.WAITING:
+            hint = f"kapelle answer {run_id}"
+        else:
+            hint = None
         raise Conflict(f"{run_id} is not paused; it is {row['status']}.", hint=hint)
     for member in runs.family(connection, run_id):
         found = runs.row(connection, member)
@@ -283,7 +297,10 @@ def _request_stop(
     connection: Connection, run_id: str, stop: str, reason: str, limit: str | None = None
 ) -> None:
     runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit)
-    kind = "run.pausing" if stop == "pause" else "run.stopping"
+    if stop == "pause":
+        kind = "run.pausing"
+    else:
+        kind = "run.stopping"
     events.append(connection, kind, run_id, reason=reason)
 
 
@@ -321,7 +338,10 @@ async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bo
 
 def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:
     family = runs.family(connection, run_id)
-    inside = runs.open_tasks(connection, family) if with_tasks else []
+    if with_tasks:
+        inside = runs.open_tasks(connection, family)
+    else:
+        inside = []
     return runs.still_open(connection, family[1:]) + inside
 
 

@@ -60,7 +60,8 @@ _LOOK_S = 2.0
 _GRACE_S = 10.0
 # How often the daemon may die in the same place of a pattern; more often while a step is under
 # way, for then it is rarely the pattern's fault.
-_DEATHS, _DEATHS_IN_STEPS = 10, 30
+_DEATHS = 10
+_DEATHS_IN_STEPS = 30
 _DIED_TOO_OFTEN = (
     "the daemon died again and again while this pattern was played, always in the same place; "
     "mend the pattern, then resume it"
@@ -93,7 +94,8 @@ class RunExecutor:
         self._performers = Performers(self.perform, self._give_up)
         # Touched at every sweep: when a daemon of this home last looked after runs.
         self._alive = parts.home.runs / "alive"
-        self._began_at, self._last_alive = datetime.now(UTC), None
+        self._began_at = datetime.now(UTC)
+        self._last_alive = None
         with suppress(OSError):
             self._last_alive = datetime.fromtimestamp(self._alive.stat().st_mtime, UTC)
 
@@ -203,7 +205,9 @@ class RunExecutor:
             return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
         with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
             dead = Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
-            return dead if deadly else await self._play(run, known)
+            if deadly:
+                return dead
+            return await self._play(run, known)
 
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
@@ -269,7 +273,10 @@ class RunExecutor:
         await end_children(self._parts, run_id, reason, with_tasks=with_tasks)
         if kept is None:
             return Verdict(RunStatus.CANCELLED, run["reason"])
-        problem = await self._restore(run, kept, "cancelled") if with_tasks else None
+        if with_tasks:
+            problem = await self._restore(run, kept, "cancelled")
+        else:
+            problem = None
         result = _json(kept.result(_joined("cancelled", problem), "cancelled"))
         return Verdict(RunStatus.CANCELLED, _joined(run["reason"] or "cancelled", problem), result)
 
@@ -325,7 +332,10 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
     deaths = 0
     with suppress(OSError, ValueError):
         count, _, where = read_own(path).decode().partition(" ")
-        deaths = int(count) + 1 if where == place else 0
+        if where == place:
+            deaths = int(count) + 1
+        else:
+            deaths = 0
     with suppress(OSError):
         files.replace(str(path), f"{deaths} {place}".encode())
     try:
@@ -349,7 +359,8 @@ def _claim(connection: Connection, ready: list[str], performer: str) -> list[str
 
 def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
-    row, status = runs.row(connection, run_id), verdict.status
+    row = runs.row(connection, run_id)
+    status = verdict.status
     if not claim.holds(row):
         return True
     if row["stop"] in END and status is not RunStatus.CANCELLED:
@@ -374,7 +385,9 @@ def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Ver
 
 
 def _joined(reason: str, problem: str | None) -> str:
-    return f"{reason.removesuffix('.')}; {problem}" if problem else reason
+    if problem:
+        return f"{reason.removesuffix('.')}; {problem}"
+    return reason
 
 
 def _json(value: Any) -> Any:
@@ -391,6 +404,14 @@ def _pattern_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     # What happens inside Kapelle or Python was asked for in the last line before that.
     asked = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
-    place = asked[-1] if asked else frames[-1] if frames else None
-    where = f" ({place.filename}:{place.lineno})" if place else ""
+    if asked:
+        place = asked[-1]
+    elif frames:
+        place = frames[-1]
+    else:
+        place = None
+    if place:
+        where = f" ({place.filename}:{place.lineno})"
+    else:
+        where = ""
     return f"the pattern raised {type(error).__name__}: {error}{where}"

@@ -106,14 +106,19 @@ class GitContext(Context):
             diff = await self._workspaces.diff(owner)
             lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
             summary = "\n".join([*lines, "", diff.stat])[-_SUMMARY:].strip()
-            text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
+            if patch:
+                text = diff.patch[:_PATCH].decode("utf-8", "replace")
+            else:
+                text = ""
             return f"{summary}\n\n{text}".strip()
 
         return await self._git_step("changes", task.id if task else "changes", perform)
 
     async def astray(self) -> str | None:
         async def perform() -> str | None:
-            return await self._workspaces.astray(self._owner) if self._is_git else None
+            if self._is_git:
+                return await self._workspaces.astray(self._owner)
+            return None
 
         return await self._git_step("astray", "branch", perform)
 

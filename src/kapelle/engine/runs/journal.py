@@ -71,7 +71,9 @@ class Journal:
     @property
     def idle_s(self) -> float:
         """For how long no step has been under way."""
-        return 0.0 if self._open else time.monotonic() - self._idle_since
+        if self._open:
+            return 0.0
+        return time.monotonic() - self._idle_since
 
     def close(self, reason: BaseException) -> None:
         """Have no further step made, whatever the pattern tries."""
@@ -199,7 +201,8 @@ class Journal:
         if step.kind.endswith(_REFUSED):
             self._control.check(connection)  # it has not begun
         self._control.require_claim(connection)
-        result, problem = made, None
+        result = made
+        problem = None
         if error is not None:
             problem = {"code": error.code, "message": error.message, "hint": error.hint}
         elif step.end is not None:

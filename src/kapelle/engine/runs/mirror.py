@@ -116,10 +116,12 @@ def _last_seq(path: Path) -> int:
         with path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
             # The end of the line before the last one must be in sight.
-            tail, part = b"", _PART
+            tail = b""
+            part = _PART
             while tail.count(b"\n") < 2 and len(tail) < min(size, _MOST_READ):
                 file.seek(max(0, size - part))
-                tail, part = file.read(), part * 2
+                tail = file.read()
+                part = part * 2
             whole, _, half = tail.rpartition(b"\n")
             file.truncate(size - len(half))
             return int(json.loads(whole.rpartition(b"\n")[2])["seq"])

@@ -87,7 +87,10 @@ def get(name: str, home: Home, found: Executable | None, trusted: bool = False) 
         raise broken[0]
     names = sorted({*registry.installed(), *known, *(item.name for item in registry.built_in())})
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    others = f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}."
+    if near:
+        others = f"did you mean {near[0]}?"
+    else:
+        others = f"known are: {', '.join(names)}."
     raise NotFound(
         f"There is no pattern {name!r}; {others}",
         hint="docs/patterns.md tells how to write one: .kapelle/patterns/NAME.py",
@@ -127,7 +130,10 @@ def _own(
     theirs = found.sources if found else {}
     for path in [*pattern_files(home.config.parent / "patterns"), *theirs]:
         try:
-            text = theirs[path] if path in theirs else source(path)
+            if path in theirs:
+                text = theirs[path]
+            else:
+                text = source(path)
             may_run = trusted or path not in theirs
             items, problems = _tried(path, text) if may_run else (_written(path, text), [])
             broken += map(InvalidInput, problems)

@@ -126,7 +126,10 @@ def _title(spec: PatternSpec) -> str:
 
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:
     key = values["idempotency_key"]
-    known = runs.by_idempotency_key(connection, key) if key else None
+    if key:
+        known = runs.by_idempotency_key(connection, key)
+    else:
+        known = None
     if known is not None:
         if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
             raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
@@ -140,7 +143,10 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
     about = {"title": values["title"], "pattern": values["pattern"]}
     events.append(connection, "run.created", run_id, **about)
     if (deliver := values["spec"].get("deliver", "branch")) != "branch":
-        mode = "push" if values["spec"].get("push") else deliver
+        if values["spec"].get("push"):
+            mode = "push"
+        else:
+            mode = deliver
         deliveries.ask(connection, run_id, mode)
     if also is not None:
         also(connection, run_id)

@@ -81,14 +81,18 @@ def trigger_of(schedule: Row) -> Trigger:
         return "cron"
     if schedule["at"] is not None:
         return "at"
-    return "after" if schedule["every_s"] is None else "every"
+    if schedule["every_s"] is None:
+        return "after"
+    return "every"
 
 
 def next_by_cron(schedule: Row, now: datetime) -> datetime | None:
     """The next slot that comes before the schedule expires."""
     slot = next_slot(schedule["cron"], schedule["timezone"], now)
     expires_at = schedule["expires_at"]
-    return None if slot is None or (expires_at and slot >= expires_at) else slot
+    if slot is None or (expires_at and slot >= expires_at):
+        return None
+    return slot
 
 
 def decide(situation: Situation) -> Decision:
@@ -122,7 +126,8 @@ def release(situation: Situation) -> tuple[Outcome, str | None]:
 
 
 def _decide_cron(situation: Situation, decision: Decision) -> None:
-    schedule, now = situation.schedule, situation.now
+    schedule = situation.schedule
+    now = situation.now
     if decision.next_at is None or decision.next_at > now:
         return
     late, fresh = _due(situation, decision.next_at)
@@ -145,15 +150,18 @@ def _decide_cron(situation: Situation, decision: Decision) -> None:
 
 def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[datetime]]:
     """The slots from first on: those that were missed, and those that are just due."""
-    cron, zone = situation.schedule["cron"], situation.schedule["timezone"]
+    cron = situation.schedule["cron"]
+    zone = situation.schedule["timezone"]
     limit = situation.now - GRACE
     late = passed(cron, zone, first, min(limit, situation.end_of_time) - INSTANT)
-    start, end = max(first, limit) - INSTANT, situation.end_of_time - INSTANT
+    start = max(first, limit) - INSTANT
+    end = situation.end_of_time - INSTANT
     return late, list(slots_between(cron, zone, start, end))
 
 
 def _decide_at(situation: Situation, decision: Decision) -> None:
-    schedule, slot = situation.schedule, decision.next_at
+    schedule = situation.schedule
+    slot = decision.next_at
     if slot is None or slot > situation.now:
         return
     decision.next_at = None
@@ -162,7 +170,10 @@ def _decide_at(situation: Situation, decision: Decision) -> None:
         reason = f"its time {_shown(slot)} was missed: Kapelle was not running"
         decision.add(slot, Outcome.MISSED, reason)
         failed = schedule["missed"] == MissedPolicy.FAIL
-        status = ScheduleStatus.FAILED if failed else ScheduleStatus.EXPIRED
+        if failed:
+            status = ScheduleStatus.FAILED
+        else:
+            status = ScheduleStatus.EXPIRED
         decision.status = (status, reason)
         return
     _fire(situation, decision, slot, "makes up for its time, which was missed" if late else None)
@@ -172,7 +183,8 @@ def _decide_at(situation: Situation, decision: Decision) -> None:
 
 
 def _decide_every(situation: Situation, decision: Decision) -> None:
-    schedule, now = situation.schedule, situation.now
+    schedule = situation.schedule
+    now = situation.now
     pause = timedelta(seconds=schedule["every_s"])
     if situation.expired:
         return
@@ -196,13 +208,17 @@ def _decide_every(situation: Situation, decision: Decision) -> None:
 
 def _next_repetition(situation: Situation, decision: Decision, pause: timedelta) -> None:
     """When to repeat what has ended; only a success is repeated."""
-    latest, now = situation.latest, situation.now
+    latest = situation.latest
+    now = situation.now
     status = latest and latest["subject_status"]
     if latest is None or status is None:
         # What it started was forgotten meanwhile.
         decision.next_at = now
         return
-    reason = f": {latest['subject_reason']}" if latest["subject_reason"] else ""
+    if latest["subject_reason"]:
+        reason = f": {latest['subject_reason']}"
+    else:
+        reason = ""
     if status == TaskStatus.COMPLETED:
         decision.next_at = min(latest["subject_ended_at"] or now, now) + pause
     elif status == TaskStatus.FAILED:
@@ -226,7 +242,8 @@ def _decide_after(situation: Situation, decision: Decision) -> None:
 def _fire(
     situation: Situation, decision: Decision, slot: datetime, reason: str | None = None
 ) -> None:
-    schedule, leader = situation.schedule, situation.leader
+    schedule = situation.schedule
+    leader = situation.leader
     if trigger_of(schedule) == "after":
         leader = None  # its success is what the slot is for
     starting = decision.count(Outcome.STARTING)
@@ -247,12 +264,18 @@ def _fire(
 
 
 def _missed(late: Passed) -> str:
-    verb = "was missed," if late.count == 1 else "were missed, the last"
+    if late.count == 1:
+        verb = "was missed,"
+    else:
+        verb = "were missed, the last"
     return f"{_slots(late)} {verb} at {_shown(late.newest)}"
 
 
 def _slots(late: Passed) -> str:
-    number = f"more than {late.count}" if late.more else str(late.count)
+    if late.more:
+        number = f"more than {late.count}"
+    else:
+        number = str(late.count)
     return f"{number} slot{'' if late.count == 1 else 's'}"
 
 

@@ -43,7 +43,10 @@ class Scheduler:
         secrets: SpecSecrets,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._db, self._start_work, self._secrets, self.clock = db, start, secrets, clock
+        self._db = db
+        self._start_work = start
+        self._secrets = secrets
+        self.clock = clock
         self._lock = asyncio.Lock()
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
@@ -62,7 +65,10 @@ class Scheduler:
         rest = max(_SHORTEST_PAUSE_S, (time.monotonic() - began) / _SHARE)
         await asyncio.sleep(min(rest, _LONGEST_PAUSE_S))
         moment = await self._db.glance(schedules.next_moment)
-        left = (moment - self.clock()).total_seconds() if moment else _LONGEST_PAUSE_S
+        if moment:
+            left = (moment - self.clock()).total_seconds()
+        else:
+            left = _LONGEST_PAUSE_S
         return min(max(left, 0.0), _LONGEST_PAUSE_S)
 
     async def tick(self, now: datetime | None = None) -> None:

@@ -53,7 +53,9 @@ def _in_flight(connection: Connection, schedule_id: str, unsettled: bool) -> str
     subjects = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
     if subjects:
         return subjects[-1]
-    return "the start of an earlier slot" if unsettled else None
+    if unsettled:
+        return "the start of an earlier slot"
+    return None
 
 
 def _failure(leader_id: str, latest: Row | None) -> str | None:
@@ -83,7 +85,8 @@ def is_due(connection: Connection, schedule_id: str, now: datetime) -> bool:
 def advance(connection: Connection, schedule_id: str, now: datetime) -> list[datetime]:
     """Write down what is due; returns the slots that are to be started or held back."""
     found = situation(connection, schedule_id, now)
-    schedule, decided = found.schedule, rules.decide(found)
+    schedule = found.schedule
+    decided = rules.decide(found)
     opened: list[datetime] = []
     for slot, outcome, reason in decided.firings:
         if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
@@ -193,19 +196,22 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
     if schedule["status"] != ScheduleStatus.PAUSED:
         raise Conflict(f"{schedule_id} is not paused.")
     next_at: datetime | None = schedule["next_at"]
-    status, reason = ScheduleStatus.ACTIVE, None
+    status = ScheduleStatus.ACTIVE
+    reason = None
     match rules.trigger_of(schedule):
         case "cron":
             next_at = rules.next_by_cron(schedule, now)
         case "at":
             if next_at is None or next_at <= now:
-                status, reason = ScheduleStatus.EXPIRED, "its time passed while it was paused"
+                status = ScheduleStatus.EXPIRED
+                reason = "its time passed while it was paused"
         case "every":
             latest = schedules.latest_firing(connection, schedule_id)
             cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
             next_at = now if cancelled else next_at
         case "after":
-            since, skipped = schedule["created_at"], "the schedule was paused"
+            since = schedule["created_at"]
+            skipped = "the schedule was paused"
             for slot in schedules.to_follow(connection, schedule_id, schedule["after"], since):
                 what = (schedule_id, slot, Outcome.SKIPPED, now, skipped)
                 schedules.record_firing(connection, *what)
@@ -234,9 +240,15 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
             f"{found.in_flight} of {schedule_id} is still going.",
             hint="Wait until it has ended, or cancel it first.",
         )
-    slot = now if found.last_slot is None else max(now, found.last_slot + rules.INSTANT)
+    if found.last_slot is None:
+        slot = now
+    else:
+        slot = max(now, found.last_slot + rules.INSTANT)
     # Whole minutes belong to cron.
-    slot = slot if slot.microsecond else slot + rules.INSTANT
+    if slot.microsecond:
+        slot = slot
+    else:
+        slot = slot + rules.INSTANT
     reason = "run by a person"
     schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
     if rules.trigger_of(schedule) == "every":

@@ -53,7 +53,9 @@ class Credential:
     @property
     def stored(self) -> str | None:
         """The key that a person stored, where an agent would find no other."""
-        return self.value if self.source == "stored" else None
+        if self.source == "stored":
+            return self.value
+        return None
 
 
 def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candidate]:
@@ -62,7 +64,10 @@ def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candi
     if settings is None:
         return [Candidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
-    own = parts.secrets.env(task["id"]) if task["env"] else {}
+    if task["env"]:
+        own = parts.secrets.env(task["id"])
+    else:
+        own = {}
     return [
         Candidate(name, _account(parts, name, settings, own), _model(task, name, settings))
         for name in names
@@ -70,8 +75,14 @@ def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candi
 
 
 def _model(task: Any, name: str, settings: Settings) -> str | None:
-    named = task["model"] if name == task["agent"] else None
-    configured = settings.agents[name].model if name in settings.agents else None
+    if name == task["agent"]:
+        named = task["model"]
+    else:
+        named = None
+    if name in settings.agents:
+        configured = settings.agents[name].model
+    else:
+        configured = None
     return named or configured
 
 
@@ -122,7 +133,10 @@ def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str,
     """The same for all agents that share a provider's limits, and nothing secret in it."""
     if not agent.access.variables:
         return agent.name
-    kind = settings.agents[agent.name].type if agent.name in settings.agents else None
+    if agent.name in settings.agents:
+        kind = settings.agents[agent.name].type
+    else:
+        kind = None
     found = credential(parts, agent, settings, env)
     # Of two logins the files differ.
     proof = f"{found.value or found.source} {found.variable}\n{agent.settings.base_url or ''}"

@@ -40,8 +40,12 @@ _AFRESH: dict[str, Any] = {
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
-    task_id, title = values["id"], values["title"]
-    status = TaskStatus.BLOCKED if depends_on else TaskStatus.QUEUED
+    task_id = values["id"]
+    title = values["title"]
+    if depends_on:
+        status = TaskStatus.BLOCKED
+    else:
+        status = TaskStatus.QUEUED
     tasks.insert(connection, {**values, "status": status}, depends_on)
     events.append(connection, "task.created", task_id, title=title)
     if depends_on:
@@ -89,7 +93,10 @@ def resume(
     require_ended(connection, task_id, "resumed")
     if heard is not None:
         deliveries.update(connection, task_id, heard=heard)
-    mode = "resume" if attempts.latest(connection, task_id) else "fresh"
+    if attempts.latest(connection, task_id):
+        mode = "resume"
+    else:
+        mode = "fresh"
     mode = "merge" if merge else mode
     # A message that a limit kept from being read is still to be read.
     message = _joined(tasks.row(connection, task_id)["next_message"], message)
@@ -118,11 +125,15 @@ def say(connection: Connection, task_id: str, text: str, author: str) -> tuple[s
 
     Returns its id and the running attempt that may read it, None where the next attempt will.
     """
-    task, attempt = tasks.row(connection, task_id), attempts.live(connection, task_id)
+    task = tasks.row(connection, task_id)
+    attempt = attempts.live(connection, task_id)
     if attempt is None:
         _require_listener(task)
         tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
-    attempt_id = attempt["id"] if attempt else None
+    if attempt:
+        attempt_id = attempt["id"]
+    else:
+        attempt_id = None
     message_id = messages.add(
         connection, task_id, "say", text, attempt_id=attempt_id, author=author
     )
@@ -213,7 +224,10 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
             f"{work.id} is {work.status}; only an ended {kind_of(work.id)} can be archived.",
             hint=f"kapelle cancel {work.id} ends it.",
         )
-    family = runs.family(connection, work.id) if isinstance(work, Run) else list[str]()
+    if isinstance(work, Run):
+        family = runs.family(connection, work.id)
+    else:
+        family = list[str]()
     if going := runs.open_tasks(connection, family):
         task_id = going[0]["id"]
         raise Conflict(
@@ -231,7 +245,8 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
             f"{task_id} is archived and cannot be {verb}.",
             hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
         )
-    run_id, status = task["run_id"], TaskStatus(task["status"])
+    run_id = task["run_id"]
+    status = TaskStatus(task["status"])
     shared = task["workspace_owner"] is not None
     if run_id and shared and not steps.is_open(connection, run_id, task_id):
         raise Conflict(
@@ -257,4 +272,6 @@ def _stop(
     tasks.update(connection, task_id, stop=stop, reason=reason, limit_reached=limit_reached)
     events.append(connection, "task.stopping", task_id, reason=reason)
     running = attempts.latest(connection, task_id)
-    return None if running is None else (running["id"], stop)
+    if running is None:
+        return None
+    return (running["id"], stop)

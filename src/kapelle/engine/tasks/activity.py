@@ -26,7 +26,9 @@ class Activities:
     @property
     def pause_s(self) -> float:
         """How long an attempt may go on without being looked at."""
-        return _TOLD_S if self._listeners else math.inf
+        if self._listeners:
+            return _TOLD_S
+        return math.inf
 
     @contextmanager
     def showing(self, watched: "Watch") -> Iterator[None]:

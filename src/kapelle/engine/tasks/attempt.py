@@ -50,7 +50,9 @@ class Attempt:
         self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings,
         begun: Mapping[str, Row],
     ) -> None:  # fmt: skip
-        self.parts, self.row, self.task = parts, row, task
+        self.parts = parts
+        self.row = row
+        self.task = task
         self.id: str = row["id"]
         self.token = attempt_token(parts.secret, self.id)  # by which its agent calls the daemon
         self.task_id: str = task["id"]
@@ -61,7 +63,10 @@ class Attempt:
         self.process_dir = parts.process_directory(self.id)
         self.processes = {name: parts.process(found) for name, found in begun.items()}
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
-        self.task_env = parts.secrets.env(self.task_id) if task["env"] else {}
+        if task["env"]:
+            self.task_env = parts.secrets.env(self.task_id)
+        else:
+            self.task_env = {}
         self.shell = parts.secrets.shell(task["shell"])
         self.settings = settings.on_path(search_path_of(self.shell))
         self.files = parts.home.files / self.id
@@ -118,7 +123,10 @@ class Attempt:
     def place(self) -> Place:
         """Where its checks and other commands are executed."""
         in_worktree = self.is_worktree and self.task["workspace_branch"]
-        worktree = Path(self.workspace.path) if in_worktree else None
+        if in_worktree:
+            worktree = Path(self.workspace.path)
+        else:
+            worktree = None
         around = (Path(self.task["directory"]), worktree, self.settings.workspace)
         origin = Origin.of(self.shell, *around)
         return Place(self.parts, self.settings, self.id, self.directory, self.env, origin)
@@ -166,7 +174,10 @@ class Attempt:
             "KAPELLE_ATTEMPT_ID": self.id,
             "KAPELLE_ATTEMPT_NUMBER": str(self.number),
         }
-        run = {"KAPELLE_RUN_ID": self.task["run_id"]} if self.task["run_id"] else {}
+        if self.task["run_id"]:
+            run = {"KAPELLE_RUN_ID": self.task["run_id"]}
+        else:
+            run = {}
         return self.task_env | marks | run
 
     async def write(
@@ -217,7 +228,8 @@ class Attempt:
         self, name: str, command: str, timeout_s: float, place: Place | None = None
     ) -> tuple[Process, Ended]:
         """Run a shell command beside the agent; its process, and how it ended."""
-        process, label = await self.process(name), f"{name} of {self.task_id}"
+        process = await self.process(name)
+        label = f"{name} of {self.task_id}"
         launch = await (place or self.place).command(process, command, timeout_s, label)
         return process, await self.execute(name, launch)
 
@@ -305,4 +317,6 @@ def phase(parts: Parts, attempt_id: str) -> str:
             return _PHASES[name]
     if (process_dir / "exit.json").exists():
         return "its work is being verified"
-    return _PHASES[AGENT] if is_started(process_dir) else "its workspace is being prepared"
+    if is_started(process_dir):
+        return _PHASES[AGENT]
+    return "its workspace is being prepared"

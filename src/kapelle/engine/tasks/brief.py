@@ -49,9 +49,15 @@ class Briefing:
 
 async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefing:
     """The prompt with its context; the session does for context where the agent can resume it."""
-    parts, task, message = attempt.parts, attempt.task, attempt.message
-    prompt, context, guidelines = task["prompt"], task["context"], task["guidelines"]
-    continued, before, resumed = await attempt.continued(), None, None
+    parts = attempt.parts
+    task = attempt.task
+    message = attempt.message
+    prompt = task["prompt"]
+    context = task["context"]
+    guidelines = task["guidelines"]
+    continued = await attempt.continued()
+    before = None
+    resumed = None
     if attempt.mode == "resume":
         before = await parts.db.read(tasks.get, attempt.task_id)
         resumed = next((one for one in reversed(before.attempts) if one.id != attempt.id), None)
@@ -59,7 +65,10 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     if before and resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
         text = follow_up(await earlier_attempt(parts, before), message)
         return Briefing(text, resumed.session_id, asked=asked)
-    forked = continued.attempts[-1] if continued and continued.attempts else None
+    if continued and continued.attempts:
+        forked = continued.attempts[-1]
+    else:
+        forked = None
     can_fork = task["fork_session"] and agent.capabilities.fork and resumed is None
     if forked and can_fork and _leaves_session(forked, agent):
         text = compose(prompt, context, [], message, guidelines=guidelines)
@@ -85,7 +94,8 @@ def project_of(task: Row | dict[str, Any]) -> str:
 
 async def _memory(attempt: Attempt) -> list[Learning]:
     """The learnings that an attempt is told, within the budget, which is noted with it."""
-    parts, task = attempt.parts, attempt.task
+    parts = attempt.parts
+    task = attempt.task
     left = attempt.settings.knowledge.prompt_tokens * _LETTERS_A_TOKEN
     if left and parts.learned is None:
         found = await parts.db.glance(learnings.is_any)

@@ -21,7 +21,8 @@ from kapelle.runner.process_dir import Process
 _SERVE = "serve/"
 _LOOK_S = 0.1
 _LONGEST_S = 86_400.0
-LARGEST, _MOST = 10_000_000, 100
+LARGEST = 10_000_000
+_MOST = 100
 _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 _APPLICATION = "The application runs at {url}, from this workspace and for you alone. "
 _TOLD = """
@@ -44,8 +45,12 @@ def told(attempt: Attempt) -> str:
     """What its agent is told of that."""
     if not attempt.task["browser"]:
         return ""
-    port, server = _port(attempt), attempt.settings.browser.server
-    application = _APPLICATION.format(url=f"http://127.0.0.1:{port}") if port else ""
+    port = _port(attempt)
+    server = attempt.settings.browser.server
+    if port:
+        application = _APPLICATION.format(url=f"http://127.0.0.1:{port}")
+    else:
+        application = ""
     return _TOLD.format(application=application, server=server, place=_place(attempt))
 
 
@@ -103,7 +108,8 @@ async def stop(attempt: Attempt) -> None:
 
 def keep_pictures(attempt: Attempt) -> None:
     """Keep the pictures that its agent saved, under plain names, and nothing else."""
-    source, kept = _place(attempt), 0
+    source = _place(attempt)
+    kept = 0
     for entry in sorted(source.iterdir()) if source.is_dir() else []:
         found = picture(entry, LARGEST)
         if found is not None and kept < _MOST:
@@ -140,7 +146,9 @@ def _place(attempt: Attempt) -> Path:
 
 def _port(attempt: Attempt) -> int | None:
     names = [name for name in attempt.processes if name.startswith(_SERVE)]
-    return int(names[-1].removeprefix(_SERVE)) if names else None
+    if names:
+        return int(names[-1].removeprefix(_SERVE))
+    return None
 
 
 async def _answers(port: int) -> bool:

@@ -38,7 +38,8 @@ async def consult(
 ) -> tuple[str | None, str | None]:
     """The answer of an agent, run in an empty directory, or why there is none; one that was got
     before is not asked again."""
-    process, settings = await attempt.process(name), attempt.settings
+    process = await attempt.process(name)
+    settings = attempt.settings
     try:
         agent = get_agent(agent_name, settings)
         place = replace(attempt.place, env=attempt.task_env, origin=Origin(attempt.shell))
@@ -78,7 +79,8 @@ async def answer_of(
 
 async def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
-    settings, found = attempt.settings, list[Usage | None]()
+    settings = attempt.settings
+    found = list[Usage | None]()
     if len(attempt.processes) < 2:
         return found
     rows = await attempt.parts.db.read(processes.of_owner, attempt.id)
@@ -87,7 +89,8 @@ async def consulting_usage(attempt: Attempt) -> list[Usage | None]:
         with suppress(KapelleError):  # it is not configured any more
             if name in attempt.processes:
                 agent = get_agent(judge or attempt.agent_name, settings)
-                directory, side_log = attempt.processes[name].directory, SideLog.of_row(rows[name])
+                directory = attempt.processes[name].directory
+                side_log = SideLog.of_row(rows[name])
                 summary = await asyncio.to_thread(read_output, agent, directory, side_log)
                 found.append(attempt_usage(summary, {}, None, settings))
     return found
@@ -188,7 +191,8 @@ async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None
 
 
 async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
-    judge, prompt = attempt.settings.difficulty.agent or attempt.agent_name, attempt.task["prompt"]
+    judge = attempt.settings.difficulty.agent or attempt.agent_name
+    prompt = attempt.task["prompt"]
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
     answer, problem = await consult(attempt, _DIFFICULTY, judge, question)
     words = re.findall(r"\b(simple|medium|complex)\b", (answer or "").lower())

@@ -74,7 +74,8 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
 
 async def _run(attempt: Attempt) -> Evidence:
     """Start the agent, or find the one that was started before a crash, and wait for its end."""
-    limits, agent = await limits_of(attempt), None
+    limits = await limits_of(attempt)
+    agent = None
     if not attempt.is_started:
         agent = attempt.agent()
         launch = await _launch(attempt, agent, limits)
@@ -112,7 +113,10 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     )
     request = await _request(attempt, agent, limits)
     label = f"{attempt.agent_name} for {attempt.task_id}"
-    terminal = _TERMINAL if attempt.task["interactive"] else None
+    if attempt.task["interactive"]:
+        terminal = _TERMINAL
+    else:
+        terminal = None
     launch, side_log = place.agent(
         attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
     )
@@ -123,10 +127,16 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
 
 
 async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:
-    parts, task, settings, own = attempt.parts, attempt.task, attempt.settings, agent.settings
+    parts = attempt.parts
+    task = attempt.task
+    settings = attempt.settings
+    own = agent.settings
     briefing = await brief(attempt, agent, await diagnose(attempt))
     # A model was named for the task's own agent; another one that takes over has its own.
-    named = task["model"] if attempt.agent_name == task["agent"] else None
+    if attempt.agent_name == task["agent"]:
+        named = task["model"]
+    else:
+        named = None
     chosen, reason = await choose_model(attempt, own)
     model = named or chosen
     if model or briefing.session_id:
@@ -192,5 +202,6 @@ def _not_possible(error: KapelleError) -> Evidence:
     problem = error.with_hint
     kinds = {LimitReached: FailureClass.LIMIT, Tampered: FailureClass.TAMPERED}
     kind = kinds.get(type(error), FailureClass.ENVIRONMENT)
-    end, failure = Exit(kind="not_started"), Failure(kind, problem)
+    end = Exit(kind="not_started")
+    failure = Failure(kind, problem)
     return Evidence(end, detail=problem, reason=problem, failure=failure)

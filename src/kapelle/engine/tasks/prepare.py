@@ -44,7 +44,8 @@ async def prepare(attempt: Attempt) -> None:
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
     await _note_beginning(attempt)
-    directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
+    directory = Path(attempt.task["directory"])
+    base = attempt.task["workspace_base"]
     await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
 
 
@@ -68,7 +69,9 @@ async def _prepare_in_place(attempt: Attempt) -> None:
 
 def _warnings(attempt: Attempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
-    settings, directory, found = attempt.settings, Path(attempt.task["directory"]), {}
+    settings = attempt.settings
+    directory = Path(attempt.task["directory"])
+    found = {}
     for how in ("link", "copy"):
         if back := leading_back(settings, paths_from_top(settings, how, directory), directory):
             found[how] = (
@@ -77,7 +80,8 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
             )
     if said := left_out(attempt.place.variables.omitted):
         found["environment"] = said
-    name, able = attempt.agent_name, attempt.agent().capabilities
+    name = attempt.agent_name
+    able = attempt.agent().capabilities
     if attempt.is_read_only and not able.read_only:
         found["read_only"] = (
             f"{name} has no read-only mode: it works in a copy that is thrown away."
@@ -89,8 +93,12 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
 
 async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
-    task, workspaces = attempt.task, attempt.parts.workspaces
-    earlier = None if task["requested_base"] else await attempt.continued()
+    task = attempt.task
+    workspaces = attempt.parts.workspaces
+    if task["requested_base"]:
+        earlier = None
+    else:
+        earlier = await attempt.continued()
     if earlier and not (earlier.workspace.branch and earlier.directory == task["directory"]):
         earlier = None  # it has no branch that could be built upon
     base = task["requested_base"]
@@ -101,16 +109,23 @@ async def _make_worktree(attempt: Attempt) -> None:
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
     given = (Path(task["directory"]), base, *brought_along(attempt.settings, task["directory"]))
     workspace = await workspaces.create(attempt.task_id, *given)
-    merged = await _take_in_base(attempt) if attempt.mode == "merge" else None
+    if attempt.mode == "merge":
+        merged = await _take_in_base(attempt)
+    else:
+        merged = None
     failpoint("prepare_after_workspace")
     if merged is not None:
         # From here on it is an ordinary one that goes on.
-        attempt.mode, attempt.message = "resume", merged
+        attempt.mode = "resume"
+        attempt.message = merged
         await attempt.update(mode="resume", message=merged)
         workspace = await workspaces.create(attempt.task_id, *given)
     if _starts_over(attempt):
         # A requeued task starts from where its base is now; a retry from where it began.
-        newest = base or workspace.base if task["workspace_base_commit"] is None else None
+        if task["workspace_base_commit"] is None:
+            newest = base or workspace.base
+        else:
+            newest = None
         workspace = await workspaces.reset(attempt.task_id, attempt.id, newest)
     fresh = attempt.mode == "fresh"
     await attempt.update_task(
@@ -131,13 +146,18 @@ async def _take_in_base(attempt: Attempt) -> str:
     message = f"Merge {base}\n\nTask: {attempt.task_id}"
     conflicts = await attempt.parts.workspaces.take_in(attempt.task_id, base, message, as_base=True)
     found = "\n".join(f"- {name}" for name in conflicts)
-    told = _CONFLICTS.format(base=base, found=found) if conflicts else _CLEAN.format(base=base)
+    if conflicts:
+        told = _CONFLICTS.format(base=base, found=found)
+    else:
+        told = _CLEAN.format(base=base)
     return f"{told}\n\n{attempt.message or ''}".strip()
 
 
 async def _share_worktree(attempt: Attempt) -> None:
     """In a run's worktree a task begins where the one before it ended."""
-    parts, task, owner = attempt.parts, attempt.task, attempt.owner
+    parts = attempt.parts
+    task = attempt.task
+    owner = attempt.owner
     if not await parts.db.read(steps.is_open, task["run_id"], attempt.task_id):
         raise WorkspaceError(
             f"{owner} has gone on in the worktree that {attempt.task_id} shared with it.",
@@ -179,7 +199,8 @@ async def _was_set_up(attempt: Attempt) -> bool:
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
-    settings, directory = attempt.settings, attempt.task["directory"]
+    settings = attempt.settings
+    directory = attempt.task["directory"]
     timeout_s = settings.workspace.setup_timeout_s
     place = attempt.place.at(directory, settings.directory_of("workspace.setup", directory))
     process, ended = await attempt.execute_command(_SETUP, command, timeout_s, place)

@@ -16,7 +16,8 @@ NO_GIT = (
     "be taken back."
 )
 # Repositories are looked for in a directory and in those directly inside of it.
-_DEPTH, _MOST_ENTRIES = 2, 5_000
+_DEPTH = 2
+_MOST_ENTRIES = 5_000
 
 
 def is_by_default(spec: WorkSpec, settings: Settings, kind: WorkspaceKind) -> bool:

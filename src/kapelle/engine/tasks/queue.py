@@ -187,7 +187,10 @@ def _wait(
 
 
 def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
-    last = attempts.latest(connection, task["id"]) if task["started_at"] else None
+    if task["started_at"]:
+        last = attempts.latest(connection, task["id"])
+    else:
+        last = None
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
     number = (last["number"] if last else 0) + 1
@@ -260,14 +263,18 @@ class TaskQueue:
     async def _admit(self) -> float:
         """Begin what may start now; in how many seconds the next delayed task may."""
         limits = self._limits = self._parts.settings().limits
-        reading, now = self._read(), datetime.now(UTC)
+        reading = self._read()
+        now = datetime.now(UTC)
         most = max_attempts(limits, reading)
 
         def look(connection: Connection) -> tuple[int, Sequence[tasks.Row], bool, datetime | None]:
             # An agent that waits for a person leaves its slot to others, and goes on without one.
             running = attempts.running(connection, self._parts.performer).values()
             taken = sum(status != TaskStatus.WAITING for status in running)
-            ready = tasks.next_queued(connection, now, most - taken) if taken < most else []
+            if taken < most:
+                ready = tasks.next_queued(connection, now, most - taken)
+            else:
+                ready = []
             return (
                 taken,
                 ready,
@@ -287,7 +294,8 @@ class TaskQueue:
             admitted += len(begun)
             verdict = held(limits, reading, admitted)
         # Together, so that nobody reads a reason that contradicts the number.
-        self.running, self.held = admitted, verdict
+        self.running = admitted
+        self.held = verdict
         if runs_wait and not self.paused:
             await self._runs.admit()
         if due is None:

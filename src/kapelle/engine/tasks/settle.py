@@ -82,16 +82,23 @@ class _Settlement:
     @property
     def failure(self) -> Failure | None:
         """Why the attempt failed, unless it was stopped."""
-        return None if self.task["stop"] else self.evidence.failure
+        if self.task["stop"]:
+            return None
+        return self.evidence.failure
 
     def write(self) -> None:
         """Record how the attempt ended and move its task."""
-        connection, attempt, task = self.connection, self.attempt, self.task
+        connection = self.connection
+        attempt = self.attempt
+        task = self.task
         exit = self.evidence.exit
         if task["stop"] is None:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
-        by_person = {"stop": task["stop"], "detail": task["reason"]} if task["stop"] else {}
+        if task["stop"]:
+            by_person = {"stop": task["stop"], "detail": task["reason"]}
+        else:
+            by_person = {}
         evidence = replace(self.evidence, agent=attempt["agent"], **by_person)
         outcome = decide(evidence, retry, self._history(), self.now, random.random())
         if outcome.waiting_for == "input":
@@ -121,7 +128,9 @@ class _Settlement:
 
     def _found(self) -> dict[str, Any]:
         """What the attempt came to, for its row."""
-        found, failure, exit = self.evidence, self.failure, self.evidence.exit
+        found = self.evidence
+        failure = self.failure
+        exit = self.evidence.exit
         # The session that it went on with, where it died before it could name it.
         lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
         resumes = self.attempt["mode"] == "resume" and not lost
@@ -142,13 +151,19 @@ class _Settlement:
 
     def _past(self) -> list[dict[str, Any]]:
         """The task's attempts, the last one first, and this one as what it is known to be now."""
-        own, failure = self.attempt["id"], self.failure.kind if self.failure else None
+        own = self.attempt["id"]
+        if self.failure:
+            failure = self.failure.kind
+        else:
+            failure = None
         rows = map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))
         return [row | {"failure": failure} if row["id"] == own else row for row in rows]
 
     def _charge_account(self) -> None:
         """Pause, count or clear the account that the attempt worked under."""
-        connection, account, failure = self.connection, self.attempt["account"], self.failure
+        connection = self.connection
+        account = self.attempt["account"]
+        failure = self.failure
         agent = self.attempt["agent"]
         if account is None:
             return
@@ -159,7 +174,10 @@ class _Settlement:
         elif failure.kind is FailureClass.RATE_LIMIT:
             if not self._refused_alone():
                 until = reset(failure.retry_at, self.now)
-                scope = f" for {self.attempt['model'] or 'its model'}" if failure.of_model else ""
+                if failure.of_model:
+                    scope = f" for {self.attempt['model'] or 'its model'}"
+                else:
+                    scope = ""
                 self._pause_account(until, f"{agent} is rate-limited{scope}", failure.of_model)
         elif failure.kind in _WORKED:
             accounts.end_trial(connection, account, self._model_account, self.now)
@@ -189,7 +207,10 @@ class _Settlement:
 
     def _pause_account(self, until: datetime, reason: str, of_model: bool = False) -> None:
         attempt = self.attempt
-        account = self._model_account if of_model else attempt["account"]
+        if of_model:
+            account = self._model_account
+        else:
+            account = attempt["account"]
         accounts.pause(self.connection, account, until, reason)
         events.append(
             self.connection, "account.paused", attempt["task_id"], attempt["id"],
@@ -198,7 +219,8 @@ class _Settlement:
 
     def _history(self) -> History:
         """What happened to the task before, this attempt included."""
-        attempt, task = self.attempt, self.task
+        attempt = self.attempt
+        task = self.task
         if self.evidence.failure is None:
             return History(task["tries"], uncounted=task["uncounted"])
         past = self._past()
@@ -237,22 +259,33 @@ class _Settlement:
 
     def _reason(self, outcome: Outcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
-        reason, detail = outcome.reason, self.evidence.detail
+        reason = outcome.reason
+        detail = self.evidence.detail
         # Such as who survived the kill.
         if detail is not None and detail not in (reason or ""):
-            reason = f"{reason}; {detail}" if reason else detail
-        fix = self.evidence.failure.policy.fix if self.evidence.failure else None
+            if reason:
+                reason = f"{reason}; {detail}"
+            else:
+                reason = detail
+        if self.evidence.failure:
+            fix = self.evidence.failure.policy.fix
+        else:
+            fix = None
         if fix and outcome.task is TaskStatus.FAILED:
             fix = fix.format(agent=self.attempt["agent"], task=self.task["id"])
             return f"{reason} → {fix}"
         return reason
 
     def _move_task(self, outcome: Outcome, reason: str | None) -> None:
-        task, waits = self.task, outcome.waiting_for == "input"
+        task = self.task
+        waits = outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
         was_read = outcome.attempt is AttemptStatus.COMPLETED or task["stop"]
         was_read = was_read or self.evidence.question
-        heard = None if was_read else self.attempt["message"]
+        if was_read:
+            heard = None
+        else:
+            heard = self.attempt["message"]
         unread = "\n\n".join(filter(None, [heard, self.said]))
         merges = self.attempt["mode"] == "merge"  # it ended before its base was in
         if (unread or merges) and outcome.task is TaskStatus.QUEUED and not task["stop"]:

@@ -148,7 +148,10 @@ def require_agent(name: str | None, settings: Settings) -> str:
     agent = name or registry.resolve_default(settings)
     adapter = registry.get(agent, settings)
     if adapter.installed() is None:
-        owner = "your shell" if settings.search_path else "the daemon"
+        if settings.search_path:
+            owner = "your shell"
+        else:
+            owner = "the daemon"
         raise AgentMisconfigured(
             f"The agent {agent} cannot be run: {adapter.asked_for or 'its program'} is not on the "
             f"PATH of {owner}.",
@@ -161,7 +164,10 @@ def _submit(
     connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also | None
 ) -> Task:
     key = values["idempotency_key"]
-    known = tasks.by_idempotency_key(connection, key) if key else None
+    if key:
+        known = tasks.by_idempotency_key(connection, key)
+    else:
+        known = None
     if known is not None:
         asked = (values["prompt"], values["agent"], values["directory"])
         if (known.prompt, known.agent, known.directory) != asked:
@@ -248,7 +254,8 @@ async def workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     """Where a task or run would work; raises InvalidInput where it cannot."""
-    wanted, directory = spec.workspace or settings.workspace.default, Path(spec.directory)
+    wanted = spec.workspace or settings.workspace.default
+    directory = Path(spec.directory)
     if wanted == WorkspaceKind.IN_PLACE:
         if spec.base is not None:
             raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
@@ -259,16 +266,19 @@ async def workspace_kind(
             await parts.workspaces.check_base(directory, spec.base)
         return WorkspaceKind.WORKTREE
     if repository is not None:
-        problem, advice = "a repository without commits", "Commit something first, or work"
+        problem = "a repository without commits"
+        advice = "Commit something first, or work"
     elif is_git_directory(directory):
-        problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
+        problem = "the inside of a git repository"
+        advice = "Go to a checkout of it, or work"
     elif wanted == "auto" and spec.base is None:
         kind = _in_place(spec)
         if is_by_default(spec, settings, kind):
             await asyncio.to_thread(require_harmless, spec.directory, parts.environ)
         return kind
     else:
-        problem, advice = "no git repository", "Go to one, or work"
+        problem = "no git repository"
+        advice = "Go to one, or work"
     raise InvalidInput(
         f"{spec.directory} is in {problem}, so there can be no worktree.",
         hint=f"{advice} right there with --in-place.",

@@ -73,7 +73,8 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     before = await usage_before(attempt)
     model = summary.model or attempt.row["model"] or await _model_of_session(attempt)
     success = verdict.success and not evidence.timed_out
-    reason, failure = verdict.reason, verdict.failure
+    reason = verdict.reason
+    failure = verdict.failure
     if not success and not verdict.question:
         failure, reason = _failed(attempt, evidence, verdict, summary, tail)
     elif success and not await attempt.stop_requested():
@@ -87,7 +88,8 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict, Tampered) as error:
-            success, reason = False, error.with_hint
+            success = False
+            reason = error.with_hint
             failure = Failure(_failure_class(error), error.message)
         if attempt.is_worktree:
             await attempt.parts.workspaces.bring_back(attempt.owner)
@@ -137,8 +139,14 @@ async def _told(
     if evidence.exit.kind == "tampered":
         return verdict, None
     told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
-    verdict = _with_handed_in(verdict, told["handed_in"]) if told["handed_in"] else verdict
-    unanswered = await attempt.write(_unanswered, attempt, verdict) if told["asks"] else None
+    if told["handed_in"]:
+        verdict = _with_handed_in(verdict, told["handed_in"])
+    else:
+        verdict = verdict
+    if told["asks"]:
+        unanswered = await attempt.write(_unanswered, attempt, verdict)
+    else:
+        unanswered = None
     if unanswered:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
@@ -148,7 +156,10 @@ async def _told(
 def _with_handed_in(verdict: Verdict, handed_in: dict[str, Any]) -> Verdict:
     """The verdict with what the agent handed in; that can make it worse, but never better."""
     given = handed_in["result"]
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    if isinstance(given, str):
+        text = given
+    else:
+        text = json.dumps(given, ensure_ascii=False)
     verdict = replace(verdict, result=text or verdict.result)
     if handed_in["success"] or not verdict.success:
         return verdict
@@ -199,7 +210,10 @@ def _failed(
 ) -> tuple[Failure, str]:
     """Why an agent failed, and what is said of that."""
     # A forged end is the cause itself.
-    cause = None if evidence.exit.kind == "tampered" else recorded_cause(attempt.row)
+    if evidence.exit.kind == "tampered":
+        cause = None
+    else:
+        cause = recorded_cause(attempt.row)
     found = cause or verdict.failure
     if evidence.timed_out:
         found = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")
@@ -221,10 +235,14 @@ async def _commit(attempt: Attempt) -> str | None:
         return None
     # After a crash amid the checks, what they left behind must not join the agent's work.
     if attempt.row["checked_commit"] is None:
-        title, agent = attempt.task["title"], attempt.agent_name
+        title = attempt.task["title"]
+        agent = attempt.agent_name
         message = f"{title}\n\nTask: {attempt.task_id}\nAgent: {agent}"
         writes = not attempt.is_read_only
-        commit = await attempt.parts.workspaces.commit(attempt.owner, message) if writes else None
+        if writes:
+            commit = await attempt.parts.workspaces.commit(attempt.owner, message)
+        else:
+            commit = None
         tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
 
         def record(connection: Connection) -> None:
@@ -287,7 +305,10 @@ async def _warn(attempt: Attempt, made: list[CheckResult]) -> None:
             await attempt.warn(what, " ".join(f"{one.name}: {one.proof}" for one in results))
     # A check that was proved for other work was not tried on these files.
     overlooked = [set(one.overlooks) for one in made if one.command]
-    unseen = set.intersection(*overlooked) if overlooked else set()
+    if overlooked:
+        unseen = set.intersection(*overlooked)
+    else:
+        unseen = set()
     if unseen and not blind:
         await attempt.warn("overlooked", f"No check looks at {counted_files(sorted(unseen))}.")
 
@@ -296,9 +317,13 @@ async def _run_command(
     attempt: Attempt, position: int, check: CheckSpec, commit: str | None
 ) -> CheckResult:
     """Run a command as a check, and find out what its passing is worth where there is a commit."""
-    parts, name, command = attempt.parts, f"{CHECKS}{position}", check.command or ""
+    parts = attempt.parts
+    name = f"{CHECKS}{position}"
+    command = check.command or ""
     place = attempt.place.at(attempt.task["directory"], check.directory)
-    subject, before, policy = None, None, check.prove or attempt.settings.tasks.prove
+    subject = None
+    before = None
+    policy = check.prove or attempt.settings.tasks.prove
     if commit is not None:
         where = (attempt.owner, attempt.workspace, attempt.task["directory"], commit)
         subject = await Subject.load(place, *where, attempt.execute_command)
@@ -329,12 +354,16 @@ def _record_check(
     connection: Connection, attempt: Attempt, position: int, result: CheckResult
 ) -> None:
     attempts.add_check(connection, attempt.id, position, result)
-    kind = "check.passed" if result.passed else "check.failed"
+    if result.passed:
+        kind = "check.passed"
+    else:
+        kind = "check.failed"
     events.append(connection, kind, attempt.task_id, attempt.id, **check_facts(result))
 
 
 async def _ci(attempt: Attempt, name: str, check: CheckSpec) -> CheckResult:
-    parts, subject = attempt.parts, (attempt.task_id, attempt.id)
+    parts = attempt.parts
+    subject = (attempt.task_id, attempt.id)
     if not attempt.is_worktree:
         raise Conflict("The check ci needs a branch, and this works in place.")
 
@@ -357,7 +386,8 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
         passed, output = await _diff_not_empty(attempt)
     else:
         error = await asyncio.to_thread(_first_error, attempt)
-        passed, output = error is None, (error or "")[:_SHOWN_LINE]
+        passed = error is None
+        output = (error or "")[:_SHOWN_LINE]
     seconds = round(time.monotonic() - began, 3)
     return CheckResult(name=check.label, passed=passed, output=output, duration_s=seconds)
 

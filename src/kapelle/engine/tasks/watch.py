@@ -43,7 +43,8 @@ class Stall:
     """Looks at output and CPU time; both must stand still for the whole time."""
 
     def __init__(self, process_dir: Path, limit_s: float) -> None:
-        self._process_dir, self._limit_s = process_dir, limit_s
+        self._process_dir = process_dir
+        self._limit_s = limit_s
         self._bytes = -1
         self._cpu_s: float | None = None
         self._since = self._looked = time.monotonic()
@@ -53,23 +54,28 @@ class Stall:
         now = time.monotonic()
         written = process_tree.output_bytes(self._process_dir)
         if written != self._bytes:
-            self._bytes, self._since = written, now
+            self._bytes = written
+            self._since = now
         if now - self._looked >= self._limit_s / _LOOKS:
             self._look_at_cpu(now)
         silent = now - self._since
-        return silent if silent >= self._limit_s else 0.0
+        if silent >= self._limit_s:
+            return silent
+        return 0.0
 
     def reset(self) -> None:
         """Begin anew: it was not expected to do anything."""
         self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
-        used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
+        used = process_tree.cpu_s(self._process_dir)
+        before = self._cpu_s
         # The first look only tells where to count from; what cannot be told counts as work.
         most = _IDLE_SHARE * (now - self._looked)
         if used is None or (before is not None and used - before > most):
             self._since = now
-        self._cpu_s, self._looked = used, now
+        self._cpu_s = used
+        self._looked = now
 
 
 _PASSING = frozenset({FailureClass.RATE_LIMIT, FailureClass.OVERLOADED})
@@ -90,7 +96,8 @@ class Refusal:
 
     def add(self, event: AgentEvent) -> None:
         if event.kind == "error":
-            self._errors, self._last_error = self._errors + 1, event
+            self._errors = self._errors + 1
+            self._last_error = event
         elif event.kind in {"tool_call", "tool_result"}:
             self._errors = 0
         if event.kind in _PROGRESS:
@@ -98,7 +105,10 @@ class Refusal:
         elif event.kind == "notice":
             found = failure_of(event)
             if found is not None and found.kind in _PASSING:
-                self._since = self._since if self._failure else time.monotonic()
+                if self._failure:
+                    self._since = self._since
+                else:
+                    self._since = time.monotonic()
                 self._failure = found
 
     def outlasts(self, patience_s: float) -> Failure | None:
@@ -125,7 +135,9 @@ class Limits:
 
     @property
     def budget_left_usd(self) -> float | None:
-        return None if self.budget_usd is None else left_usd(self.budget_usd, self.spent_usd)
+        if self.budget_usd is None:
+            return None
+        return left_usd(self.budget_usd, self.spent_usd)
 
     def exceeded(self, usage: Usage) -> str | None:
         """The sentence about the limit that was reached; None while there is room."""
@@ -151,7 +163,8 @@ class Limits:
 
 
 async def limits_of(attempt: Attempt) -> Limits:
-    task, defaults = attempt.task, attempt.settings.tasks
+    task = attempt.task
+    defaults = attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
     # Others may spend of the same budget while it is at work.
@@ -178,7 +191,9 @@ _CAUSE = TypeAdapter(Failure)
 
 def recorded_cause(attempt: Mapping[str, Any]) -> Failure | None:
     """Return why the daemon ended the agent of an attempt's row; None if it did not."""
-    return _CAUSE.validate_python(attempt["ended_for"]) if attempt["ended_for"] else None
+    if attempt["ended_for"]:
+        return _CAUSE.validate_python(attempt["ended_for"])
+    return None
 
 
 async def usage_before(attempt: Attempt) -> dict[str, float]:
@@ -193,11 +208,15 @@ _log = logging.getLogger("kapelle.watch")
 _SHRUNK = "tampered: somebody else than its supervisor shortened out.log"
 # Names of tools that change nothing.
 _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE)
-_STRICT_S, _CALM_S = 0.05, 1.0
-_STORED_S, _SHARED_S = 5.0, 0.5
+_STRICT_S = 0.05
+_CALM_S = 1.0
+_STORED_S = 5.0
+_SHARED_S = 0.5
 # So much of what it does is told to whoever looks on.
-_TOLD, _SHOWN = 200, 20
-_LONGEST_NAME, _MOST_USED = 60, 100
+_TOLD = 200
+_SHOWN = 20
+_LONGEST_NAME = 60
+_MOST_USED = 100
 
 
 def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,8 +250,10 @@ class Watch:
         self, attempt: Attempt, agent: Agent, limits: Limits, before: dict[str, float]
     ) -> None:
         process_dir = attempt.process_dir
-        self._attempt, self._agent = attempt, agent
-        self._limits, self._before = limits, before
+        self._attempt = attempt
+        self._agent = agent
+        self._limits = limits
+        self._before = before
         self._fold = Fold()
         self._out = LogReader(process_dir / "out.log")
         self._err = LogReader(process_dir / "err.log")
@@ -258,7 +279,10 @@ class Watch:
         """Look again and again; whatever goes wrong here, the attempt goes on."""
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
-        pause = _STRICT_S if self._limits.strict and watched else _CALM_S
+        if self._limits.strict and watched:
+            pause = _STRICT_S
+        else:
+            pause = _CALM_S
         looked_at = time.monotonic()
         while not await self._ended_within(min(pause, self._activities.pause_s)):
             try:
@@ -283,7 +307,8 @@ class Watch:
 
     async def _tell(self) -> None:
         """Tell whoever looks on what it does, if something was printed since the last time."""
-        (told_at, before), now = self._told, time.monotonic()
+        (told_at, before) = self._told
+        now = time.monotonic()
         if now - told_at >= self._activities.pause_s and self._printed() != before:
             self._told = (now, self._printed())
             if self._agent.reads_whole_output:
@@ -305,11 +330,17 @@ class Watch:
 
     def activity(self) -> Activity:
         """What it does at this moment."""
-        attempt, last = self._attempt, self._last
-        kind, text = last.kind if last else None, self._fold.last_text
+        attempt = self._attempt
+        last = self._last
+        kind = last.kind if last else None
+        text = self._fold.last_text
         if not self._agent.reads_whole_output:
-            kind, text = "text", tail_text(attempt.process_dir / "out.log", _TOLD)
-        line = text.rstrip().rpartition("\n")[2] if kind == "text" else ""
+            kind = "text"
+            text = tail_text(attempt.process_dir / "out.log", _TOLD)
+        if kind == "text":
+            line = text.rstrip().rpartition("\n")[2]
+        else:
+            line = ""
         return Activity(
             at=datetime.now(UTC),
             task_id=attempt.task_id,
@@ -329,7 +360,10 @@ class Watch:
         if self._has_shrunk():
             # Its supervisor only ever adds to the log. What was counted stands.
             return await self._end(Failure(FailureClass.TAMPERED, _SHRUNK))
-        usage = await asyncio.to_thread(self._count) if self._agent.reads_whole_output else None
+        if self._agent.reads_whole_output:
+            usage = await asyncio.to_thread(self._count)
+        else:
+            usage = None
         if usage is not None and (sentence := self._limits.exceeded(usage)):
             return await self._end(Failure(FailureClass.LIMIT, sentence))
         if refused := self._refusal.outlasts(settings.failures.patience_s):
@@ -379,7 +413,9 @@ class Watch:
                 self._note_window(event)
         if not self._caught_up:
             # Refusals of then may be overcome long since, and limits have moved on.
-            self._refusal, self._caught_up, self._windows = Refusal(), True, {}
+            self._refusal = Refusal()
+            self._caught_up = True
+            self._windows = {}
         attempt = self._attempt
         model = attempt.row["model"]
         self._usage = attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
@@ -389,7 +425,8 @@ class Watch:
     def _note_window(self, event: AgentEvent) -> None:
         """Keep what its provider has just told of a limit; a share that it did not is unknown."""
         if event.kind == "window" and event.name:
-            used, resets_at = event.data.get("used"), reset_stated(event.data.get("resets_at"))
+            used = event.data.get("used")
+            resets_at = reset_stated(event.data.get("resets_at"))
             is_share = isinstance(used, int | float) and 0 <= used <= _MOST_USED
             self._windows[event.name[:_LONGEST_NAME]] = {
                 "used": used if is_share else None,
@@ -417,7 +454,10 @@ class Watch:
     def _read_side_log(self) -> None:
         if self._side is None and self._side_log is not None:
             path = self._side_log.find(self._fold.session_id)
-            self._side = LogReader(path, self._side_log.begin) if path else None
+            if path:
+                self._side = LogReader(path, self._side_log.begin)
+            else:
+                self._side = None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line.text):
                 self._note_window(event)
@@ -428,7 +468,8 @@ class Watch:
                     self._refusal.add(event)
 
     async def _warn_of_limits(self, usage: Usage | None) -> None:
-        health, limit = self._attempt.settings.health, self._attempt.timeout_s
+        health = self._attempt.settings.health
+        limit = self._attempt.timeout_s
         seconds = (datetime.now(UTC) - self._attempt.row["started_at"]).total_seconds()
         for what, text in self._limits.near(usage, health.warn_at) if usage else ():
             await self._warn(what, text)
@@ -455,7 +496,8 @@ class Watch:
         await self._store_windows()
 
     async def _store_windows(self) -> None:
-        told, self._windows = self._windows, {}
+        told = self._windows
+        self._windows = {}
         if told and (account := self._attempt.row["account"]):
             await self._attempt.parts.db.write(accounts.told, account, told)
 

@@ -20,7 +20,10 @@ def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
     Whoever comes second leaves a signed record as it is. One that is there without a signature was
     written by somebody else: it is put aside, and the record says so instead of how it ended.
     """
-    reason = files.read(f"{process_dir}/{files.STOP}") if facts["ended_by"] == "stop" else None
+    if facts["ended_by"] == "stop":
+        reason = files.read(f"{process_dir}/{files.STOP}")
+    else:
+        reason = None
     record = {
         "protocol": files.PROTOCOL,
         **facts,

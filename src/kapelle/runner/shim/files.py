@@ -91,7 +91,9 @@ def sign(secret: bytes, name: str, data: bytes) -> bytes:
 def verified(secret: bytes, name: str, signed: bytes) -> bytes | None:
     """The object without its signature; None if it was not signed with this secret."""
     data = signed.rpartition(_SIGNATURE)[0] + b"}"
-    return data if hmac.compare_digest(sign(secret, name, data), signed) else None
+    if hmac.compare_digest(sign(secret, name, data), signed):
+        return data
+    return None
 
 
 def size(path: str) -> int:

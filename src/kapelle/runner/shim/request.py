@@ -73,7 +73,10 @@ def _receive_some(connection: int, limit: int) -> bytes:
     poller = select.poll()
     poller.register(connection, select.POLLIN)
     # A daemon that stopped halfway must not keep us here for ever.
-    chunk = os.read(connection, min(limit, _CHUNK)) if poller.poll(_PATIENCE_MS) else b""
+    if poller.poll(_PATIENCE_MS):
+        chunk = os.read(connection, min(limit, _CHUNK))
+    else:
+        chunk = b""
     if not chunk:
         raise EOFError("the request was cut short")
     return chunk

@@ -162,14 +162,17 @@ class Shim(Supervisor):
     def _fork(self, stdin: int) -> None:
         leaf = self._request.leaf
         agent = Child(self._request, stdin, leaf if leaf and make_leaf(leaf) else None)
-        self._agent, self._report, self._tree.agent = agent, agent.report, agent.pid
+        self._agent = agent
+        self._report = agent.report
+        self._tree.agent = agent.pid
         if agent.in_leaf:
             self._tree.leaf = leaf
         elif leaf:
             remove_leaf(leaf)
         in_terminal = self._request.terminal is not None
         if in_terminal:
-            place, secret = self._request.process_dir, self._request.secret
+            place = self._request.process_dir
+            secret = self._request.secret
             self._terminal = Terminal(place, secret, agent.out)
         self._streams = tuple(
             Stream(pipe, log, Redactor(self._request.redact, eager=in_terminal))
@@ -241,7 +244,8 @@ class Shim(Supervisor):
             "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
         failpoint("shim_before_exit_json")
-        process_dir, secret = self._request.process_dir, self._request.secret
+        process_dir = self._request.process_dir
+        secret = self._request.secret
         files.retry_while_full(
             lambda: exit_record.write(process_dir, secret, record), lambda: False
         )

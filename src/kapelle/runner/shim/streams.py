@@ -49,12 +49,17 @@ class Redactor:
         """What can be passed on now that this chunk has come."""
         if not self._patterns:
             return chunk
-        data = self._held + chunk if self._held else chunk
+        if self._held:
+            data = self._held + chunk
+        else:
+            data = chunk
         return self._clean(data, self._hold_from(data, 0))
 
     def flush(self) -> bytes:
         """What was held back, at the end of the stream."""
-        return self.whole(self._held) if self._held else b""
+        if self._held:
+            return self.whole(self._held)
+        return b""
 
     def whole(self, data: bytes) -> bytes:
         """Data without secrets, after which nothing comes."""
@@ -137,7 +142,9 @@ def _bare(data: bytes) -> bytes:
 
 
 def _uncoloured(data: bytes) -> bytes:
-    return _COLOURS.sub(b"", data) if b"\x1b" in data else data
+    if b"\x1b" in data:
+        return _COLOURS.sub(b"", data)
+    return data
 
 
 class _Places:
@@ -145,7 +152,8 @@ class _Places:
 
     def __init__(self, data: bytes, without: bytes) -> None:
         # For each piece that is left: where it begins among what is left, and where in the data.
-        self._left, self._data = [0], [0]
+        self._left = [0]
+        self._data = [0]
         taken = 0
         for match in re.finditer(without, data):
             taken += match.end() - match.start()
@@ -164,7 +172,8 @@ class _Patterns:
     """Some byte strings, looked for together, in data without what does not count inside them."""
 
     def __init__(self, patterns: set[bytes], ignored: bytes, table: bytes | None = None) -> None:
-        self._ignored, self._table = ignored, table
+        self._ignored = ignored
+        self._table = table
         self._without = rb"(?:" + _COLOUR + rb"|[" + re.escape(ignored) + rb"])+"
         self._patterns = sorted(patterns, key=lambda p: (-len(p), p))
         self._beginnings = {p[:n] for p in patterns for n in range(1, min(_BEGINNING, len(p)))}
@@ -184,7 +193,9 @@ class _Patterns:
     def begins(self, data: bytes) -> int:
         """Where the longest tail begins that is a proper prefix of one of them, or the end."""
         at = self._begins(self._counting(data))
-        return len(data) if at is None else _Places(data, self._without).begin(at)
+        if at is None:
+            return len(data)
+        return _Places(data, self._without).begin(at)
 
     def _counting(self, data: bytes) -> bytes:
         return _uncoloured(data).translate(self._table, self._ignored)
@@ -192,7 +203,8 @@ class _Patterns:
     def _begins(self, data: bytes) -> int | None:
         end = earliest = len(data)
         for pattern in self._patterns:
-            first, at = pattern[:_BEGINNING], max(0, end - len(pattern) + 1) - 1
+            first = pattern[:_BEGINNING]
+            at = max(0, end - len(pattern) + 1) - 1
             while (at := data.find(first, at + 1, earliest + _BEGINNING - 1)) != -1:
                 if pattern.startswith(data[at:]):
                     earliest = at

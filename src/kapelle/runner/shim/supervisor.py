@@ -157,18 +157,27 @@ class Supervisor:
         for file in files:
             poller.register(file, select.POLLIN)
         if self._terminal is not None and self._terminal.pending:
-            reads = select.POLLIN if self._terminal.file in files else 0
+            if self._terminal.file in files:
+                reads = select.POLLIN
+            else:
+                reads = 0
             poller.register(self._terminal.file, select.POLLOUT | reads)
         elif self._terminal is not None:
             poller.register(self._terminal.input, select.POLLIN)
         due = self._due()
-        pause = None if due is None else max(0.0, due - time.monotonic()) * 1000
+        if due is None:
+            pause = None
+        else:
+            pause = max(0.0, due - time.monotonic()) * 1000
         return {file for file, _ in poller.poll(None if pause is None else pause + 1)}
 
     def _due(self) -> float | None:
         times = [stream.retry_at for stream in self._streams]
         if not self._gone:
-            again = None if self._kill_since is None else time.monotonic() + _KILL_ROUND_S
+            if self._kill_since is None:
+                again = None
+            else:
+                again = time.monotonic() + _KILL_ROUND_S
             times.append(again or self._kill_at)
             if self._status is None and self._ended_by is None:
                 times.append(self._deadline)
@@ -237,7 +246,10 @@ class Supervisor:
         self._ended_by = reason
         self._tree.terminate()
         # Before its exec the agent is a copy of us and hears no SIGTERM.
-        self._kill_at = now if self._report is not None else now + self._request.grace_s
+        if self._report is not None:
+            self._kill_at = now
+        else:
+            self._kill_at = now + self._request.grace_s
 
     def _clear_leftovers(self, now: float) -> None:
         if self._linger_until is None:
@@ -246,7 +258,10 @@ class Supervisor:
             self._leftovers = len(tree.descendants(os.getpid()))
             self._tree.terminate()
             soon = now + min(self._request.grace_s, _LEFTOVER_GRACE_S)
-            self._kill_at = soon if self._kill_at is None else min(soon, self._kill_at)
+            if self._kill_at is None:
+                self._kill_at = soon
+            else:
+                self._kill_at = min(soon, self._kill_at)
 
     def _kill(self, now: float) -> None:
         self._tree.kill()

@@ -13,10 +13,13 @@ import termios
 
 from . import files
 
-TYPE, RESIZE = b"t", b"r"
+TYPE = b"t"
+RESIZE = b"r"
 # With what stands before it a message is written to a pipe in one piece, also on macOS.
 LARGEST = 400
-_SIZE, _DIGEST, _STAMP = 2, 32, 8
+_SIZE = 2
+_DIGEST = 32
+_STAMP = 8
 
 
 def message(secret: bytes, stamp: int, kind: bytes, data: bytes) -> bytes:
@@ -63,7 +66,8 @@ class Terminal:
                 self._begun = b""
             if len(self._begun) < end:
                 return
-            signed, self._begun = self._begun[_SIZE:end], self._begun[end:]
+            signed = self._begun[_SIZE:end]
+            self._begun = self._begun[end:]
             body = signed[_DIGEST:]
             stamp = int.from_bytes(body[:_STAMP], "big")
             ours = hmac.compare_digest(signed[:_DIGEST], _digest(self._secret, body))

@@ -102,7 +102,9 @@ def _send_by_pid(pid: int, start: int, *signals: int) -> bool:
 
 
 def all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else []
+    if LINUX:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
 
 
 def descendants(root: int) -> list[tuple[int, int]]:
@@ -112,7 +114,8 @@ def descendants(root: int) -> list[tuple[int, int]]:
         if (stat := _stat(pid)) is not None:
             is_alive, parent, start = stat
             children.setdefault(parent, []).append((is_alive, pid, start))
-    found, queue = list[tuple[int, int]](), [root]
+    found = list[tuple[int, int]]()
+    queue = [root]
     while queue:
         for is_alive, pid, start in children.pop(queue.pop(), ()):
             queue.append(pid)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 State = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
-_MOST_SAID, _MOST_PAGES = 500, 100
+_MOST_SAID = 500
+_MOST_PAGES = 100
 _MOST_LOG = 20_000
 # GitLab's answer to every change of a renamed project.
 _NOT_ALLOWED = 405
@@ -113,8 +114,10 @@ class Forge(ABC):
             setattr(cls, name, _understood(getattr(cls, name)))
 
     def __init__(self, site: Site) -> None:
-        self.site, self.login = site, site.login
-        self.host, self.project = site.host, site.project
+        self.site = site
+        self.login = site.login
+        self.host = site.host
+        self.project = site.project
         self._url = site.url.rstrip("/")
         self._context: ssl.SSLContext | None = None
         # Takes secrets out of a log before that is cut.
@@ -231,7 +234,8 @@ class Forge(ABC):
     async def _require_present_name(self, answer: "httpx2.Response") -> None:
         """Raise ForgeError where a change was refused because the project has another name now, or
         because the API is somewhere else."""
-        name, site = await self.full_name(), self.site
+        name = await self.full_name()
+        site = self.site
         if name.lower() != self.project.lower():
             address = site.remote_url.replace(self.project, name) or "URL"
             raise ForgeError(
@@ -246,11 +250,17 @@ class Forge(ABC):
             )
 
     def _problem(self, answer: "httpx2.Response") -> ForgeError | Unavailable:
-        code, said, host, given = answer.status_code, _said(answer), self.host, answer.headers
+        code = answer.status_code
+        said = _said(answer)
+        host = self.host
+        given = answer.headers
         is_limit = given.get("x-ratelimit-remaining") == "0" or "retry-after" in given
         if code == 429 or (code == 403 and is_limit):
             reset = given.get("x-ratelimit-reset", "")
-            at = datetime.fromtimestamp(int(reset), UTC) if reset.isdigit() else None
+            if reset.isdigit():
+                at = datetime.fromtimestamp(int(reset), UTC)
+            else:
+                at = None
             until = f"until {at:%H:%M} UTC " if at else ""
             return Unavailable(f"{host} allows no more calls {until}for now. It is tried again.")
         if code >= 500:
@@ -290,7 +300,9 @@ def retitle(found: PullRequest, draft: bool | None, mark: str) -> str:
         return found.title
     if not draft:
         return DRAFT_MARKS.sub("", found.title)
-    return found.title if DRAFT_MARKS.match(found.title) else f"{mark}{found.title}"
+    if DRAFT_MARKS.match(found.title):
+        return found.title
+    return f"{mark}{found.title}"
 
 
 def read_time(text: str) -> datetime:

@@ -72,7 +72,8 @@ class GitHub(Forge):
     async def verdict(self, commit: str) -> Verdict:
         runs = await self.every(f"{self._path}/commits/{commit}/check-runs", "check_runs")
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
-        bad, log = [run for run in runs if run["conclusion"] in _BAD], ""
+        bad = [run for run in runs if run["conclusion"] in _BAD]
+        log = ""
         for run in bad[:MOST_LOGS]:
             output = run.get("output") or {}
             told = "\n".join(filter(None, (output.get("summary"), output.get("text"))))
@@ -103,10 +104,14 @@ class GitHub(Forge):
         return await self.every(f"{self._path}/pulls/{number}/comments")
 
     def _read(self, told: Any) -> PullRequest:
-        state: State = "merged" if told.get("merged_at") or told.get("merged") else told["state"]
+        if told.get("merged_at") or told.get("merged"):
+            state: State = "merged"
+        else:
+            state = told["state"]
         if state == "open" and told.get("draft"):
             state = "draft"
-        head, here = told["head"], told["base"]["repo"]["full_name"]
+        head = told["head"]
+        here = told["base"]["repo"]["full_name"]
         is_here = (head.get("repo") or {}).get("full_name") == here
         return PullRequest(
             told["number"], told["html_url"], state, told["title"], told.get("body") or "",
@@ -126,7 +131,10 @@ class Gitea(GitHub):
         return next((one for one in map(self._read, found) if one.branch == branch), None)
 
     async def open(self, wanted: Wanted) -> PullRequest:
-        title = f"{_MARK}{wanted.title}" if wanted.draft else wanted.title
+        if wanted.draft:
+            title = f"{_MARK}{wanted.title}"
+        else:
+            title = wanted.title
         return await super().open(replace(wanted, title=title, draft=None))
 
     async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
@@ -144,7 +152,9 @@ class Gitea(GitHub):
     async def verdict(self, commit: str) -> Verdict:
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
         found = _verdict([], "", [], statuses)
-        return replace(found, log=found.log + await self._logs(commit)) if found.log else found
+        if found.log:
+            return replace(found, log=found.log + await self._logs(commit))
+        return found
 
     async def _line_comments(self, number: int, reviews: list[Any]) -> list[Any]:
         """Return the comments on lines, which Gitea lists by review and nowhere else."""
@@ -193,7 +203,8 @@ def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[An
 
     The forge's own `state` is not used: on Gitea it is the state of a page.
     """
-    bad, ends = list(bad), list(ends)
+    bad = list(bad)
+    ends = list(ends)
     for status in statuses:
         state = status.get("state") or status.get("status")  # Gitea's word is status
         ends.append(state)

@@ -108,7 +108,10 @@ def _read(told: Any) -> PullRequest:
         state = "draft"
     text = told.get("description") or ""
     is_here = told["source_project_id"] == told["target_project_id"]
-    branch = told["source_branch"] if is_here else ""
+    if is_here:
+        branch = told["source_branch"]
+    else:
+        branch = ""
     return PullRequest(
         told["iid"], told["web_url"], state, told["title"], text,
         branch=branch, commit=told.get("sha") or "",

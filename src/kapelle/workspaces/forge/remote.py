@@ -26,7 +26,9 @@ from kapelle.workspaces.git import HARDENING, Git, Place
 from kapelle.workspaces.refs import BRANCHES, branch_ref
 from kapelle.workspaces.shadow import Objects
 
-_PUSH_TIMEOUT_S, _ASK_TIMEOUT_S, _MOST_SAID = 900.0, 60.0, 1000
+_PUSH_TIMEOUT_S = 900.0
+_ASK_TIMEOUT_S = 60.0
+_MOST_SAID = 1000
 _KINDS: dict[str, type[Forge]] = {"github": GitHub, "gitlab": GitLab, "gitea": Gitea}
 _KNOWN = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea"}
 _APIS = {"github": "api/v3", "gitlab": "api/v4", "gitea": "api/v1"}
@@ -92,10 +94,16 @@ class Remote(Place):
         if url.startswith("-") or parts.scheme not in _SCHEMES or not parts.hostname:
             return None
         # The port of ssh says nothing about where the API is.
-        port = f":{number}" if number and parts.scheme != "ssh" else ""
+        if number and parts.scheme != "ssh":
+            port = f":{number}"
+        else:
+            port = ""
         project = parts.path.strip("/").removesuffix(".git")
         host = f"{parts.hostname}{port}"
-        known = settings.hosts.get(host) if settings else None
+        if settings:
+            known = settings.hosts.get(host)
+        else:
+            known = None
         if parts.scheme == "http" and not _is_plain_allowed(parts.hostname, known):
             return None
         return replace(self, url=url, scheme=parts.scheme, host=host, project=project)
@@ -122,7 +130,10 @@ class Remote(Place):
             hint = f'Say what it is in your config.toml: [forge.hosts."{host}"] with '
             hint += 'kind = "github", "gitlab" or "gitea" (Forgejo too).'
             raise ForgeError(f"{host} is no forge that Kapelle knows.", hint=hint)
-        scheme = "http" if self.scheme == "http" else "https"
+        if self.scheme == "http":
+            scheme = "http"
+        else:
+            scheme = "https"
         api = f"{scheme}://{host}/{_APIS[known.kind]}"
         url = known.url or ("https://api.github.com" if host == "github.com" else api)
         parts = urlsplit(url)
@@ -134,7 +145,10 @@ class Remote(Place):
             # What the whole server is below is no part of a project's name.
             project = project.removeprefix(parts.path.partition("/api/")[0].strip("/") + "/")
         login = await self._find_login(known, parts.scheme)
-        ca_file = await self._find_authorities(url) if parts.scheme == "https" else None
+        if parts.scheme == "https":
+            ca_file = await self._find_authorities(url)
+        else:
+            ca_file = None
         shown = _without_login(self.url)
         return _KINDS[known.kind](Site(host, project, url, login, self.name, shown, ca_file))
 
@@ -156,7 +170,8 @@ class Remote(Place):
     async def _find_login(self, known: ForgeHost, protocol: str) -> Login:
         """Return the person's token for the forge: named in the settings, of gh, or what git's
         helpers have."""
-        host, kind = self.host, known.kind or ""
+        host = self.host
+        kind = known.kind or ""
         if named := known.token_variable:
             if not (value := self.environ.get(named)):
                 raise ForgeError(
@@ -222,7 +237,10 @@ class Remote(Place):
         above = ["/".join(parts[:length]) for length in range(1, len(parts))]
         held: dict[str, str] = {}
         with suppress(KapelleError):
-            held = await self.branches(*above, login=login) if above else {}
+            if above:
+                held = await self.branches(*above, login=login)
+            else:
+                held = {}
         for name in held:
             hint = f"Rename it there, or `git push {self.name} --delete {name}`."
             text = f"The branch {name} at {self.host} leaves no room for {branch}."
@@ -244,7 +262,10 @@ class Remote(Place):
             output = await place.run(*args, ok=(0, 1, 128), timeout_s=_PUSH_TIMEOUT_S)
         except GitError as error:
             raise self._problem(error.message, login) from None
-        lines = output.line.splitlines() if output.code else []
+        if output.code:
+            lines = output.line.splitlines()
+        else:
+            lines = []
         refused = [one for one in lines if one.startswith("!") and "[remote failure]" not in one]
         if output.code and not refused:
             raise self._problem(output.stderr, login)
@@ -321,7 +342,10 @@ async def find_upstream(git: Git, common_dir: Path, branch: str) -> tuple[str | 
     file = ("--file", str(common_dir / "config"), "--no-includes")
     remote = await own.run("config", *file, "--get", f"branch.{branch}.remote", ok=(0, 1))
     merge = await own.run("config", *file, "--get", f"branch.{branch}.merge", ok=(0, 1))
-    name = remote.line if remote.code == 0 else None
+    if remote.code == 0:
+        name = remote.line
+    else:
+        name = None
     there = merge.line if merge.code == 0 else ""
     if name is None or not there.startswith(BRANCHES):
         return name, branch

@@ -40,4 +40,6 @@ class Job:
         """What requests for permission get; an answer settles what was asked."""
         if self.permissions != "ask" or self.answer is None:
             return self.permissions
-        return "allow" if self.answer.strip().lower() == "allow" else "deny"
+        if self.answer.strip().lower() == "allow":
+            return "allow"
+        return "deny"

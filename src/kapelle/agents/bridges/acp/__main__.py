@@ -89,7 +89,8 @@ async def _run(job: Job, prompt: str, command: list[str]) -> int:
 
 async def _follow(turn: Turn, signals: asyncio.Queue[int]) -> int:
     """Until the turn has ended, or until a signal has ended it."""
-    work, stopped = asyncio.create_task(turn.execute()), asyncio.create_task(signals.get())
+    work = asyncio.create_task(turn.execute())
+    stopped = asyncio.create_task(signals.get())
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         return work.result()
@@ -173,11 +174,14 @@ class Turn:
 
     def _session_tokens(self) -> Counter[str] | None:
         """The tokens of the whole session, where the protocol does not tell them."""
-        return opencode_session_tokens(self._session_id) if self._agent_name == "OpenCode" else None
+        if self._agent_name == "OpenCode":
+            return opencode_session_tokens(self._session_id)
+        return None
 
     def _tokens_used(self) -> Counter[str] | None:
         """The tokens of the session since the prompt; None where only the protocol tells them."""
-        before, after = self._tokens_before, self._session_tokens()
+        before = self._tokens_before
+        after = self._session_tokens()
         if before is None and not self._job.session_id:
             before = Counter()  # a new session is stored with its first prompt
         if before is None or after is None:
@@ -200,7 +204,8 @@ class Turn:
             self._connection.send_request(AGENT_METHODS["session_prompt"], params)
         )
         try:
-            is_told, looks_left = False, math.ceil(_ACKNOWLEDGING_S / _LISTENING_S)
+            is_told = False
+            looks_left = math.ceil(_ACKNOWLEDGING_S / _LISTENING_S)
             while looks_left and not (await asyncio.wait({request}, timeout=_LISTENING_S))[0]:
                 looks_left -= self._asked.is_set()
                 # What a person says is its next prompt, once it has left off.
@@ -266,7 +271,10 @@ class Turn:
             tool.input()
         )
         writes = self._job.read_only and request.text("toolCall", "kind") in _WRITING
-        decision = "deny" if locked or writes else self._job.decision
+        if locked or writes:
+            decision = "deny"
+        else:
+            decision = self._job.decision
         kinds = reversed(_KINDS[decision]) if self._job.read_only else _KINDS[decision]
         picked = next((kind for kind in kinds if kind in options), None)
         if picked is None:

@@ -40,7 +40,8 @@ class AgentProcess:
         assert process.stdout
         assert process.stderr
         self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
+        self._stdin = process.stdin
+        self._stdout = process.stdout
         self._stderr = b""
         self._reading = asyncio.create_task(self._read_stderr(process.stderr))
 
@@ -99,9 +100,14 @@ class AgentProcess:
         await self.ended(1.0)
         await asyncio.wait({self._reading}, timeout=0.2)
         code = self._process.returncode
-        how = "closed its output" if code is None else f"ended with exit code {code}"
+        if code is None:
+            how = "closed its output"
+        else:
+            how = f"ended with exit code {code}"
         words = self.last_words()
-        return f"{how}: {words}" if words else f"{how} without a word"
+        if words:
+            return f"{how}: {words}"
+        return f"{how} without a word"
 
     def last_words(self) -> str:
         return self._stderr.decode("utf-8", "replace").strip()
@@ -134,7 +140,8 @@ def failure_of(error: RequestError) -> Failed:
     said = [value for key, value in strings if key in _TEXT_KEYS and value not in str(error)]
     text = ": ".join(dict.fromkeys(filter(None, [str(error), *said])))
     types = [v for key, v in strings if key in _TYPE_KEYS and len(v) <= _LONGEST_TYPE]
-    status, kind = _status(error, facts, text), next(iter(types), None)
+    status = _status(error, facts, text)
+    kind = next(iter(types), None)
     refused = needs_login(error) and status in {None, 401, 403}
     return Failed(text, "authentication" if refused else "", status=status, type=kind)
 
@@ -147,7 +154,10 @@ def session_failure(message: Json) -> Json:
 def failure_told(text: str) -> Failed:
     """The failure that a text tells of."""
     found = _STATUS.search(text)
-    name = "context_overflow" if "context window" in text else ""
+    if "context window" in text:
+        name = "context_overflow"
+    else:
+        name = ""
     return Failed(text, name, status=int(found[1]) if found else None)
 
 

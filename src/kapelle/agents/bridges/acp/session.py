@@ -120,7 +120,8 @@ class Session:
     def _params(self) -> dict[str, Any]:
         known = _mcp_servers(self._job.mcp_servers, self._offers("mcpCapabilities"))
         params: dict[str, Any] = {"cwd": str(Path.cwd()), "mcpServers": known}
-        text, meta = self._job.system_prompt, dict[str, Any]()
+        text = self._job.system_prompt
+        meta = dict[str, Any]()
         if self._job.claude_settings:
             meta["claudeCode"] = {"options": {"settings": self._job.claude_settings}}
         self.system_prompt_taken = bool(text)
@@ -131,7 +132,9 @@ class Session:
             meta["systemPrompt"] = {"append": text}
         else:
             self.system_prompt_taken = False
-        return {**params, "_meta": meta} if meta else params
+        if meta:
+            return {**params, "_meta": meta}
+        return params
 
     def _offers(self, what: str) -> Json:
         return self._agent.mapping("agentCapabilities", what)
@@ -148,20 +151,28 @@ class Session:
         return False
 
     async def _choose_mode(self, session_id: str, session: Json) -> None:
-        modes, wanted = choice(session, "mode"), self._job.mode
+        modes = choice(session, "mode")
+        wanted = self._job.mode
         if wanted is None:
             free = self._job.decision == "allow" and not self._job.read_only
-            picked = modes.most_autonomous() if modes and free else None
+            if modes and free:
+                picked = modes.most_autonomous()
+            else:
+                picked = None
         else:
             picked = modes.pick(wanted) if modes else None
             if picked is None:
-                known = ", ".join(modes.options) if modes else "none"
+                if modes:
+                    known = ", ".join(modes.options)
+                else:
+                    known = "none"
                 raise Failed(f"The agent has no mode {wanted!r}; it has: {known}.", "capability")
         if modes and picked and picked != modes.current:
             await self._set(modes, session_id, picked)
 
     async def _choose_model(self, session_id: str, session: Json) -> None:
-        models, wanted = choice(session, "model"), self._job.model
+        models = choice(session, "model")
+        wanted = self._job.model
         if models is None:
             if wanted:
                 emit("notice", f"This agent offers no choice of models, so {wanted} is not used.")
@@ -178,7 +189,10 @@ class Session:
                 raise Failed(f"{text} {failure_of(error)}", "capability") from None
         if current not in {"", "default", "auto"}:
             # Qwen's ids are its own: $runtime|openai|m1(openai).
-            name = models.options.get(current, "") if "|" in current else ""
+            if "|" in current:
+                name = models.options.get(current, "")
+            else:
+                name = ""
             emit("model", name or _without_variant(current))
 
     async def _set(self, choice: "Choice", session_id: str, value: str) -> None:
@@ -211,7 +225,9 @@ class Choice:
                 return option
         variants = [option for option in self.options if option.partition("[")[0] == wanted]
         same = wanted + self.current[len(self.current.partition("[")[0]) :]
-        return same if same in variants else next(iter(variants), None)
+        if same in variants:
+            return same
+        return next(iter(variants), None)
 
     def most_autonomous(self) -> str | None:
         plain = {_letters(option): option for option in self.options}
@@ -220,7 +236,8 @@ class Choice:
 
 def choice(session: Json, what: Literal["mode", "model"]) -> Choice | None:
     """How a session's mode or model is chosen; None when the agent offers no choice."""
-    listed, title = session.mapping(f"{what}s"), what.title()
+    listed = session.mapping(f"{what}s")
+    title = what.title()
     if available := listed.mappings(f"available{title}s"):
         id_key = "id" if what == "mode" else "modelId"
         options = {item.text(id_key): item.text("name") for item in available}
@@ -228,7 +245,8 @@ def choice(session: Json, what: Literal["mode", "model"]) -> Choice | None:
         return Choice(f"session/set_{what}", f"{what}Id", {}, options, current)
     for option in session.mappings("configOptions"):
         if what in {option.get("category"), option.get("id")} and option.get("type") == "select":
-            params, current = {"configId": option.get("id")}, option.text("currentValue")
+            params = {"configId": option.get("id")}
+            current = option.text("currentValue")
             return Choice("session/set_config_option", "value", params, _values(option), current)
     return None
 

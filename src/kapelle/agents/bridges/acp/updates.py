@@ -51,7 +51,10 @@ class ToolCall:
         if status not in {"completed", "failed"} or self.ended:
             return False
         self.ended = True
-        failed = {"is_error": True} if status == "failed" else {}
+        if status == "failed":
+            failed = {"is_error": True}
+        else:
+            failed = {}
         emit("tool_result", self._output()[:_LONGEST_OUTPUT], self._name, failed)
         return True
 
@@ -70,7 +73,9 @@ class ToolCall:
             return raw
         places = [*self._fields.mappings("locations"), *self._parts("diff")]
         paths = sorted({place.text("path") for place in places} - {""})
-        return {"title": self.title, "paths": paths} if paths else {"title": self.title}
+        if paths:
+            return {"title": self.title, "paths": paths}
+        return {"title": self.title}
 
     def _output(self) -> str:
         raw = self._fields.mapping("rawOutput")
@@ -91,7 +96,10 @@ def _name(update: Json) -> str:
         if name := meta.text(key, "toolName"):
             return name
     title = update.text("title")
-    alike = title if _TOOL_NAME.fullmatch(title) else ""
+    if _TOOL_NAME.fullmatch(title):
+        alike = title
+    else:
+        alike = ""
     return update.text("name") or alike or update.text("kind") or title or "tool"
 
 
@@ -104,7 +112,10 @@ class UsageMeter:
 
     def __init__(self, agent: str) -> None:
         self._last_answer_only = agent == "OpenCode"  # what its final totals are of
-        self._of_session = [] if "claude" in agent else ["cost_usd"]
+        if "claude" in agent:
+            self._of_session = []
+        else:
+            self._of_session = ["cost_usd"]
         self.turns = 0
         self._fresh = True  # whether what the agent says next is a new answer of the model
         self._earlier: Counter[str] = Counter()  # tokens of the answers before this one
@@ -127,7 +138,8 @@ class UsageMeter:
 
     def update(self, update: Json) -> None:
         """A usage_update: the context's size, and perhaps the session's cost so far."""
-        used, cost = update.get("used"), update.mapping("cost")
+        used = update.get("used")
+        cost = update.mapping("cost")
         if used == self._context and not cost:
             return  # Copilot says it again with each request that it makes again
         if isinstance(used, int) and used > 0:
@@ -144,7 +156,8 @@ class UsageMeter:
 
     def count(self, usage: Json) -> None:
         """What Qwen says at its end that an answer took."""
-        self._now, self._exact = Counter(_tokens(usage)), True
+        self._now = Counter(_tokens(usage))
+        self._exact = True
         self._emit()
 
     def finish(self, response: Json, since_prompt: Counter[str] | None = None) -> None:
@@ -153,7 +166,8 @@ class UsageMeter:
         since_prompt: the tokens of all answers since the first prompt, where that is known.
         """
         if since_prompt:
-            self._earlier, self._now = Counter(), since_prompt
+            self._earlier = Counter()
+            self._now = since_prompt
             self._emit()
             return
         usage = response.mapping("usage")
@@ -161,7 +175,8 @@ class UsageMeter:
         for entry in quota.mappings("model_usage"):
             if model := entry.text("model"):
                 emit("model", model)
-        tokens, count = _tokens(usage) if usage else {}, quota.mapping("token_count")
+        tokens = _tokens(usage) if usage else {}
+        count = quota.mapping("token_count")
         if not usage and "input_tokens" in count:
             names = ("input_tokens", "output_tokens", "cached_tokens")
             tokens = {name: count.count(name) for name in names}
@@ -177,7 +192,8 @@ class UsageMeter:
         self.turns += 1
         self._fresh = False
         self._earlier.update(self._now)
-        self._now, self._exact = Counter(), False
+        self._now = Counter()
+        self._exact = False
 
     def _estimate(self, used: int) -> None:
         if self._exact:
@@ -196,9 +212,12 @@ class UsageMeter:
 
 def _tokens(usage: Json) -> dict[str, int]:
     """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
-    sent, said = usage.count("inputTokens"), usage.count("outputTokens")
-    cached, stored = usage.count("cachedReadTokens"), usage.count("cachedWriteTokens")
-    thought, total = usage.count("thoughtTokens"), usage.count("totalTokens")
+    sent = usage.count("inputTokens")
+    said = usage.count("outputTokens")
+    cached = usage.count("cachedReadTokens")
+    stored = usage.count("cachedWriteTokens")
+    thought = usage.count("thoughtTokens")
+    total = usage.count("totalTokens")
     if total >= sent + said + cached + stored:
         sent += cached + stored
     if total >= sent + said + thought:
@@ -278,7 +297,9 @@ class Updates:
     @property
     def failure(self) -> str:
         """What the agent itself tells as an answer, where it calls it an error: in one piece."""
-        return self._answer if self._chunks == 1 and self._answer.startswith("Error: ") else ""
+        if self._chunks == 1 and self._answer.startswith("Error: "):
+            return self._answer
+        return ""
 
     def finish(self) -> str:
         """Print what is still held back; returns the final answer."""
@@ -303,9 +324,13 @@ class Updates:
         if begins:
             self._lines.flush()
             self._answer = ""
-        self._message_id, self._text_turn = message_id, self.meter.turns
+        self._message_id = message_id
+        self._text_turn = self.meter.turns
         self._answer += text
-        self._chunks = 1 if begins else self._chunks + 1
+        if begins:
+            self._chunks = 1
+        else:
+            self._chunks = self._chunks + 1
         self.refused = ""
         self._lines.add(text)
 
@@ -321,5 +346,8 @@ def _emit_retry(update: Json) -> None:
     """Codex tells of errors that it outlasts in fields of its own."""
     failure = session_failure(update)
     if said := update.text("_meta", "codex", "error", "message") or failure.text("title"):
-        again = "overloaded" if said.startswith("Reconnecting") else ""
+        if said.startswith("Reconnecting"):
+            again = "overloaded"
+        else:
+            again = ""
         emit("notice", said, "rate_limit" if failure.get("category") == "limit" else again)
