@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import counted
@@ -80,9 +81,11 @@ class DebateSpec(PatternSpec):
     @model_validator(mode="after")
     def _fits(self) -> "DebateSpec":
         if len(self.sides) == 1:
-            raise ValueError("a debate has two sides: name the other one with `sides`, too")
+            text = "a debate has two sides: name the other one with `sides`, too"
+            raise BrokenRule(text, "sides")
         if self.action is None and (self.verify or self.checks):
-            raise ValueError("`verify` and `checks` are about what is done: add `action`")
+            text = "`verify` and `checks` are about what is done: add `action`"
+            raise BrokenRule(text, "verify", "checks", "action")
         return self
 
 

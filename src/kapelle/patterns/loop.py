@@ -133,21 +133,44 @@ class LoopSpec(PatternSpec):
         better = self.optimises
         if self.eval_schema is not None:
             Judgement.require(self.eval_schema, scored=better)
-        refuse({
-            "a loop has either a prompt or steps": (self.prompt is None) == (not self.steps),
-            "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "
-            "judge what counts with `eval_prompt`": judged and (scored or self.until),
-            "`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent":
+        refuse(
+            (
+                (self.prompt is None) == (not self.steps),
+                "a loop has either a prompt or steps",
+                (),
+            ),
+            (
+                judged and (scored or self.until),
+                "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "
+                "judge what counts with `eval_prompt`",
+                ("eval_mode", "until", "eval", "eval_prompt"),
+            ),
+            (
                 not judged and (self.eval_prompt or self.judge or self.eval_schema),
-            "`until` passes or not, so there is no number to better: give `eval` instead":
+                "`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent",
+                ("eval_prompt", "eval_schema", "judge", "eval_mode"),
+            ),
+            (
                 better and self.until,
-            "there is no number to make better: add `eval`, a command that prints it":
+                "`until` passes or not, so there is no number to better: give `eval` instead",
+                ("until", "eval"),
+            ),
+            (
                 better and not scored and not judged,
-            "`eval` and `target` need to know which way the number is to go: add `direction`":
+                "there is no number to make better: add `eval`, a command that prints it",
+                ("eval",),
+            ),
+            (
                 not better and (scored or self.target is not None),
-            "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`":
+                "`eval` and `target` need to know which way the number is to go: add `direction`",
+                ("eval", "target", "direction"),
+            ),
+            (
                 not better and not self.until and not judged,
-        })  # fmt: skip
+                "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`",
+                ("until", "eval", "direction", "judge"),
+            ),
+        )
         return self
 
 

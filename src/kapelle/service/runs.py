@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, sentence
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, invalid_spec
 from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
@@ -280,7 +280,7 @@ class Runs:
         try:
             task = TaskSpec.model_validate(asked)
         except ValidationError as error:
-            raise InvalidInput(f"follow-up: {sentence(error)}") from None
+            raise invalid_spec(error, "follow-up: ") from None
         also = heard if ids else None
         return await submit(self._parts, task, idempotency_key, also=also)
 

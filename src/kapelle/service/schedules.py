@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, invalid_field, invalid_spec
 from kapelle.domain.schedule import (
     OPEN,
     Firing,
@@ -79,7 +79,7 @@ def _task(spec: dict[str, Any]) -> TaskSpec:
     try:
         return TaskSpec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{TASK}: {sentence(error)}") from None
+        raise invalid_spec(error, f"{TASK}: ") from None
 
 
 # What tells one schedule from another, besides its id.
@@ -174,12 +174,13 @@ class Schedules:
 
 def _require_future(spec: ScheduleSpec, now: datetime) -> None:
     if spec.at is not None and spec.at < now - GRACE:
-        raise InvalidInput(
-            f"at: {spec.at:%Y-%m-%d %H:%M:%S} UTC has passed.",
+        raise invalid_field(
+            "at",
+            f"{spec.at:%Y-%m-%d %H:%M:%S} UTC has passed",
             hint="Name a time to come; `kapelle run` starts something now.",
         )
     if spec.expires_at is not None and spec.expires_at <= now:
-        raise InvalidInput(f"expires_at: {spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed.")
+        raise invalid_field("expires_at", f"{spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed")
 
 
 def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
     if spec.cron is not None:
         values["next_at"] = next_by_cron(values, now)
         if values["next_at"] is None:
-            raise InvalidInput("expires_at: no slot of its cron comes before that.")
+            raise invalid_field("expires_at", "no slot of its cron comes before that")
     else:
         values["next_at"] = now if spec.every_s is not None else spec.at
     return values

@@ -12,7 +12,7 @@ from typing import Any, Unpack, get_args
 from pydantic import ValidationError
 
 from kapelle.domain.budget import Left
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, invalid_spec
 from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind, WorkSpec
@@ -112,7 +112,7 @@ class DurableContext(CommandContext):
         try:
             return TaskSpec.model_validate({**inherited, **asked, **told, **own})
         except ValidationError as error:
-            raise InvalidInput(f"ctx.task: {sentence(error)}") from None
+            raise invalid_spec(error, "ctx.task: ") from None
 
     async def _submit(self, step: Step, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
@@ -240,7 +240,7 @@ class DurableContext(CommandContext):
         try:
             spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
         except ValidationError as error:
-            raise InvalidInput(f"ctx.note: {sentence(error)}") from None
+            raise invalid_spec(error, "ctx.note: ") from None
 
         def end(connection: Connection, _made: None) -> None:
             notes.put(connection, spec, None, self.run_id)

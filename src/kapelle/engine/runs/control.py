@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
-from kapelle.domain.errors import Conflict, InvalidInput, LimitReached
+from kapelle.domain.errors import Conflict, LimitReached, invalid_field
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
@@ -287,7 +287,7 @@ def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]
     if row["archived_at"] is not None:
         raise Conflict(f"{run_id} is archived.", hint="Start a new run.")
     if spec[limit] <= row["spec"].get(limit, row["progress"].get(limit, 0)):
-        raise InvalidInput(f"{limit}: {run_id} has had {spec[limit]} already; give it more.")
+        raise invalid_field(limit, f"{run_id} has had {spec[limit]} already; give it more")
     afresh = {"ended_at": None, "result": None, "limit_reached": None}
     runs.change(connection, run_id, RunStatus.QUEUED, "resumed", spec=spec, **afresh)
     deliveries.withdraw_draft(connection, run_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, invalid_field, invalid_spec
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.environment import search_path_of
@@ -107,12 +107,12 @@ async def validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> Pattern
     """The specification of a run, or InvalidInput that names every field that is wrong."""
     directory = spec.get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):
-        raise InvalidInput("directory: the directory must be given as an absolute path.")
+        raise invalid_field("directory", "the directory must be given as an absolute path")
     found = await find_pattern(parts, pattern, Path(require_directory(directory)))
     try:
         return found.spec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{pattern}: {sentence(error)}") from None
+        raise invalid_spec(error, f"{pattern}: ") from None
 
 
 def _title(spec: PatternSpec) -> str:

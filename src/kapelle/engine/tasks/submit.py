@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
-from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
+from kapelle.domain.errors import AgentMisconfigured, Conflict, FieldProblem, InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
@@ -322,10 +322,14 @@ def require_abilities(
     }
     for name in (name for name in can if given.get(name) and not can[name]):
         told = name.replace("_", " ").replace("mcp", "MCP")
-        raise InvalidInput(
-            f"`{field}`: " * bool(field)
-            + f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
-            hint="A command template needs the placeholder for it, or has to tell what it used."
-            if adapter.settings.command
-            else "docs/agents.md tells what each agent can.",
-        )
+        text = f"The agent {agent} cannot be given a {told}"
+        if interactive:
+            text += " in a terminal"
+        if adapter.settings.command:
+            hint = "A command template needs the placeholder for it, or has to tell what it used."
+        else:
+            hint = "docs/agents.md tells what each agent can."
+        if field:
+            fields = [FieldProblem((field,), text, "rule")]
+            raise InvalidInput(f"`{field}`: {text}.", hint=hint, fields=fields)
+        raise InvalidInput(f"{text}.", hint=hint)
