@@ -101,6 +101,8 @@ class Step(Record):
     position: str
     kind: str
     label: str
+    role: str | None = None  # what part its task plays in the pattern, such as plan or review
+    cycle: int | None = None  # the cycle, round or iteration that its task is of, from 1
     subject: str | None
     data: dict[str, Any]
     result: Any

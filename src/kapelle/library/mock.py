@@ -15,8 +15,12 @@ Part = Line | Callable[[Request], Line | None]
 """An answer, or what makes one of a request and may write files in its cwd on the way."""
 Script = Part | Sequence[Part] | Mapping[str, Part | Sequence[Part]]
 
-_CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
-_PLAN = {"subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}]}
+# A planner is asked for the criteria first and then for the plan: each takes its own part of this.
+_PLAN = {
+    "success_criteria": ["what the goal says is there"],
+    "questions": [],
+    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
+}
 _APPROVAL = {
     "quality": True,
     "consistency": True,
@@ -83,8 +87,6 @@ class MockAgent(Agent):
 def _by_default(request: Request) -> Part:
     match request.role:
         case "planner":
-            if request.title.startswith("Intake"):
-                return _CRITERIA
             return _PLAN
         case "reviewer":
             return _APPROVAL

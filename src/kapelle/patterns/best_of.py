@@ -159,6 +159,7 @@ async def _try(
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
+        role="candidate",
         agent=who.agent,
         model=who.model,
         workspace="own",
@@ -211,7 +212,7 @@ async def _judge(
     why = {"type": "string", "description": "why, in a few sentences"}
     shape = {"type": "object", "properties": {"winner": winner, "reasoning": why}}
     choice = await ctx.query(
-        prompt, {**shape, "required": ["winner"]}, title="Judge", agent=spec.judge,
+        prompt, {**shape, "required": ["winner"]}, title="Judge", role="judge", agent=spec.judge,
         model=spec.judge_model,
     )  # fmt: skip
     chosen = next(one for one in eligible if one.number == choice["winner"])

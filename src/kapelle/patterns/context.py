@@ -39,8 +39,10 @@ class Who(TypedDict, total=False):
 
 
 class Manner(TypedDict, total=False):
-    """How ctx.task has something done."""
+    """How ctx.task has something done, and what for."""
 
+    role: str | None  # in the pattern, such as plan or review: kept with the step
+    cycle: int | None  # the cycle, round or iteration that it is of, from 1
     workspace: Place
     keep_session: bool
     max_attempts: int
@@ -138,6 +140,8 @@ class Context(ABC):
         disposable one is removed at the end, and what was changed there goes to the archive. Unless
         it is patient, which is the default, it is cancelled rather than wait for the end of a
         rate limit. It is tried once unless max_attempts says otherwise.
+
+        role and cycle are kept with the step, so that a program finds it whatever its title is.
         """
 
     @abstractmethod
@@ -253,14 +257,39 @@ class Context(ABC):
         """Several branches at once; the first error, in their order, once all have ended."""
 
     @overload
-    async def query(self, prompt: str, shape: type[M], *, title: str, **who: Unpack[Who]) -> M: ...
+    async def query(
+        self,
+        prompt: str,
+        shape: type[M],
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
+    ) -> M: ...
 
     @overload
     async def query(
-        self, prompt: str, shape: dict[str, Any], *, title: str, **who: Unpack[Who]
+        self,
+        prompt: str,
+        shape: dict[str, Any],
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
     ) -> dict[str, Any]: ...
 
-    async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
+    async def query(
+        self,
+        prompt: str,
+        shape: Any,
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
+    ) -> Any:
         """An agent's answer as an object of this model or JSON schema; one that cannot be read is
         asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
         it changes, commits or deletes reaches anything."""
@@ -269,7 +298,13 @@ class Context(ABC):
         problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(
-                asked + problem, title=name, workspace="own", disposable=True, **who
+                asked + problem,
+                title=name,
+                role=role,
+                cycle=cycle,
+                workspace="own",
+                disposable=True,
+                **who,
             )
             if not answer.ok:
                 raise Failed(f"{title}: {answer.reason or answer.status}")

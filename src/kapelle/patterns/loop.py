@@ -214,6 +214,8 @@ async def _work(ctx: Context, spec: LoopSpec, log: LoopLog, item: Iteration) -> 
         task = await ctx.task(
             (spec.prompt or "") + note,
             title=f"{spec.display_title} (iteration {item.number})",
+            role="work",
+            cycle=item.number,
             continue_from=earlier,
             keep_session=spec.checkpoint,
         )
@@ -241,7 +243,7 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
     """Judge what is in the workspace now."""
     if spec.eval_mode == "agent":
         try:
-            return await _by_agent(ctx, spec)
+            return await _by_agent(ctx, spec, number)
         except Failed as failure:
             return Judgement(False, None, failure.reason, failure.reason)
     env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
@@ -262,7 +264,7 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
     return Judgement(found.passed, None, output, f"failed: {names}" if names else None)
 
 
-async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
+async def _by_agent(ctx: Context, spec: LoopSpec, number: int) -> Judgement:
     if spec.direction == "minimize":
         better = "lower is better"
     else:
@@ -275,7 +277,8 @@ async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
         criteria=spec.eval_prompt or "Judge by what was asked for.",
         changes=await ctx.changes() or "unknown",
     )
-    asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
+    who = {"agent": spec.judge, "model": spec.judge_model}
+    asked = partial(ctx.query, prompt, title="Judge", role="judge", cycle=number, **who)
     if spec.eval_schema is not None:
         found = await asked(spec.eval_schema)
         text = json.dumps(found, ensure_ascii=False)

@@ -164,7 +164,9 @@ class _Team(Workers):
         await self.ctx.progress(phase="intake")
         prompt = self.told("intake", questions=self._questions, criteria=spec.success_criteria)
         try:
-            found = await self.ctx.query(prompt, roles.Intake, title="Intake", **self.planner)
+            found = await self.ctx.query(
+                prompt, roles.Intake, title="Intake", role="intake", **self.planner
+            )
         except Failed as failure:
             # The goal itself says enough to begin with.
             await self.ctx.progress(phase="intake", lack=failure.reason)
@@ -210,7 +212,9 @@ class _Team(Workers):
             what_was_asked_and_answered=[f"{q} {a}" for q, a in self.answers.items()],
             what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
-        plan = await self.ctx.query(prompt, Plan, title="Plan", **self.planner)
+        plan = await self.ctx.query(
+            prompt, Plan, title="Plan", role="plan", cycle=now.number, **self.planner
+        )
         now.take_up(plan.subgoals, most)
 
     async def work(self) -> None:
@@ -249,6 +253,8 @@ class _Team(Workers):
         )
         reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
         try:
-            now.review = await self.ctx.query(prompt, roles.Review, title="Review", **reviewer)
+            now.review = await self.ctx.query(
+                prompt, roles.Review, title="Review", role="review", cycle=now.number, **reviewer
+            )
         except Failed as failure:
             now.problem = failure.reason

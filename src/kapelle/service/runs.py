@@ -21,11 +21,11 @@ from kapelle.domain.specs import (
     WaitSeconds,
     field,
 )
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import did_you_mean
 from kapelle.domain.views import PatternView
-from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
+from kapelle.engine.children import as_child, own_key, require_undecided, room_for, stop_cause
 from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import require_ended
 from kapelle.engine.parts import Parts
@@ -194,7 +194,7 @@ class Runs:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
         run_id = await self._id(text)
         now = body.now if body else False
-        await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
+        await control.pause(self._parts, run_id, stop_cause("paused", parent), now=now)
         return await self.get(run_id)
 
     async def resume(self, text: str, parent: str | None, body: ResumeRun | None = None) -> Run:
@@ -233,8 +233,8 @@ class Runs:
         """End a run with all that it started, or leave its tasks to go on."""
         run_id = await self._id(text)
         body = body or CancelRun()
-        why = why_stopped("cancelled", parent, body.reason)
-        await control.cancel(self._parts, run_id, why, with_tasks=body.with_tasks)
+        cause = stop_cause("cancelled", parent, body.reason)
+        await control.cancel(self._parts, run_id, cause, with_tasks=body.with_tasks)
         return await self.get(run_id)
 
     async def answer(self, text: str, body: AnswerBody) -> Run:
@@ -293,7 +293,8 @@ class Runs:
         """Pause whatever is under way; running tasks go back to their queue."""
         for run_id in await self._db.read(runs.running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
-                await control.pause(self._parts, run_id, reason, now=True)
+                cause = StopCause(Stopper.DAEMON, reason)
+                await control.pause(self._parts, run_id, cause, now=True)
 
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])

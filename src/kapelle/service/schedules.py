@@ -19,6 +19,7 @@ from kapelle.domain.schedule import (
     ScheduleStatus,
 )
 from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.domain.states import StopCause, Stopper
 from kapelle.domain.task import Limit
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import start as run_start
@@ -71,8 +72,8 @@ class ScheduledWork:
         spec = await with_list(self._parts.db, kind, spec, key)
         return await run_start.start(self._parts, kind, spec, key, belonging)
 
-    async def cancel(self, subject: str, reason: str) -> None:
-        await end_child(self._parts, subject, reason)
+    async def cancel(self, subject: str, cause: StopCause) -> None:
+        await end_child(self._parts, subject, cause)
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:
@@ -153,7 +154,8 @@ class Schedules:
         now = self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
-            await self._work.cancel(subject, f"cancelled with {schedule_id}")
+            cause = StopCause(Stopper.PERSON, f"cancelled with {schedule_id}")
+            await self._work.cancel(subject, cause)
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:

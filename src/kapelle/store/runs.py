@@ -258,8 +258,11 @@ def change(
         questions.withdraw(connection, run_id)
         values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
+    values.setdefault("stopped_by", None)
     update(connection, run_id, status=status, reason=reason, **values)
     facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
+    if values["stopped_by"] is not None:
+        facts["stopped_by"] = values["stopped_by"]
     if status is RunStatus.COMPLETED:
         seen = _verified(connection, _families(connection, [run_id]))
         facts["verified"] = run_id in seen and not _denies(values.get("result"))

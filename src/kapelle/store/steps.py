@@ -25,12 +25,15 @@ def begin(
     kind: str,
     label: str,
     *,
+    role: str | None = None,
+    cycle: int | None = None,
     subject: str | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
     what = {"run_id": run_id, "position": position, "kind": kind, "label": label}
+    part = {"role": role, "cycle": cycle}
     about = {"subject": subject, "data": data or {}, "started_at": datetime.now(UTC)}
-    _INSERT.write(connection, **what, **about)
+    _INSERT.write(connection, **what, **part, **about)
 
 
 def end(

@@ -12,7 +12,7 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.engine import questions
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
@@ -254,7 +254,8 @@ async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
     run_id = await add_run(db)
     ending = await add_task(db, run_id, TaskStatus.RUNNING, stop="cancel")
     going = await add_task(db, run_id, TaskStatus.RUNNING)
-    await control.pause(parts(db), run_id, "paused", now=True)
+    cause = StopCause(Stopper.PERSON, "paused")
+    await control.pause(parts(db), run_id, cause, now=True)
     assert (await db.read(tasks.row, ending))["stop"] == "cancel"
     assert (await db.read(tasks.row, going))["stop"] == "requeue"
 

@@ -71,6 +71,7 @@ class DurableContext(CommandContext):
 
         label = asked.get("title") or prompt.strip()[:80]
         step = Step("task", label, perform, begin, self._task_ended)
+        step = replace(step, role=asked.get("role"), cycle=asked.get("cycle"))
         return TaskResult.model_validate(await self._journal.step(step))
 
     async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:

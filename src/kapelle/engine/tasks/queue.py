@@ -18,7 +18,7 @@ from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.outcome import Evidence
-from kapelle.domain.states import AttemptStatus, RunStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
@@ -123,8 +123,8 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
             continue  # put off together with one before it
         limit = runs.calls_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
-            cause = {"limit_reached": limit}
-            tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
+            cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+            tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
             continue
         if isinstance(among, NotTrusted):
             until = datetime.now(UTC) + _TRUST_AGAIN

@@ -300,6 +300,7 @@ class _Settlement:
             "next_mode": outcome.next_mode,
             "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
+            "stopped_by": task["stopped_by"] if outcome.task is TaskStatus.CANCELLED else None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
             values["result"] = self.evidence.result
@@ -311,7 +312,7 @@ class _Settlement:
                 "workspace_base_commit": None,
                 "starting_tree": None,
             }
-        if outcome.task is TaskStatus.QUEUED and reason != "requeued":
+        if outcome.task is TaskStatus.QUEUED and task["stop"] is None:
             reason = f"tries again after: {reason}"
         if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
             if waits:
