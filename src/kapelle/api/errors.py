@@ -31,9 +31,10 @@ class FieldError(BaseModel):
         description="where it is in the specification; empty for a rule about the whole of it"
     )
     message: str = Field(
-        description="of a value, what it must be, to be read behind its path; of a rule, a sentence"
+        description="of a value, what it must be, to be read behind its path; of a rule, what it "
+        "says, behind the path and a colon; or a sentence that needs no path"
     )
-    kind: Literal["value", "rule"]
+    kind: Literal["value", "rule", "sentence"]
     names: list[str] = Field(description="the fields that the message has in backticks")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kapelle.domain.text import shown
 
@@ -19,12 +19,13 @@ class FieldProblem:
     """A problem with a specification, and the path of the field that has it.
 
     The message of a "value" continues its path: `budget_usd` and "must be more than 0". The
-    message of a "rule" stands alone, and names are the fields that it has in backticks.
+    message of a "rule" stands behind its path and a colon, or alone. A "sentence" needs no path.
+    Names are the fields that the message has in backticks.
     """
 
     path: tuple[str | int, ...]
     message: str
-    kind: Literal["value", "rule"] = "value"
+    kind: Literal["value", "rule", "sentence"] = "value"
     names: tuple[str, ...] = ()
 
     @property
@@ -36,7 +37,7 @@ class FieldProblem:
         """Return the message behind a place, which may be spelled as its reader knows it."""
         if self.kind == "value":
             return f"{place or 'it'} {self.message}"
-        if place:
+        if place and self.kind == "rule":
             return f"{place}: {self.message}"
         return self.message
 
@@ -76,6 +77,11 @@ class KapelleError(Exception):
         super().__init__(message or self.__doc__ or self.code)
         self.hint = hint
         self.fields = tuple(fields)
+
+    def about(self, *path: str | int) -> Self:
+        """Return this error as one about a field, whose message says all that is to be said."""
+        self.fields = (FieldProblem(path, self.message, "sentence"),)
+        return self
 
     @property
     def message(self) -> str:

@@ -134,7 +134,7 @@ class Runs:
         else:
             place = None
         usable, problems = await list_patterns(self._parts, place)
-        broken = {"name": "(broken)", "origin": "", "spec_schema": {}}
+        broken = {"name": "(broken)", "origin": "", "spec_schema": {}, "is_broken": True}
         return usable + [PatternView(**broken, summary=error.message) for error in problems]
 
     async def get_pattern(

@@ -211,7 +211,7 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
             It asks: <Said>{entry.question}</Said>
           </p>
         )}
-        {entry.reason && !(entry.question && entry.reason.includes(entry.question)) && (
+        {entry.reason && !entry.question && (
           <p className="dim">
             <Said>{sentence(capital(named(inline(entry.reason), titleOf)))}</Said>
           </p>
