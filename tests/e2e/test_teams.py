@@ -15,6 +15,7 @@ from tests.e2e.ensembles import (
     files_on_branch,
     on_branch,
     perform,
+    purposes_of,
     rest,
     rule,
     start,
@@ -107,6 +108,8 @@ def test_the_reviewers_no_brings_another_iteration(kapelle: Instance, repository
     run = perform(kapelle, "team", repository, **GOAL)
     assert run["status"] == "completed", run["reason"]
     assert len(run["result"]["iterations"]) == 2
+    each = [("plan", 1), ("work", 1), ("review", 1), ("plan", 2), ("work", 2), ("review", 2)]
+    assert purposes_of(kapelle, run["id"])[-6:] == each
     assert {"first.txt", "more.txt"} <= files_on_branch(repository, run)
 
 
@@ -218,6 +221,7 @@ def test_a_worker_that_asks_where_nobody_answers_has_failed(
     (outcome,) = run["result"]["iterations"][0]["outcomes"]
     assert outcome["status"] == "failed"
     assert "nobody is there to answer" in outcome["reason"]
+    assert kapelle.task(outcome["tasks"][0])["stopped_by"] == "input"
     assert "Which colour?" in outcome["reason"]
     (task_id,) = outcome["tasks"]
     assert kapelle.task(task_id)["status"] == "cancelled"

@@ -42,7 +42,7 @@ class Manner(TypedDict, total=False):
     """How ctx.task has something done, and what for."""
 
     role: str | None  # in the pattern, such as plan or review: kept with the step
-    cycle: int | None  # the cycle, round or iteration that it is of, from 1
+    cycle: int | None  # the number of the cycle, round or iteration that it is of
     workspace: Place
     keep_session: bool
     max_attempts: int
