@@ -11,7 +11,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, TaskResult
 from kapelle.patterns.tracks import TracksSpec
 from kapelle.patterns.workflow import WorkflowSpec
-from kapelle.patterns.workflow_phases import Blocked, Phases
+from kapelle.patterns.workflow_phases import Phases, WorkflowBlocked
 from kapelle.patterns.workflow_plan import WorkflowResult
 
 
@@ -52,7 +52,7 @@ async def test_what_a_person_cancels_is_given_to_nobody_else() -> None:
     for stopper in set(Stopper) - {Stopper.RATE_LIMIT, Stopper.INPUT}:
         cancelled = Played(stopper)
         phases = Phases(cast(Context, cancelled), spec, WorkflowResult())
-        with pytest.raises(Blocked) as blocked:
+        with pytest.raises(WorkflowBlocked) as blocked:
             await phases.call("implement", "x")
         assert (blocked.value.code, cancelled.asked) == ("agents", ["one"])
 

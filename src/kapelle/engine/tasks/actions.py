@@ -18,7 +18,7 @@ from kapelle.store import accounts, attempts, deliveries, events, messages, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, update_work
 
-Stop = tuple[str, str] | None
+StopReason = tuple[str, str] | None
 W = TypeVar("W", Task, Run)
 
 
@@ -56,7 +56,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     return task
 
 
-def cancel(connection: Connection, task_id: str, cause: StopCause) -> Stop:
+def cancel(connection: Connection, task_id: str, cause: StopCause) -> StopReason:
     """End a task."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
@@ -68,7 +68,7 @@ def cancel(connection: Connection, task_id: str, cause: StopCause) -> Stop:
     return None
 
 
-def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
+def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> StopReason:
     require_ended(connection, task_id, "retried")
     messages.end_waiting(connection, task_id)
     tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.given)
@@ -84,7 +84,7 @@ def resume(
     merge: bool = False,
     author: str = "person",
     said: str | None = None,
-) -> Stop:
+) -> StopReason:
     """Have it go on with a message, in which it is told the comments of others with these ids; with
     merge its base is merged into its branch first, when the attempt is claimed. Said is what the
     author wrote of the message."""
@@ -173,7 +173,7 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
         tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
-def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) -> Stop:
+def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) -> StopReason:
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
@@ -187,7 +187,7 @@ def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) 
     return None
 
 
-def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> Stop:
+def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> StopReason:
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
@@ -265,7 +265,7 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
         )
 
 
-def _stop(connection: Connection, task: Row, stop: str, cause: StopCause) -> Stop:
+def _stop(connection: Connection, task: Row, stop: str, cause: StopCause) -> StopReason:
     task_id: str = task["id"]
     cause = cause.behind(task)
     tasks.update(connection, task_id, stop=stop, reason=cause.reason, **cause.marks)
