@@ -134,6 +134,19 @@ class AgentNotFound(KapelleError, code="agent_not_found", http_status=422):
 class AgentMisconfigured(KapelleError, code="agent_misconfigured", http_status=422):
     """The agent is known but cannot run as it is set up."""
 
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        fields: Sequence[FieldProblem] = (),
+        remedy: str | None = None,
+    ) -> None:
+        """The remedy is what helps besides a change of Kapelle's configuration, which the hint may
+        offer as well; by default it is the hint."""
+        super().__init__(message, hint=hint, fields=fields)
+        self.remedy = hint if remedy is None else remedy
+
 
 class LimitReached(KapelleError, code="limit_reached", http_status=409, exit_code=1):
     """Nothing is left of what this was allowed to use."""

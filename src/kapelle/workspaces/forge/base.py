@@ -98,6 +98,8 @@ class Site:
     remote_url: str = ""
     # The certificates of authorities that are believed besides the system's.
     ca_file: str | None = None
+    # What a person types to try again.
+    retry: str = "kapelle pr"
 
 
 class Forge(ABC):
@@ -220,7 +222,7 @@ class Forge(ABC):
             async with httpx2.AsyncClient(verify=self._context, **how) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
-            raise _connection_problem(self.host, error) from None
+            raise _connection_problem(self.site, error) from None
         if method != "GET" and (answer.is_redirect or answer.status_code == _NOT_ALLOWED):
             await self._require_present_name(answer)
         if answer.status_code < 400:
@@ -240,7 +242,7 @@ class Forge(ABC):
             address = site.remote_url.replace(self.project, name) or "URL"
             raise ForgeError(
                 f"{self.project} at {self.host} is {name} now.",
-                hint=f"`git remote set-url {site.remote} {address}`, then `kapelle pr` again.",
+                hint=f"`git remote set-url {site.remote} {address}`, then `{site.retry}` again.",
             )
         if answer.is_redirect:
             place = answer.headers.get("location", "")
@@ -266,7 +268,7 @@ class Forge(ABC):
         if code >= 500:
             return Unavailable(f"{host} answered {code}: {said}. It is tried again.")
         text = f"{host} refused it ({code}): {said}."
-        hint = login_hint(self.kind, host, self.login.variable)
+        hint = login_hint(self.kind, host, self.site.retry, self.login.variable)
         if code == 401:
             text = f"{host} does not accept the token: {said}."
         elif code == 403:
@@ -310,15 +312,15 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def login_hint(kind: str, host: str, variable: str = "") -> str:
-    """Return what to type for a new token."""
+def login_hint(kind: str, host: str, retry: str, variable: str = "") -> str:
+    """Return what to type for a new token, and to try again."""
     if variable:
         return (
-            f"The daemon has it from the variable {variable}: `kapelle stop`, then `kapelle pr` "
+            f"The daemon has it from the variable {variable}: `kapelle stop`, then `{retry}` "
             f"from a shell in which {variable} is a valid token."
         )
     if kind == "github":
-        return f"Type `gh auth login --hostname {host}`, then `kapelle pr` again."
+        return f"Type `gh auth login --hostname {host}`, then `{retry}` again."
     return (
         f"Give git's credential helper a token for {host} (`git credential approve`), or name a "
         f'variable that holds one: token_variable of [forge.hosts."{host}"] in config.toml.'
@@ -339,12 +341,13 @@ def _make_context(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-def _connection_problem(host: str, error: Exception) -> KapelleError:
+def _connection_problem(site: Site, error: Exception) -> KapelleError:
     """Return what a failed connection means: most pass, those of certificates do not."""
+    host = site.host
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return certificate_problem(host, cause.verify_message or str(cause))
+            return certificate_problem(host, cause.verify_message or str(cause), site.retry)
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
             hint = f'Correct url of [forge.hosts."{host}"] in config.toml.'
             return ForgeError(f"{host} does not answer with TLS there.", hint=hint)
@@ -352,12 +355,12 @@ def _connection_problem(host: str, error: Exception) -> KapelleError:
     return Unavailable(f"{host} cannot be reached: {error}. It is tried again.")
 
 
-def certificate_problem(host: str, said: str) -> ForgeError:
+def certificate_problem(host: str, said: str, retry: str) -> ForgeError:
     """Return the error for a certificate that is not believed."""
     hint = (
         f"Name its authority to git, `git config --global http.https://{host}/.sslCAInfo FILE`, "
         "which Kapelle uses too; or add it to the system's store, or start the daemon with "
-        "SSL_CERT_FILE. Then `kapelle pr` again."
+        f"SSL_CERT_FILE. Then `{retry}` again."
     )
     return ForgeError(f"The certificate of {host} is not trusted: {said}.", hint=hint)
 

@@ -82,6 +82,8 @@ class Remote(GitLocation):
     # As settings name it, and the project there.
     host: str = ""
     project: str = ""
+    # What a person types to try again.
+    retry: str = "kapelle pr"
 
     def at(self, url: str, settings: ForgeSettings | None = None) -> "Remote | None":
         """The remote with this address; None if that is no forge's, or without TLS where the
@@ -150,7 +152,8 @@ class Remote(GitLocation):
         else:
             ca_file = None
         shown = _without_login(self.url)
-        return _KINDS[known.kind](Site(host, project, url, login, self.name, shown, ca_file))
+        site = Site(host, project, url, login, self.name, shown, ca_file, self.retry)
+        return _KINDS[known.kind](site)
 
     async def find_login(self, settings: ForgeSettings) -> Login:
         """Return what the remote is pushed to with: the person's token for a known forge, else
@@ -176,7 +179,8 @@ class Remote(GitLocation):
             if not (value := self.environ.get(named)):
                 raise ForgeError(
                     f"The daemon has no variable {named} with the token for {host}.",
-                    hint=f"`kapelle stop`, then `kapelle pr` again from a shell that has {named}.",
+                    hint=f"`kapelle stop`, then `{self.retry}` again from a shell that has "
+                    f"{named}.",
                 )
             return Login(value, variable=named)
         gh = shutil.which("gh", path=self.environ.get("PATH"))
@@ -194,7 +198,7 @@ class Remote(GitLocation):
         fields = dict(line.split("=", 1) for line in answer.line.splitlines() if "=" in line)
         if password := fields.get("password"):
             return Login(password, fields.get("username", ""), is_from_helper=True)
-        raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host))
+        raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host, self.retry))
 
     async def branches(self, *names: str, login: Login) -> dict[str, str]:
         """The commits that these branches have there now."""
@@ -221,7 +225,7 @@ class Remote(GitLocation):
         if held is not None and held not in ours and not await contains(objects, commit, held):
             text = f"{branch} at {self.host} holds a commit that Kapelle did not push, {held[:12]}"
             pull = f"git -C {quote(worktree)} pull --no-rebase {self.name} {branch}"
-            hint = f"`{pull}` merges it, then `kapelle pr` again."
+            hint = f"`{pull}` merges it, then `{self.retry}` again."
             raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
         lease = f"--force-with-lease={BRANCHES}{branch}:{held or ''}"
         what = ("--porcelain", "--no-verify", lease, "--", self.url, f"{commit}:{BRANCHES}{branch}")
@@ -244,7 +248,7 @@ class Remote(GitLocation):
         for name in held:
             hint = f"Rename it there, or `git push {self.name} --delete {name}`."
             text = f"The branch {name} at {self.host} leaves no room for {branch}."
-            raise ForgeError(text, hint=f"{hint} Then `kapelle pr` again.")
+            raise ForgeError(text, hint=f"{hint} Then `{self.retry}` again.")
 
     async def _reach(
         self, login: Login, *args: str, variables: Mapping[str, str] | None = None
@@ -274,7 +278,7 @@ class Remote(GitLocation):
             said = "; ".join(one.split("\t")[-1] for one in refused)
             text = f"{self.host} refused the push: {_without_login(said)}."
             if words := _remote_words(output.stderr):
-                raise ForgeError(f"{text} It says: {words}", hint="Then `kapelle pr` again.")
+                raise ForgeError(f"{text} It says: {words}", hint=f"Then `{self.retry}` again.")
             hint = f"`git ls-remote {_without_login(self.url)}` shows what is there."
             raise ForgeError(text, hint=hint)
         return output.line
@@ -284,12 +288,12 @@ class Remote(GitLocation):
         host = self.host
         said = _without_login(" ".join(_ADVICE.sub("", stderr).split()))[-_MOST_SAID:]
         if _CERTIFICATE.search(said):
-            return certificate_problem(host, said)
+            return certificate_problem(host, said, self.retry)
         if _NO_LOGIN.search(said):
             works = f"`git ls-remote {_without_login(self.url)}` works without a question"
-            hint = f"See that {works}, then `kapelle pr` again."
+            hint = f"See that {works}, then `{self.retry}` again."
             if login.variable:
-                hint = login_hint("", host, login.variable)
+                hint = login_hint("", host, self.retry, login.variable)
             return ForgeError(f"{host} does not let you in: {said}.", hint=hint)
         if _NOT_THERE.search(said):
             hint = f"`git remote set-url {self.name} URL` says where it is now."
