@@ -155,12 +155,13 @@ def _is_text(annotation: Any) -> bool:
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """Settings, where each leaf came from by its dotted key, and what a repository sets that
-    does not hold because it is not trusted."""
+    """Settings, where each leaf came from by its dotted key, those that the repository sets, and
+    those that do not hold because it is not trusted."""
 
     settings: Settings
     origin: dict[str, str]
     held_back: Sequence[str] = ()
+    by_repository: frozenset[str] = frozenset()
 
     def show(self) -> Iterator[tuple[str, Any, str]]:
         """Each leaf's dotted key, its value with secrets masked, and its origin."""
@@ -208,15 +209,15 @@ def combined(
             hint='Write `image = "…"` or `service = "…"` under [workspace.docker], or drop it.',
         )
     origin = {key: source for source, values in layers.items() for key, _ in leaves(values)}
+    by_repository = frozenset[str]()
     if found and found.config:
         lying_there = f"repository config {found.config}"
         place = found.config.parent.parent
-        keys = [key for key, source in origin.items() if source == lying_there]
-        settings = settings.with_places(dict.fromkeys(keys, place))
+        by_repository = frozenset(key for key, source in origin.items() if source == lying_there)
+        settings = settings.with_places(dict.fromkeys(by_repository, place))
     known = leaves(settings.model_dump(mode="json", by_alias=True))
-    return LoadedSettings(
-        settings, {key: origin.get(key, "default") for key, _ in known}, held_back
-    )
+    origins = {key: origin.get(key, "default") for key, _ in known}
+    return LoadedSettings(settings, origins, held_back, by_repository)
 
 
 @lru_cache(maxsize=16)
