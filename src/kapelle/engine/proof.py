@@ -203,6 +203,7 @@ class Subject:
         update = {
             "proved": finding.proved,
             "proof": finding.proof,
+            "proved_earlier": finding.is_earlier,
             "passes_only_with": finding.passes_only_with,
             "overlooks": finding.overlooks,
         }
@@ -291,14 +292,14 @@ class Subject:
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
         if not suspects.all and policy == "once" and known and known["proved"] is not False:
-            return TrialFinding(known["proved"], known["proof"])
+            return TrialFinding(known["proved"], known["proof"], is_earlier=True)
         # With the tests of the base it passes then, and was seen to look at work with these.
         earlier = await parts.db.read(attempts.known_proof, earlier_key)
         is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
         finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
-            return TrialFinding(False, known["proof"])
+            return TrialFinding(False, known["proof"], is_earlier=True)
         if finding is None or finding.passes_only_with:
             return finding
         # One that was seen to look at other work is not forgotten for this.
@@ -320,7 +321,7 @@ class Subject:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
                     if finding is None and earlier is not None:
-                        finding = TrialFinding(True, earlier["proof"])
+                        finding = TrialFinding(True, earlier["proof"], is_earlier=True)
                 if finding is None:
                     finding = await trial.find_blindness(changed)
             except TrialStopped:

@@ -42,6 +42,7 @@ class TrialFinding:
     proved: bool | None
     proof: str
     is_lasting: bool = False
+    is_earlier: bool = False  # it was found out for other work
     passes_only_with: list[str] = field(default_factory=list)
     overlooks: list[str] = field(default_factory=list)
 
