@@ -1,5 +1,4 @@
-"""Secrets: the API keys that a person gave Kapelle, the values of the variables of tasks, runs and
-schedules, and what must not come back out of a process."""
+"""Secrets: stored API keys, variables of tasks, runs and schedules, and what must be redacted."""
 
 import asyncio
 import contextlib
@@ -30,80 +29,88 @@ Place = Literal["keyring", "file"]
 
 
 class Vault:
-    """The stored keys of one home by agent; each is read once and then kept in memory.
+    """The stored API keys of one home, by agent; each is read once and kept in memory.
 
-    The file names every agent that has a key, with null for one that the keyring keeps.
+    The file lists every agent that has a key, with null if the keyring holds the key.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[str, str | None] = {}
-        # Every key that the file ever held, to redact it even when the file is lost.
+        # Every key that the file ever held, so that it is redacted even after the file is lost.
         self._seen = set[str]()
         self._is_unreadable = False
 
     @cached_property
     def _keyring(self) -> Any:
-        # Looked for when a key is put or read there: it takes time and memory.
+        # Imported when a key is stored or read there: it takes time and memory.
         return _usable_keyring()
 
     @property
     def place(self) -> Place:
+        """Return where new keys are stored."""
         return "keyring" if self._keyring else "file"
 
     def get(self, agent: str) -> str | None:
+        """Return the key of an agent; None if there is none."""
         if agent not in self._known:
             key = self._read(agent)
             if self._is_unreadable:
-                return key  # the next read may find it
+                return key  # not cached: the file may be readable next time
             self._known[agent] = key
         return self._known[agent]
 
-    def put(self, agent: str, key: str) -> None:
-        # Named first: what a crash leaves in the keyring can be removed later.
+    def store_key(self, agent: str, key: str) -> None:
+        """Store the key of an agent."""
+        # The file names the agent first, so that a key that a crash leaves in the keyring can be
+        # removed later.
         self._write(self._file_to_change() | {agent: None if self._keyring else key})
         if self._keyring:
             self._keyring.set_password(_SERVICE, self._name(agent), key)
         self._known[agent] = key
 
     def forget(self, agent: str) -> bool:
-        """Remove a key from wherever it is; False when there was none."""
+        """Remove a key from wherever it is stored; return False if there was none."""
         self._known.pop(agent, None)
-        kept = self._file_to_change()
-        had = False
+        keys = self._file_to_change()
+        was_in_keyring = False
         try:
-            if had := self._keyring.get_password(_SERVICE, self._name(agent)) is not None:
+            if (
+                was_in_keyring := self._keyring.get_password(_SERVICE, self._name(agent))
+                is not None
+            ):
                 self._keyring.delete_password(_SERVICE, self._name(agent))
-        except Exception as error:  # there is none, or one of its own errors, of any class
-            if kept.get(agent, "") is None:
+        except Exception as error:  # no keyring, or an error of its backend, of any class
+            if keys.get(agent, "") is None:
                 text = f"The key of {agent} is in the system's keyring, which cannot be used now."
                 raise KapelleError(text, hint="Unlock the keyring and try again.") from error
-        if agent in kept:
-            self._write({name: key for name, key in kept.items() if name != agent})
-        return had or agent in kept
+        if agent in keys:
+            self._write({name: key for name, key in keys.items() if name != agent})
+        return was_in_keyring or agent in keys
 
     def all(self) -> list[str]:
-        """Every key in the file or read so far, for the redaction of output."""
+        """Return every key that the file held or that was read, for redaction."""
         self._file()
         return sorted(self._seen.union(key for key in self._known.values() if key))
 
     def _read(self, agent: str) -> str | None:
-        kept = self._file()
-        if kept.get(agent) is None and agent in kept and self._keyring:
-            with contextlib.suppress(Exception):  # a locked keyring is as good as none
-                found: str | None = self._keyring.get_password(_SERVICE, self._name(agent))
-                return found
-        return kept.get(agent)
+        """Return the key of an agent from the file or the keyring."""
+        keys = self._file()
+        if keys.get(agent) is None and agent in keys and self._keyring:
+            with contextlib.suppress(Exception):  # a locked keyring has no key for us
+                key: str | None = self._keyring.get_password(_SERVICE, self._name(agent))
+                return key
+        return keys.get(agent)
 
-    def unreadable(self) -> str | None:
+    def explain_unreadable(self) -> str | None:
         """Return why stored keys cannot be used, for a person; None if they can."""
         try:
             self._file_or_raise()
         except OSError as error:
             return f"{self._home.credentials} cannot be read: {error.strerror}."
-        damaged = self._damaged_file
-        if os.path.lexists(damaged):
-            return f"The stored keys could not be read and were put aside as {damaged}."
+        path = self._damaged_file
+        if os.path.lexists(path):
+            return f"The stored keys could not be read; the file was renamed to {path}."
         return None
 
     @property
@@ -113,7 +120,7 @@ class Vault:
     def _file(self) -> dict[str, str | None]:
         """Return the keys in the file; a file that cannot be read holds none.
 
-        No work waits for the file of the keys, which an agent may have replaced.
+        An agent may have replaced the file, and no task may wait for it.
         """
         try:
             keys = self._file_or_raise()
@@ -126,27 +133,31 @@ class Vault:
         return keys
 
     def _file_or_raise(self) -> dict[str, str | None]:
+        """Return the keys in the file; a damaged file is renamed and counts as empty.
+
+        Raises OSError if the file cannot be read.
+        """
         path = self._home.credentials
         try:
-            keys = json.loads(read_own(path))
-            if not isinstance(keys, dict):
+            content = json.loads(read_own(path))
+            if not isinstance(content, dict):
                 raise ValueError("it is no object")
         except FileNotFoundError:
             return {}
         except (NoRegularFile, ValueError, RecursionError) as error:
-            # Moved, not removed: a person may have made a mistake in it.
+            # Renamed, not removed: a person may have made a mistake while editing it.
             with contextlib.suppress(FileNotFoundError):
                 path.replace(self._damaged_file)
             _log.warning("%s cannot be read (%s); it is now %s", path, error, self._damaged_file)
             return {}
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
-        found = {str(agent): key and str(key) for agent, key in keys.items()}
-        self._seen.update(key for key in found.values() if key)
-        return found
+        keys = {str(agent): key and str(key) for agent, key in content.items()}
+        self._seen.update(key for key in keys.values() if key)
+        return keys
 
     def _file_to_change(self) -> dict[str, str | None]:
-        """Return the keys in the file; raises if others would be lost by writing it again."""
+        """Return the keys in the file; raises KapelleError if writing would lose others."""
         try:
             return self._file_or_raise()
         except OSError as error:
@@ -157,12 +168,12 @@ class Vault:
         write_private(self._home.credentials, json.dumps(keys, indent=1).encode())
 
     def _name(self, agent: str) -> str:
-        # Two homes of one user do not share their keys.
+        # The name includes the home: two homes of one user do not share their keys.
         return f"{agent}@{self._home.root}"
 
 
 def _usable_keyring() -> Any:
-    """The keyring package if it is installed and has somewhere to keep things, else None."""
+    """Return the keyring package if it is installed and has a usable backend, else None."""
     try:
         import keyring
         from keyring.backends import fail, null
@@ -174,9 +185,9 @@ def _usable_keyring() -> Any:
     return keyring
 
 
-# What a specification may hold that is nobody's business.
+# The fields of a specification with secret values.
 _FIELDS = ("env", "mcp", "shell")
-# Longer than any request that stores or archives a task, run or schedule is at work on it.
+# Longer than any request takes to store or archive a task, run or schedule.
 REQUEST_AGE_S = 600.0
 _SHELL_AGE_S = 30 * 86_400.0
 
@@ -184,25 +195,25 @@ _SHELL_AGE_S = 30 * 86_400.0
 class SpecSecrets:
     """The values of the variables and MCP servers of tasks, runs and schedules.
 
-    Each of these owners has a private file beside the database, which holds only the names.
+    Each owner has a private file beside the database; the database holds only the names.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
-    def kept(self, owner: str, spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Put the values away while the owner is being stored, and forget them if that fails.
+    def keep_values(self, owner: str, spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Store the secret values while the owner is being stored; delete them on failure.
 
-        Gives the specification with only the names of them.
+        Yields the specification with names in the place of the values.
         """
         values = {name: spec[name] for name in _FIELDS if isinstance(spec.get(name), dict)}
         try:
             if any(values.values()):
                 self._write(owner, values)
-            yield {**spec, **{name: sorted(kept) for name, kept in values.items()}}
+            yield {**spec, **{name: sorted(value) for name, value in values.items()}}
         except asyncio.CancelledError:
-            raise  # its row may be stored all the same; if not, upkeep drops the values
+            raise  # the row may have been stored; if not, upkeep deletes the values
         except BaseException:
             self.forget(owner)
             raise
@@ -226,27 +237,27 @@ class SpecSecrets:
         return values
 
     def env(self, owner: str) -> dict[str, str]:
-        """The values of its own variables."""
+        """Return the values of the owner's variables."""
         values: dict[str, str] = (self._read(owner) or {}).get("env", {})
         return values
 
     def mcp(self, owner: str) -> dict[str, McpServer]:
-        """The MCP servers that it brings along."""
-        found = (self._read(owner) or {}).get("mcp", {})
-        return {name: McpServer.model_validate(server) for name, server in found.items()}
+        """Return the owner's MCP servers."""
+        servers = (self._read(owner) or {}).get("mcp", {})
+        return {name: McpServer.model_validate(server) for name, server in servers.items()}
 
     def whole(self, owner: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """A specification that was kept, with its values again."""
+        """Return a stored specification with its secret values."""
         if not any(spec.get(name) for name in _FIELDS):
             return {key: value for key, value in spec.items() if key not in _FIELDS}
         values = self._read(owner)
         if values is None:
-            text = "The values of its variables are not there any more."
-            raise InvalidInput(text, hint="Create the schedule anew.")
+            text = "The values of its variables were deleted."
+            raise InvalidInput(text, hint="Create the schedule again.")
         return {**spec, **values}
 
     def keep_shell(self, shell: Shell | None) -> str | None:
-        """Put an environment away, once for all that is asked for in it; returns its digest."""
+        """Store an environment once for all work that uses it; return its digest."""
         if shell is None:
             return None
         text = shell.model_dump_json().encode()
@@ -259,7 +270,7 @@ class SpecSecrets:
         return digest
 
     def shell(self, digest: str | None) -> Shell | None:
-        """The environment of this digest; None if there is none, or none any more."""
+        """Return the environment with this digest; None if there is none any more."""
         if digest is None:
             return None
         try:
@@ -268,7 +279,7 @@ class SpecSecrets:
             return None
 
     def old_shells(self) -> list[str]:
-        """The digests of environments in which nothing was asked for of late."""
+        """Return the digests of environments that were not used for a long time."""
         return [name.removeprefix("shell_") for name in self._older("shell", _SHELL_AGE_S)]
 
     def everything(self) -> tuple[list[Mapping[str, str]], list[McpServer]]:
@@ -285,15 +296,19 @@ class SpecSecrets:
         return environments, servers
 
     def forget(self, owner: str) -> None:
+        """Delete the values of an owner."""
         self._path(owner).unlink(missing_ok=True)
 
     def owners(self, *kinds: str) -> list[str]:
-        """Those of these kinds that have values here, except such as are just being stored."""
+        """Return the owners of these kinds that have values here.
+
+        Owners that may just be being stored are left out.
+        """
         return [name for kind in kinds for name in self._older(kind, REQUEST_AGE_S)]
 
     def _older(self, kind: str, age_s: float) -> Iterator[str]:
         for path in self._directory.glob(f"{kind}_*.json"):
-            with contextlib.suppress(FileNotFoundError):  # its owner was faster
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 if path.stat().st_mtime < time.time() - age_s:
                     yield path.stem
 
@@ -305,23 +320,29 @@ _SHORTEST_SECRET = 8
 _URL_PASSWORD = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
 
 
-def secrets_in(*environments: Mapping[str, str]) -> list[str]:
-    """Values that are secret by their names, and passwords inside addresses; files are none."""
-    found = []
+def find_secrets(*environments: Mapping[str, str]) -> list[str]:
+    """Return values that are secret by their name, and passwords inside URLs.
+
+    The path of an existing file is not a secret.
+    """
+    values = []
     for environment in environments:
         for name, value in environment.items():
-            found += [unquote(password) for password in _URL_PASSWORD.findall(value)]
+            values += [unquote(password) for password in _URL_PASSWORD.findall(value)]
             if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
-                found.append(value)
-    return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]
+                values.append(value)
+    return [secret for secret in values if len(secret) >= _SHORTEST_SECRET]
 
 
-def server_secrets(servers: Iterable[McpServer]) -> list[dict[str, str]]:
-    """What MCP servers are given, as variables: the value of a header is always a secret."""
-    found: list[dict[str, str]] = []
+def collect_server_values(servers: Iterable[McpServer]) -> list[dict[str, str]]:
+    """Return the values that MCP servers receive, as variables.
+
+    The value of a header is always a secret.
+    """
+    environments: list[dict[str, str]] = []
     for server in servers:
-        found.append(server.env)
+        environments.append(server.env)
         for value in server.headers.values():
-            # "Bearer x" as a whole, and the x alone.
-            found += [{"SECRET": part} for part in (value, *value.split()[-1:])]
-    return found
+            # "Bearer x" as a whole, and x alone.
+            environments += [{"SECRET": part} for part in (value, *value.split()[-1:])]
+    return environments

@@ -87,7 +87,7 @@ def python(home: Home) -> Iterator[Finding]:
 
 
 def git(home: Home) -> Iterator[Finding]:
-    from kapelle.runner.command import printed
+    from kapelle.runner.command import read_output
 
     program = shutil.which("git")
     problem = "not found"
@@ -96,7 +96,7 @@ def git(home: Home) -> Iterator[Finding]:
     environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     try:
         if program:
-            said = printed([program, "--version"], environ, Path("/"), _VERSION_S)
+            said = read_output([program, "--version"], environ, Path("/"), _VERSION_S)
         else:
             said = ""
         if version := re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said or ""):
@@ -296,13 +296,13 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
     from kapelle.agents.base import version_in
-    from kapelle.runner.command import printed
+    from kapelle.runner.command import read_output
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None
     env = {**os.environ, **info.agent.settings.env}
     try:
-        said = printed([info.installed, "--version"], env, Path("/"), _VERSION_S)
+        said = read_output([info.installed, "--version"], env, Path("/"), _VERSION_S)
     except OSError:
         return None
     return version_in(said or "")

@@ -194,9 +194,9 @@ def _named(refs: list[str], noun: str) -> Iterator[str]:
 
 
 def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[Leftovers]":
-    from kapelle.workspaces.uninstall import leftovers_of
+    from kapelle.workspaces.uninstall import find_leftovers
 
-    found = [leftovers_of(path, home.root, ids) for path, ids in sorted(owners.items())]
+    found = [find_leftovers(path, home.root, ids) for path, ids in sorted(owners.items())]
     return [one for one in found if one is not None and not one.is_empty]
 
 

@@ -29,7 +29,7 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.settings.trust import drop, records
+from kapelle.settings.trust import drop, read_records
 from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
@@ -125,7 +125,7 @@ class Merges:
         else:
             verify = None
         merged = await parts.workspaces.merge(
-            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
+            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected_tip=commit,
             style=wanted.style, by_person=going.by_person, verify=verify,
             sign=going.by_person and parts.settings().git.sign == "auto", undone=undone,
         )  # fmt: skip
@@ -145,7 +145,7 @@ class Merges:
             checkout_updated=str(updated) if updated else None,
             checks=checks.made,
             trust_dropped=dropped,
-            signed=merged.signed,
+            signed=merged.is_signed,
             hooks_not_run=list(habits.hooks) if habits else [],
             identity_missing=bool(habits and going.by_person and not habits.has_identity),
             signature_missing=bool(habits and habits.repository_signs and not merged.already),
@@ -200,7 +200,7 @@ class Merges:
             files = (await changes(self._parts, work)).files
         except (KapelleError, OSError):
             _log.exception("it is not known whether %s changed what is trusted", work.id)
-            known = map(Path, records(self._parts.home))
+            known = map(Path, read_records(self._parts.home))
             return {place for place in known if any(place.is_relative_to(top) for top in tops)}
         return {
             top.joinpath(*parts[:depth])
@@ -389,7 +389,7 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
             f"{work.id} puts a secret that Kapelle knows into {name}, so it is not {done}.",
             hint=f"`kapelle diff {work.id}` shows where; --force {does} it all the same.",
         )
-    if diff.truncated:
+    if diff.is_truncated:
         raise Conflict(
             f"{work.id} changes too much to be searched for secrets, so it is not {done}.",
             hint=f"--force {does} it all the same.",

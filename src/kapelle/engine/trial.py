@@ -203,7 +203,7 @@ class Trial:
         ended = await self._run("intact", [], limit_s=limit_s)
         if ended.succeeded:
             return None
-        how = ended.ending(limit_s)
+        how = ended.describe_end(limit_s)
         proof = f"Not proved: in a copy of the workspace it fails by itself ({how})."
         return Finding(None, proof, is_lasting=True)
 

@@ -76,7 +76,7 @@ class TeamOutcome:
 
         async def merge(workspaces: Workspaces) -> str:
             message = f"Merge {self.branch}\n\nRun: {self.run_id}"
-            merged = await workspaces.merge(self.run_id, into, message, expected=self.commit)
+            merged = await workspaces.merge(self.run_id, into, message, expected_tip=self.commit)
             await workspaces.remove(self.run_id)
             return merged.commit
 

@@ -19,7 +19,7 @@ from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, picture
-from kapelle.runner.output import FARTHEST, LogReader, find, read, tail_offset
+from kapelle.runner.output import FARTHEST, LogReader, find_tail_offset, find_text, read
 from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, person_messages, tasks
 from kapelle.store.database import Connection
@@ -112,7 +112,7 @@ class Output:
         """Where a text stands in an attempt's output, from offset on; ASCII in capitals or not."""
         found = attempt_of(await self._parts.db.read(tasks.get, text), attempt)
         path = self._log(found, stream)
-        offsets, on = await asyncio.to_thread(find, path, query, offset, limit)
+        offsets, on = await asyncio.to_thread(find_text, path, query, offset, limit)
         return OutputHits(attempt=found.number, offsets=offsets, next_offset=on)
 
     def _log(self, attempt: Attempt, stream: Stream) -> Path:
@@ -237,12 +237,12 @@ class Output:
         out, err = (until.out, until.err) if until else (None, None)
         agent = agent_of(self._parts, task, attempt.agent)
         first = agent.begins_with if agent else b""
-        place.out = tail_offset(process_dir / "out.log", tail, out, first)
+        place.out = find_tail_offset(process_dir / "out.log", tail, out, first)
         if until is None or place.out == 0:
             errors = tail
         else:
             errors = 0
-        place.err = tail_offset(process_dir / "err.log", errors, err)
+        place.err = find_tail_offset(process_dir / "err.log", errors, err)
 
     async def _attempt_lines(
         self,
@@ -264,10 +264,10 @@ class Output:
             yield line
         while True:
             # First what it complained of: the answer is what one looks for at the end.
-            err = await asyncio.to_thread(err_log.lines, ended=ended)
+            err = await asyncio.to_thread(err_log.lines, is_complete=ended)
             for text, place.err in err:
                 yield place.event(AgentEvent("stderr", text))
-            out = await asyncio.to_thread(out_log.lines, ended=ended)
+            out = await asyncio.to_thread(out_log.lines, is_complete=ended)
             for text, end in out:
                 if agent:
                     said = agent.parse(text)

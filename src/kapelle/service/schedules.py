@@ -115,7 +115,7 @@ class Schedules:
         values = examined | _values(spec, now)
         values["id"] = await self._db.glance(unused_id, "schedule")
         values["idempotency_key"] = idempotency_key
-        with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
+        with self._secrets.keep_values(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
         if stored != values["id"]:
             self._secrets.forget(values["id"])

@@ -72,12 +72,12 @@ class Attached:
     _touched: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def type(self, data: bytes) -> None:
-        for kind, part in terminal.typed(data):
+        for kind, part in terminal.make_input_messages(data):
             await self._send(kind, part)
 
     async def resize(self, rows: int, columns: int) -> None:
         self._size = (rows, columns)
-        await self._send(*terminal.resized(rows, columns))
+        await self._send(*terminal.make_resize_message(rows, columns))
 
     async def _send(self, kind: bytes, data: bytes) -> None:
         if self._attempt is None:

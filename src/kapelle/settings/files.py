@@ -1,4 +1,4 @@
-"""Files with settings: what they hold as TOML, and whether they are still what they were."""
+"""Read configuration files, and notice when they change."""
 
 import re
 import tomllib
@@ -13,8 +13,11 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp(path: Path) -> Stamp | None:
-    """What changes with the content of a file; None if there is none. A time of modification can
-    be put back, the one of change cannot."""
+    """Return values that change with the content of a file; None if it is missing.
+
+    Includes the time of the last status change, which no program can set back, unlike the
+    modification time.
+    """
     try:
         status = path.stat()
     except OSError:
@@ -23,7 +26,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file and what it says; both empty when it is not there."""
+    """Return the text of a file and its parsed content; both empty if the file is missing."""
     try:
         text = read_small(path).decode().replace("\r\n", "\n")
         return text, tomllib.loads(text)
@@ -39,7 +42,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no table, by its dotted key; names_in takes that apart again."""
+    """Yield every value that is not a table, by its dotted key; see names_in."""
     for name, value in values.items():
         key = f'"{name}"' if "." in name else name
         if isinstance(value, dict) and value:
@@ -49,6 +52,6 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def names_in(dotted_key: str) -> list[str]:
-    """The names that a dotted key is made of; one in quotes may have dots itself."""
+    """Split a dotted key into names; a name in quotes may contain dots."""
     names = re.split(r"""\.(?=(?:[^"]*"[^"]*")*[^"]*$)""", dotted_key)
     return [name.strip('"') for name in names]

@@ -3,7 +3,7 @@
 from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.git import relocation_command, wanted
+from kapelle.workspaces.git import is_result_needed, relocation_command
 from kapelle.workspaces.leftovers import Moment
 from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
@@ -23,9 +23,9 @@ __all__ = [
     "checkouts_around",
     "git_in",
     "is_git_directory",
+    "is_result_needed",
     "read_habits_of",
     "relocation_command",
     "repository_of",
-    "wanted",
     "working_directory",
 ]

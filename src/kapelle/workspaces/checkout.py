@@ -19,14 +19,14 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
 from kapelle.home import NoRegularFile, read_own
 from kapelle.workspaces import repository
-from kapelle.workspaces.commit import keep
+from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.index import (
     copy_index,
     files_place,
+    find_obstacles,
     install_index,
-    obstacles,
     require_filters,
 )
 from kapelle.workspaces.refs import BRANCHES, Refs, owner_of
@@ -40,13 +40,13 @@ _REGULAR = (b"100644", b"100755")
 _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 
-async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
+async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
     """Every work tree of the repository that stands on the branch."""
-    candidates = await asyncio.to_thread(_may_stand_on, common_dir, branch)
+    candidates = await asyncio.to_thread(_find_candidates, common_dir, branch)
     candidates.add(toplevel)
     if common_dir.name == ".git":
         candidates.add(common_dir.parent)
-    found = []
+    checkouts = []
     for candidate in sorted(candidates):
         checkout = repository.checkout_at(candidate)
         if checkout is None or checkout.common_dir != common_dir:
@@ -55,24 +55,24 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
             hint = f"{git_in(candidate)} rebase --continue (or --abort), then try again"
             raise Conflict(f"{branch} is being rebased in {candidate}.", hint=hint)
         if await Refs.at(git, checkout).head_branch() == branch:
-            found.append(checkout)
-    return found
+            checkouts.append(checkout)
+    return checkouts
 
 
-def _may_stand_on(common_dir: Path, branch: str) -> set[Path]:
+def _find_candidates(common_dir: Path, branch: str) -> set[Path]:
     """The worktrees on no other branch, or amid a rebase; there may be thousands on others."""
     here = {f"ref: {BRANCHES}{branch}", f"ref: {BRANCHES}.invalid"}
-    found = set()
+    directories = set()
     for admin in (common_dir / "worktrees").glob("*"):
         head = (read_pointer(admin / "HEAD") or "").strip()
-        rebased = any((admin / name).exists() for name in _REWRITING)
-        if head.startswith("ref: ") and head not in here and not rebased:
+        is_rebasing = any((admin / name).exists() for name in _REWRITING)
+        if head.startswith("ref: ") and head not in here and not is_rebasing:
             continue
         pointer = read_pointer(admin / "gitdir")
         # Only a directory that points back is a worktree; the rest are leftovers or lies.
         if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
-            found.add(Path(pointer).parent)
-    return found
+            directories.add(Path(pointer).parent)
+    return directories
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,15 @@ class BaseCheckout:
             hint = f"Finish or abort it there ({git_in(top)} status), then try again"
             raise Conflict(f"A merge, rebase or cherry-pick is under way in {top}.", hint=hint)
         await self._require_whole()
-        changed = await self._changed(old, new)
-        await require_filters(self._files, self.tree, changed, old, new)
-        if dirty := await self.dirty(old, new):
-            text = f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too."
+        changed_names = await self._list_changes(old, new)
+        await require_filters(self._files, self.tree, changed_names, old, new)
+        if dirty_names := await self.list_dirty(old, new):
+            text = f"{top} has uncommitted changes in {format_names(dirty_names)}, "
+            text += "which the merge changes too."
             raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
         # git would overwrite ignored files without a word.
-        if not is_ours and (lost := await self._overwritten(old, new)):
-            text = f"{top} holds files that the merge would overwrite: {shown(lost)}."
+        if not is_ours and (lost_names := await self._list_overwritten(old, new)):
+            text = f"{top} holds files that the merge would overwrite: {format_names(lost_names)}."
             raise Conflict(text, hint=f"Move or remove them in {top}, then try again")
         try:
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
@@ -150,18 +151,22 @@ class BaseCheckout:
             hint = f"Move or commit them ({git_in(top)} status), then try again"
             raise Conflict(text, hint=hint) from error
 
-    async def _overwritten(self, old: str, new: str) -> list[bytes]:
+    async def _list_overwritten(self, old: str, new: str) -> list[bytes]:
         """Return the untracked files, ignored or not, that the new commit has otherwise."""
         top = os.fsencode(self.tree.toplevel)
-        in_the_way = await obstacles(self._files, self.tree.toplevel, old, new)
+        in_the_way = await find_obstacles(self._files, self.tree.toplevel, old, new)
         if not in_the_way:
             return []
-        tracked = set((await self._files.run("ls-files", "-z")).fields)
-        untracked = [path for path in in_the_way if path not in tracked]
-        goals = await self._blobs(new, set(untracked))
-        return [path for path in untracked if not await self._holds(top, path, goals.get(path))]
+        names_in_index = set((await self._files.run("ls-files", "-z")).fields)
+        untracked_names = [path for path in in_the_way if path not in names_in_index]
+        goals = await self._list_blobs(new, set(untracked_names))
+        return [
+            path
+            for path in untracked_names
+            if not await self._has_content(top, path, goals.get(path))
+        ]
 
-    async def _blobs(self, commit: str, paths: set[bytes]) -> dict[bytes, tuple[int, str]]:
+    async def _list_blobs(self, commit: str, paths: set[bytes]) -> dict[bytes, tuple[int, str]]:
         """Return the size and the object of these files in a commit."""
         blobs: dict[bytes, tuple[int, str]] = {}
         for record in (await self._files.run("ls-tree", "-r", "-l", "-z", commit)).fields:
@@ -171,7 +176,7 @@ class BaseCheckout:
                 blobs[path] = int(size), name.decode()
         return blobs
 
-    async def _holds(self, top: bytes, path: bytes, blob: tuple[int, str] | None) -> bool:
+    async def _has_content(self, top: bytes, path: bytes, blob: tuple[int, str] | None) -> bool:
         """Return whether a file has the content of a blob already."""
         if blob is None:
             return False
@@ -183,11 +188,13 @@ class BaseCheckout:
         arguments = ("hash-object", "--no-filters", "--", os.fsdecode(file))
         return (await self._files.run(*arguments)).line == name
 
-    async def dirty(self, old: str, new: str) -> list[bytes]:
+    async def list_dirty(self, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that differ between the commits."""
         await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
-        found = await self._names("diff-files") + await self._names("diff-index", "--cached", old)
-        return sorted(set(found).intersection(await self._changed(old, new)))
+        names = await self._list_names("diff-files") + await self._list_names(
+            "diff-index", "--cached", old
+        )
+        return sorted(set(names).intersection(await self._list_changes(old, new)))
 
     async def _require_whole(self) -> None:
         if not (self.tree.gitdir / "info" / "sparse-checkout").exists():
@@ -197,7 +204,7 @@ class BaseCheckout:
             text = f"{self.tree.toplevel} is a sparse checkout, which Kapelle does not update."
             raise Conflict(text, hint="Check out another branch there, then try again")
 
-    async def _names(self, command: str, *arguments: str) -> list[bytes]:
+    async def _list_names(self, command: str, *arguments: str) -> list[bytes]:
         options = ("--name-only", "-z", "--ignore-submodules=all", "--no-ext-diff")
         return (await self._files.run(command, *options, *arguments, "--")).fields
 
@@ -212,14 +219,15 @@ class BaseCheckout:
             return
         if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             return
-        changed = await self._changed(old, new)
+        changed_names = await self._list_changes(old, new)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-        await self._files.run(*arguments, stdin=changed)
+        await self._files.run(*arguments, stdin=changed_names)
         present = (await self._files.run("write-tree")).line
-        others = [set(await self._changed(tree, present)) for tree in (old, new)]
-        if foreign := set.intersection(*others, set(changed)):
+        others = [set(await self._list_changes(tree, present)) for tree in (old, new)]
+        if foreign := set.intersection(*others, set(changed_names)):
             top = self.tree.toplevel
-            text = f"A merge into {top} was cut short, and {shown(sorted(foreign))} changed since."
+            names = format_names(sorted(foreign))
+            text = f"A merge into {top} was cut short, and {names} changed since."
             hint = f"Remove {self.lock_file}, then look at {git_in(top)} status"
             raise Conflict(text, hint=hint)
         await self.advance(present, await self._with_changes(old, new))
@@ -236,7 +244,7 @@ class BaseCheckout:
         await place.run("update-index", "-z", "--index-info", stdin=lines)
         return (await place.run("write-tree")).line
 
-    async def _changed(self, old: str, new: str) -> list[bytes]:
+    async def _list_changes(self, old: str, new: str) -> list[bytes]:
         options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
         return (await self._files.run("diff-tree", *options, old, new, "--")).fields
 
@@ -246,7 +254,7 @@ def git_in(directory: Path) -> str:
     return f"git -C {shlex.quote(str(directory))}"
 
 
-def shown(names: Sequence[bytes]) -> str:
+def format_names(names: Sequence[bytes]) -> str:
     """A few file names for a message."""
     texts = [name.decode("utf-8", "backslashreplace") for name in names[:_SHOWN]]
     rest = len(names) - len(texts)
@@ -291,56 +299,56 @@ class Mover:
         name = hashlib.sha256(os.fsencode(tree.common_dir)).hexdigest()[:32]
         self._journal = journals / f"{name}.json"
 
-    def pending(self) -> Move | None:
+    def read_pending(self) -> Move | None:
         """The move that was cut short, if there is one."""
-        found = read_journal(self._journal)
-        if found is not None and found[0] == self._common_dir:
-            return found[1]
+        entry = read_journal(self._journal)
+        if entry is not None and entry[0] == self._common_dir:
+            return entry[1]
         return None
 
     async def recover(self) -> Path | None:
         """Finish or forget what was cut short; returns the checkout it concerned."""
-        move = self.pending()
+        move = self.read_pending()
         if move is None:
             return None
         self._clear_ref_locks(move)
         now = await self._refs.read(move.ref)
         # A branch that goes back held the new commit before, too.
         has_moved = now is not None and now != move.old
-        done = has_moved and await self._objects.is_ancestor(move.new, str(now))
-        updated = None
+        must_finish = has_moved and await self._objects.is_ancestor(move.new, str(now))
+        moved_checkout = None
         for toplevel in map(Path, move.toplevels):
-            found = repository.checkout_at(toplevel)
-            if found is None or found.common_dir != self._common_dir:
+            place = repository.checkout_at(toplevel)
+            if place is None or place.common_dir != self._common_dir:
                 continue
             with self._shadows.scratch() as scratch:
-                checkout = await self._base_checkout(found, scratch)
-                if done:
+                checkout = await self._open_checkout(place, scratch)
+                if must_finish:
                     await checkout.finish(move.old, move.new)
-                    updated = updated or toplevel
+                    moved_checkout = moved_checkout or toplevel
                 checkout.unlock()
         self._journal.unlink(missing_ok=True)
-        return updated
+        return moved_checkout
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless the checkouts of a branch could be taken along."""
         is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
-        async for checkout in self._copies(owner, ref):
+        async for checkout in self._copy_checkouts(owner, ref):
             await checkout.require_clean(old, new, is_ours=is_ours)
 
-    async def dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
+    async def list_dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that would keep them from that."""
-        found = list[bytes]()
-        async for checkout in self._copies(owner, ref):
-            found += await checkout.dirty(old, new)
-        return found
+        names = list[bytes]()
+        async for checkout in self._copy_checkouts(owner, ref):
+            names += await checkout.list_dirty(old, new)
+        return names
 
-    async def _copies(self, owner: Marker, ref: str) -> AsyncIterator[BaseCheckout]:
+    async def _copy_checkouts(self, owner: Marker, ref: str) -> AsyncIterator[BaseCheckout]:
         """The checkouts of a branch, to look at without a lock."""
         branch = ref.removeprefix(BRANCHES)
-        for item in await checkouts_of(owner.git, self._common_dir, owner.source, branch):
+        for item in await find_checkouts(owner.git, self._common_dir, owner.source, branch):
             with self._shadows.scratch() as scratch:
-                checkout = await self._base_checkout(item, scratch)
+                checkout = await self._open_checkout(item, scratch)
                 await checkout.copy()
                 yield checkout
 
@@ -355,13 +363,13 @@ class Mover:
         if standing is not None:
             await _make_way(standing, old, new)
         branch = ref.removeprefix(BRANCHES)
-        found = await checkouts_of(owner.git, self._common_dir, owner.source, branch)
-        toplevels = tuple(str(item.toplevel) for item in found)
+        places = await find_checkouts(owner.git, self._common_dir, owner.source, branch)
+        toplevels = tuple(str(item.toplevel) for item in places)
         move = Move(ref, old, new, toplevels, owner.task_id)
         record = {"common_dir": str(self._common_dir), "move": asdict(move)}
         write_durably(self._journal, json.dumps(record))
         with self._shadows.scratch() as scratch:
-            checkouts = [await self._base_checkout(item, scratch) for item in found]
+            checkouts = [await self._open_checkout(item, scratch) for item in places]
             try:
                 await self._move_with(checkouts, move)
             except asyncio.CancelledError:
@@ -373,7 +381,7 @@ class Mover:
                 self._journal.unlink(missing_ok=True)
                 raise
         self._journal.unlink(missing_ok=True)
-        return found[0].toplevel if found else None
+        return places[0].toplevel if places else None
 
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
         for checkout in checkouts:
@@ -396,9 +404,9 @@ class Mover:
         for checkout in checkouts:
             checkout.unlock()
 
-    async def _base_checkout(self, found: Checkout, scratch: Path) -> BaseCheckout:
+    async def _open_checkout(self, place: Checkout, scratch: Path) -> BaseCheckout:
         own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
-        tree = await repository.read_work_tree(self._shadows.git, found)
+        tree = await repository.read_work_tree(self._shadows.git, place)
         return BaseCheckout(self._objects, tree, own)
 
     def _clear_ref_locks(self, move: Move) -> None:
@@ -416,18 +424,18 @@ class Mover:
 
 async def _make_way(marker: Marker, old: str, new: str) -> None:
     """Archive and take away ignored files where the new commit has files of its own."""
-    found = await obstacles(marker.objects, marker.toplevel, old, new)
-    if not found:
+    names = await find_obstacles(marker.objects, marker.toplevel, old, new)
+    if not names:
         return
     with marker.staging() as staging:
         await staging.stage(old)
-        ignored = await staging.ignored(found)
-        if not ignored:
+        ignored_names = await staging.find_ignored(names)
+        if not ignored_names:
             return
-        tree = await staging.include(ignored)
+        tree = await staging.include(ignored_names)
         message = f"kapelle: {marker.task_id} with ignored files that were in the way"
         commit = await marker.objects.commit_unless_held(tree, [old], message)
-        await keep(marker, "in-the-way", commit, is_new=True)
+        await archive_commit(marker, "in-the-way", commit, is_new=True)
     marker.require_present()
-    for name in ignored:
+    for name in ignored_names:
         await asyncio.to_thread(unlink_inside, marker.toplevel, os.fsdecode(name))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.workspaces.git import RefMoved
-from kapelle.workspaces.index import install_index, obstacles
+from kapelle.workspaces.index import find_obstacles, install_index
 from kapelle.workspaces.refs import ARCHIVE, plain_name
 from kapelle.workspaces.shadow import Objects
 from kapelle.workspaces.worktree import Heads, Marker
@@ -48,7 +48,7 @@ async def _commit(marker: Marker, message: str) -> str:
             new = heads.tip  # the agent only stepped back to look
         else:
             if heads.tip is not None and not await objects.is_ancestor(heads.tip, new):
-                await keep(marker, f"before-{new[:12]}", heads.tip)
+                await archive_commit(marker, f"before-{new[:12]}", heads.tip)
             await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         if await objects.tree_of(new) == tree:
             install_index(staging.index, marker.index)
@@ -69,8 +69,8 @@ async def archive_worktree(
         return None
     heads = await marker.heads()
     commit = heads.parent
-    if marker.present:
-        parents = [heads.parent, *await _other_work(marker, heads)]
+    if marker.is_present:
+        parents = [heads.parent, *await _find_other_work(marker, heads)]
         tree = await stage_all(marker, heads, goal)
         message = f"kapelle: {marker.task_id} as it was ({name})"
         commit = await marker.objects.commit_unless_held(tree, parents, message)
@@ -78,10 +78,10 @@ async def archive_worktree(
         return None
     if goal is not None and await marker.objects.is_ancestor(commit, goal):
         return None
-    return await keep(marker, name, commit, is_new=commit != heads.parent)
+    return await archive_commit(marker, name, commit, is_new=commit != heads.parent)
 
 
-async def _other_work(marker: Marker, heads: Heads) -> list[str]:
+async def _find_other_work(marker: Marker, heads: Heads) -> list[str]:
     """Commits that HEAD does not hold: of the branch, and what an unfinished rebase put aside."""
     if heads.tip is None:
         others = []
@@ -96,16 +96,18 @@ async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> st
     with marker.staging() as staging:
         tree = await staging.stage(heads.parent, flatten=True)
         if goal is not None:
-            found = await obstacles(marker.objects, marker.toplevel, tree, goal)
-            if found:
-                tree = await staging.include(found)
+            names = await find_obstacles(marker.objects, marker.toplevel, tree, goal)
+            if names:
+                tree = await staging.include(names)
             else:
                 tree = tree
     marker.require_present()
     return tree
 
 
-async def keep(marker: Marker, name: str, commit: str, *, is_new: bool = False) -> tuple[str, str]:
+async def archive_commit(
+    marker: Marker, name: str, commit: str, *, is_new: bool = False
+) -> tuple[str, str]:
     """Hold a commit under the first free archive reference of this name.
 
     Returns the reference and its commit: the same, or for a new one, which nobody has seen yet,
@@ -114,13 +116,13 @@ async def keep(marker: Marker, name: str, commit: str, *, is_new: bool = False) 
     for number in range(1, 1000):
         suffix = "" if number == 1 else f"-{number}"
         ref = f"{ARCHIVE}{marker.task_id}/{plain_name(name)}{suffix}"
-        held = await marker.refs.read(ref)
-        if held == commit:
+        present = await marker.refs.read(ref)
+        if present == commit:
             return ref, commit
-        if is_new and held is not None and await _is_equal(marker.objects, held, commit):
-            return ref, held
-        if held is None or await marker.objects.is_ancestor(held, commit):
-            await marker.refs.move(ref, commit, held, "kapelle: archive")
+        if is_new and present is not None and await _is_equal(marker.objects, present, commit):
+            return ref, present
+        if present is None or await marker.objects.is_ancestor(present, commit):
+            await marker.refs.move(ref, commit, present, "kapelle: archive")
             return ref, commit
     raise GitError(f"There are too many archives named {name!r}.")
 
@@ -141,7 +143,7 @@ class Commit:
     body: str = ""
 
 
-async def tip_of(marker: Marker) -> str:
+async def read_tip(marker: Marker) -> str:
     """The commit that the branch holds or held, or the base commit when there never was one."""
     return await marker.tip() or marker.left or marker.base_commit
 
@@ -149,5 +151,5 @@ async def tip_of(marker: Marker) -> str:
 async def require_commit(marker: Marker, text: str) -> None:
     """Raise InvalidInput unless this is the full id of a commit of the repository."""
     if not marker.is_id(text) or await marker.refs.commit_of(text) != text:
-        told = f"{text!r} is not the full id of a commit of {marker.source}."
-        raise InvalidInput(told, hint="`git rev-parse` gives the full id.")
+        message = f"{text!r} is not the full id of a commit of {marker.source}."
+        raise InvalidInput(message, hint="`git rev-parse` gives the full id.")

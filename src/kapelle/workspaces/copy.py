@@ -31,7 +31,7 @@ _ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNO
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
-def _copy_of(worktree: Path) -> Path:
+def _copy_path(worktree: Path) -> Path:
     """Where the copy of a worktree lies: no owner has a dot in its name."""
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
@@ -39,50 +39,50 @@ def _copy_of(worktree: Path) -> Path:
 class Copies(Guard):
     """The throwaway copy of a worktree, of which there is one at a time."""
 
-    def copy_of(self, owner: str) -> Path:
-        return _copy_of(self._markers.worktree(owner))
+    def copy_path(self, owner: str) -> Path:
+        return _copy_path(self._markers.worktree(owner))
 
     def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
         """Alone with the copy."""
-        return self._hold("copy", plain_name(owner))
+        return self._hold_lock("copy", plain_name(owner))
 
     async def copy(
         self,
         owner: str,
-        changed: Sequence[str] = (),
+        paths: Sequence[str] = (),
         base: str | None = None,
         *,
-        garbled: Sequence[str] = (),
-        alone: bool = False,
+        garbled_paths: Sequence[str] = (),
+        is_alone: bool = False,
     ) -> Path:
         """Make the copy anew, in which these files hold nonsense, or are as the base has them.
 
         The garbled files hold nonsense even where others are as in the base. A copy that is alone
         knows no other repository to push to. Raises WorkspaceError when the worktree is too large.
         """
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
             refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
             # Who only reports needs one, however large the worktree is.
-            room = math.inf if alone else _MAX_BYTES
-            copied = await asyncio.to_thread(_make, marker, refs.stdout, room)
-            if alone:
-                await asyncio.to_thread(_forget_remotes, copied)
+            room = math.inf if is_alone else _MAX_BYTES
+            copy = await asyncio.to_thread(_make_copy, marker, refs.stdout, room)
+            if is_alone:
+                await asyncio.to_thread(_forget_remotes, copy)
             if base is None:
-                await asyncio.to_thread(_garble, copied, changed)
+                await asyncio.to_thread(_garble, copy, paths)
             else:
-                await _revert(marker, copied, changed, base)
-                await asyncio.to_thread(_garble, copied, garbled)
-            return copied
+                await _revert(marker, copy, paths, base)
+                await asyncio.to_thread(_garble, copy, garbled_paths)
+            return copy
 
     async def remove_copy(self, owner: str) -> None:
         """Remove the copy, if there is one."""
         await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
 
-def _make(marker: Marker, refs: bytes, room: float) -> Path:
+def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
     source = marker.toplevel
-    target = _copy_of(marker.toplevel)
+    target = _copy_path(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
     for place, folders, names in os.walk(source):
@@ -133,13 +133,13 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
 def _forget_remotes(copy: Path) -> None:
     """Take out of its configuration where it came from and what it could be pushed to."""
     config = copy / ".git" / "config"
-    kept = list[str]()
-    keeps = True
+    lines = list[str]()
+    is_kept = True
     for line in config.read_text("utf-8", "surrogateescape").splitlines(keepends=True):
         if line.lstrip().startswith("["):
-            keeps = not _ELSEWHERE.match(line)
-        kept += [line] if keeps else []
-    config.write_text("".join(kept), "utf-8", "surrogateescape")
+            is_kept = not _ELSEWHERE.match(line)
+        lines += [line] if is_kept else []
+    config.write_text("".join(lines), "utf-8", "surrogateescape")
 
 
 def _garble(copy: Path, paths: Sequence[str]) -> None:
@@ -158,16 +158,16 @@ def _garble(copy: Path, paths: Sequence[str]) -> None:
 
 async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
     """Make these files of a copy what they are in a commit; what it does not have goes."""
-    await asyncio.to_thread(_take_away, copy, paths)
+    await asyncio.to_thread(_remove_paths, copy, paths)
     with marker.shadows.scratch() as scratch:
         files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
         await files.run("read-tree", base)
-        held = set((await files.run("ls-files", "-z")).fields)
-        names = [name for name in map(os.fsencode, paths) if name in held]
+        names_in_base = set((await files.run("ls-files", "-z")).fields)
+        names = [name for name in map(os.fsencode, paths) if name in names_in_base]
         await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
 
 
-def _take_away(copy: Path, paths: Sequence[str]) -> None:
+def _remove_paths(copy: Path, paths: Sequence[str]) -> None:
     for path in paths:
         # A directory in the place of a file: git replaces it with the file of the base.
         with suppress(IsADirectoryError, PermissionError):
@@ -181,16 +181,16 @@ def _take_away(copy: Path, paths: Sequence[str]) -> None:
 
 def remove_copy(worktree: Path) -> None:
     """Remove the copy of a worktree, if there is one."""
-    remove_tree(_copy_of(worktree))
+    remove_tree(_copy_path(worktree))
 
 
 def remove_tree(place: Path) -> None:
     """Remove a directory with all that is in it, if it is there, whatever rights it has."""
     if os.path.lexists(place):
-        shutil.rmtree(place, onerror=_made_writable)
+        shutil.rmtree(place, onerror=_remove_unwritable)
 
 
-def _made_writable(function: object, path: str, _: object) -> None:
+def _remove_unwritable(function: object, path: str, _: object) -> None:
     """What a check took the rights from goes as well."""
     for place in (os.path.dirname(path), path):
         if not os.path.islink(place):

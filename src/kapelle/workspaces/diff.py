@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
-from kapelle.workspaces.commit import require_commit, tip_of
+from kapelle.workspaces.commit import read_tip, require_commit
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.index import Staging, files_place
@@ -32,7 +32,7 @@ class Diff:
     patch: bytes
     stat: str
     files: list[str]
-    truncated: bool = False
+    is_truncated: bool = False
 
 
 class Diffs(Guard):
@@ -42,10 +42,10 @@ class Diffs(Guard):
         """From the base commit to the worktree's files, or to the branch when the worktree is gone;
         as_text is to be searched, not applied. since is a later commit of the branch."""
         marker = self._markers.require(owner)
-        if since is not None and await marker.objects.is_ancestor(since, await tip_of(marker)):
+        if since is not None and await marker.objects.is_ancestor(since, await read_tip(marker)):
             marker = replace(marker, base_commit=since)
         with self._shadows.scratch() as scratch:
-            place, new = await _content(marker, scratch)
+            place, new = await _stage_content(marker, scratch)
             if new == await marker.objects.tree_of(marker.base_commit):
                 return Diff(b"", "", [])
             return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
@@ -58,41 +58,43 @@ class Diffs(Guard):
         what = (commit, f"^{marker.base_commit}", "--")
         names = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only")
         patches = ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames")
-        told, made = [
+        log_output, patch_output = [
             await marker.objects.run(*log, *form, *what, max_output=MAX_PATCH)
             for form in (names, patches)
         ]
-        return told.stdout, Diff(made.stdout, "", [], told.truncated or made.truncated)
+        return log_output.stdout, Diff(
+            patch_output.stdout, "", [], log_output.is_truncated or patch_output.is_truncated
+        )
 
-    async def uncommitted(self, owner: str) -> list[str]:
+    async def list_uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return [*map(shown_path, await self._uncommitted(self._markers.require(owner)))]
+        return [*map(shown_path, await self._list_uncommitted(self._markers.require(owner)))]
 
-    async def _uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
+    async def _list_uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
         with self._shadows.scratch() as scratch:
-            place, new = await _content(marker, scratch)
+            place, new = await _stage_content(marker, scratch)
             options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
-            return (await place.run(*options, await tip_of(marker), new, "--")).fields
+            return (await place.run(*options, await read_tip(marker), new, "--")).fields
 
     async def put_back(self, owner: str) -> list[str]:
         """Give the files that the branch holds its content again; returns those that had another.
         What it does not hold stays."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
-            if changed := await self._uncommitted(marker, "--diff-filter=a"):
+            if names := await self._list_uncommitted(marker, "--diff-filter=a"):
                 with self._shadows.scratch() as scratch:
                     files = files_place(marker.objects, marker, scratch / "index")
-                    await files.run("read-tree", await tip_of(marker))
-                    await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
-        return [shown_path(name) for name in changed]
+                    await files.run("read-tree", await read_tip(marker))
+                    await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
+        return [shown_path(name) for name in names]
 
     async def remove_new(self, owner: str) -> list[str]:
         """Remove files that are neither on the branch nor ignored by git; return their paths."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
-            added = await self._uncommitted(marker, "--diff-filter=A")
-            await asyncio.to_thread(_remove_files, marker.toplevel, added)
-        return [shown_path(name) for name in added]
+            names = await self._list_uncommitted(marker, "--diff-filter=A")
+            await asyncio.to_thread(_remove_files, marker.toplevel, names)
+        return [shown_path(name) for name in names]
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
@@ -103,50 +105,50 @@ class Diffs(Guard):
 
     async def snapshot(self, directory: Path) -> str:
         """The tree of a repository's files as they are now, kept in our own object store."""
-        work_tree = await _work_tree(self._git, directory)
+        work_tree = await _find_work_tree(self._git, directory)
         place = self._shadows.objects_in(
             self._shadows.snapshots(work_tree.object_format), work_tree
         )
         with self._shadows.scratch() as scratch:
-            return await _stage(place, work_tree, scratch)
+            return await _stage_files(place, work_tree, scratch)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
         """From a snapshot to the files of a repository as they are now."""
-        work_tree = await _work_tree(self._git, directory)
+        work_tree = await _find_work_tree(self._git, directory)
         if not work_tree.is_id(tree):
             raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
         ours = self._shadows.snapshots(work_tree.object_format)
         with self._shadows.scratch() as scratch:
             place = self._shadows.objects_in(scratch / "objects", work_tree, ours)
-            return await _diff(place, tree, await _stage(place, work_tree, scratch))
+            return await _diff(place, tree, await _stage_files(place, work_tree, scratch))
 
 
-async def _work_tree(git: Git, directory: Path) -> WorkTree:
+async def _find_work_tree(git: Git, directory: Path) -> WorkTree:
     checkout = find_checkout(directory)
     if checkout is None:
         raise WorkspaceError(f"{directory} is not in a git repository.")
     return await read_work_tree(git, checkout)
 
 
-async def _stage(place: Place, work_tree: WorkTree, scratch: Path) -> str:
+async def _stage_files(place: Place, work_tree: WorkTree, scratch: Path) -> str:
     head = await Refs.at(place.git, work_tree).head_commit()
     return await Staging(place, work_tree, scratch).stage(head)
 
 
-async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
-    if marker.present:
+async def _stage_content(marker: Marker, scratch: Path) -> tuple[Place, str]:
+    if marker.is_present:
         place = marker.shadows.objects_in(scratch / "objects", marker)
         try:
             heads = await marker.heads()
             tree = await Staging(place, marker, scratch).stage(heads.parent)
         except WorkspaceError:
-            if marker.present:
+            if marker.is_present:
                 raise
         else:
             # Replaced meanwhile, it may have been foreign files that were staged.
-            if marker.present:
+            if marker.is_present:
                 return place, tree
-    tip = await tip_of(marker)
+    tip = await read_tip(marker)
     if tip == marker.base_commit:
         # What failed was never committed, but kept when its worktree was removed.
         tip = await marker.refs.read(f"{ARCHIVE}{marker.task_id}/final") or tip
@@ -169,7 +171,7 @@ async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINAR
         *names, rest = rest.split(b"\0", count)
         files.update(names)
     stat, _, patch = rest.partition(b"\0")
-    return Diff(patch, shown_path(stat), [*map(shown_path, sorted(files))], output.truncated)
+    return Diff(patch, shown_path(stat), [*map(shown_path, sorted(files))], output.is_truncated)
 
 
 def _remove_files(top: Path, names: Sequence[bytes]) -> None:

@@ -24,7 +24,7 @@ def find_special(variables: Mapping[str, str]) -> str | None:
         for name in _OF_REPOSITORY:
             if _is_special(path := os.path.join(directory, name), follow=True):
                 return path
-    for path in _own_configuration(variables):
+    for path in _own_configuration_paths(variables):
         if _is_special(path, follow=True):
             return path
     if top := variables.get("GIT_WORK_TREE"):
@@ -47,10 +47,10 @@ def find_any_special(variables: Mapping[str, str]) -> str | None:
     return None
 
 
-def _own_configuration(variables: Mapping[str, str]) -> list[str]:
+def _own_configuration_paths(variables: Mapping[str, str]) -> list[str]:
     """Return where git looks for a person's own configuration."""
-    if named := variables.get("GIT_CONFIG_GLOBAL"):
-        return [named]
+    if path := variables.get("GIT_CONFIG_GLOBAL"):
+        return [path]
     home = variables.get("HOME")
     if not home:
         return []
@@ -65,13 +65,13 @@ def _repositories(variables: Mapping[str, str]) -> set[str]:
 
 def _is_special(path: str, *, follow: bool) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=follow)
+        status = os.stat(path, follow_symlinks=follow)
     except OSError:
         return False
-    if stat.S_ISCHR(found.st_mode):
+    if stat.S_ISCHR(status.st_mode):
         # People link what git shall take for empty to this one.
-        return found.st_rdev != os.stat(os.devnull).st_rdev
-    return stat.S_ISFIFO(found.st_mode) or stat.S_ISBLK(found.st_mode)
+        return status.st_rdev != os.stat(os.devnull).st_rdev
+    return stat.S_ISFIFO(status.st_mode) or stat.S_ISBLK(status.st_mode)
 
 
 def _walk(top: str) -> Iterator[str]:

@@ -55,7 +55,10 @@ def read_inside(top: Path, path: str, most: int) -> bytes | None:
 def write_inside(top: Path, path: str, content: bytes) -> None:
     """Write a file below the top, in place of whatever has its name there."""
     *above, name = relative_parts(path)
-    with ExitStack() as stack, _fresh(_descend_making(stack, top, above), name, 0o644) as writer:
+    with (
+        ExitStack() as stack,
+        _create_file(_descend_or_make(stack, top, above), name, 0o644) as writer,
+    ):
         writer.write(content)
 
 
@@ -82,7 +85,7 @@ def copy_inside(source: Path, target: Path, path: str) -> bool:
         if origin is None or not _is_copyable(origin, name):
             return False
         forbidden = os.stat(target)
-        destination = _descend_making(stack, target, above)
+        destination = _descend_or_make(stack, target, above)
         _copy_entry(origin, destination, name, (forbidden.st_dev, forbidden.st_ino))
     return True
 
@@ -94,27 +97,27 @@ def link_inside(source: Path, target: Path, path: str) -> bool:
     if not origin.exists() or os.path.lexists(target.joinpath(*parts)):
         return False
     with ExitStack() as stack:
-        os.symlink(origin, name, dir_fd=_descend_making(stack, target, above))
+        os.symlink(origin, name, dir_fd=_descend_or_make(stack, target, above))
     return True
 
 
-def _descend_making(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
-    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+def _descend_or_make(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
+    current = _close_later(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
     for part in parts:
-        current = _held(stack, _open_or_make(current, part))
+        current = _close_later(stack, _open_or_make(current, part))
     return current
 
 
 def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
-    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+    current = _close_later(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
     with suppress(OSError):
         for part in parts:
-            current = _held(stack, os.open(part, _DIRECTORY, dir_fd=current))
+            current = _close_later(stack, os.open(part, _DIRECTORY, dir_fd=current))
         return current
     return None
 
 
-def _held(stack: ExitStack, descriptor: int) -> int:
+def _close_later(stack: ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
     return descriptor
 
@@ -148,21 +151,21 @@ def _copy_entry(origin: int, destination: int, name: str, forbidden: tuple[int, 
             return  # a link, a socket, or gone meanwhile
         raise
     with ExitStack() as stack:
-        _held(stack, descriptor)
+        _close_later(stack, descriptor)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
             mode = stat.S_IMODE(status.st_mode) & 0o777
             reader = os.fdopen(os.dup(descriptor), "rb")
-            with reader, _fresh(destination, name, mode) as writer:
+            with reader, _create_file(destination, name, mode) as writer:
                 shutil.copyfileobj(reader, writer, 1024 * 1024)
                 os.fchmod(writer.fileno(), mode)
         elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) != forbidden:
-            inside = _held(stack, _open_or_make(destination, name))
+            inside = _close_later(stack, _open_or_make(destination, name))
             for entry in sorted(os.listdir(descriptor)):
                 _copy_entry(descriptor, inside, entry, forbidden)
 
 
-def _fresh(parent: int, name: str, mode: int) -> BinaryIO:
+def _create_file(parent: int, name: str, mode: int) -> BinaryIO:
     """A new file to write, in place of whatever has its name."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)

@@ -84,9 +84,11 @@ HARDENING = (
 _LOOK_S = 2.0
 
 # Whether the result of a git is still wanted, for work that can be stopped.
-wanted: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar("wanted", default=None)
+is_result_needed: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar(
+    "wanted", default=None
+)
 # The held locks as open files: a git that inherits them keeps them until it ends.
-inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
+inherited_locks: ContextVar[tuple[int, ...]] = ContextVar("inherited_locks", default=())
 
 
 class RefMoved(GitError):
@@ -138,22 +140,22 @@ class Place:
             timeout_s=limit_s,
             max_output=max_output,
             stdin=stdin,
-            descriptors=inherited.get(),
+            descriptors=inherited_locks.get(),
         )
         if entry := find_special(command.environment):
-            raise _unreadable(entry)
+            raise _make_unreadable_error(entry)
         for pause_s in (*_LOCK_PATIENCE_S, None):
-            finished = await self.git.execute(command, self._examine)
-            if finished.timed_out:
+            result = await self.git.execute(command, self._examine)
+            if result.timed_out:
                 # Not Unavailable: one that always takes too long would be repeated for ever.
                 raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
-            stderr = finished.stderr.decode("utf-8", "replace")
-            exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
-            if finished.truncated or (finished.code in ok and not exhausted):
-                return Output(finished.code, finished.stdout, finished.truncated, stderr)
-            if pause_s is None or exhausted or not _BUSY.search(stderr):
+            stderr = result.stderr.decode("utf-8", "replace")
+            is_exhausted = result.code != 0 and _EXHAUSTED.search(stderr) is not None
+            if result.is_truncated or (result.code in ok and not is_exhausted):
+                return Output(result.code, result.stdout, result.is_truncated, stderr)
+            if pause_s is None or is_exhausted or not _BUSY.search(stderr):
                 self._require_objects()
-                raise _error(args, finished.code, stderr)
+                raise _make_error(args, result.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
@@ -162,19 +164,19 @@ class Place:
         # git would name the bare repository of ours that borrows them.
         objects = self.variables.get("GIT_OBJECT_DIRECTORY")
         if objects is not None and not os.path.isdir(objects):
-            raise _missing(Path(objects).parent)
+            raise _make_missing_error(Path(objects).parent)
 
     async def _examine(self, looks: int) -> None:
         """Raise WorkspaceError if a git that takes long waits for what will never come, or if
         nobody wants its result any more."""
-        is_wanted = wanted.get()
-        if is_wanted is not None and not await is_wanted():
+        is_needed = is_result_needed.get()
+        if is_needed is not None and not await is_needed():
             raise WorkspaceError("git was ended, because the work that needs it is stopped.")
         # The search reads many names, so it is made less and less often.
         if looks & (looks - 1) == 0:
             entry = await asyncio.to_thread(find_any_special, self.variables)
             if entry is not None:
-                raise _unreadable(entry)
+                raise _make_unreadable_error(entry)
 
     def with_variables(self, **variables: str) -> Self:
         return replace(self, variables={**self.variables, **variables})
@@ -187,7 +189,7 @@ class Place:
 class Output:
     code: int
     stdout: bytes
-    truncated: bool
+    is_truncated: bool
     stderr: str = ""
 
     @property
@@ -272,35 +274,35 @@ class Git:
         """Run a command in a thread; while it takes long, examine is called with the number of
         the call, and ends it by raising."""
         running = Running(command)
-        done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         looks = 0
         try:
-            while not (await asyncio.wait([done], timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait([future], timeout=_LOOK_S))[0]:
                 looks += 1
                 if examine is not None:
                     await examine(looks)
         except BaseException:
-            await _stop(running, done, command.grace_s)
+            await _stop(running, future, command.grace_s)
             raise
         try:
-            return done.result()
+            return future.result()
         except OSError as error:
-            raise _not_started(command.cwd, error) from error
+            raise _make_start_error(command.cwd, error) from error
 
 
-async def _stop(running: Running, done: asyncio.Future[Finished], grace_s: float) -> None:
+async def _stop(running: Running, future: asyncio.Future[Finished], grace_s: float) -> None:
     """Nothing of git may outlive the call, but it gets the time to remove its locks."""
     running.stop(signal.SIGTERM)
     try:
-        await asyncio.wait([done], timeout=grace_s)
+        await asyncio.wait([future], timeout=grace_s)
     finally:
-        if not done.done():
+        if not future.done():
             running.stop(signal.SIGKILL)
-    await asyncio.wait([done])
-    done.exception()
+    await asyncio.wait([future])
+    future.exception()
 
 
-def _unreadable(entry: str) -> Unreadable:
+def _make_unreadable_error(entry: str) -> Unreadable:
     name = os.fsencode(entry).decode("utf-8", "backslashreplace")
     return Unreadable(
         f"git cannot read {name}: it is a pipe or a device.",
@@ -313,16 +315,16 @@ def relocation_command(place: Path | str) -> str:
     return f"kapelle relocate {shlex.quote(str(place))}"
 
 
-def _not_started(cwd: Path, error: OSError) -> KapelleError:
+def _make_start_error(cwd: Path, error: OSError) -> KapelleError:
     message = f"git could not be started: {error}."
     if error.errno in _PASSING:
         return Unavailable(message, hint=_COME_BACK)
     if not cwd.is_dir():
-        return _missing(cwd)
+        return _make_missing_error(cwd)
     return WorkspaceError(message, hint="Install git 2.38 or newer.")
 
 
-def _missing(directory: Path) -> WorkspaceError:
+def _make_missing_error(directory: Path) -> WorkspaceError:
     """Return the error of a repository that is gone."""
     if directory.name == ".git":
         top = directory.parent
@@ -334,7 +336,7 @@ def _missing(directory: Path) -> WorkspaceError:
     )
 
 
-def _error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
+def _make_error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
     last = (telling or lines or [f"exit code {code}"])[-1]
@@ -342,13 +344,13 @@ def _error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
     if _EXHAUSTED.search(stderr):
         return Unavailable(message, hint=_COME_BACK)
     if busy := _BUSY.search(stderr):
-        return _busy(message, busy[1])
+        return _make_lock_error(message, busy[1])
     if _MOVED.search(stderr):
         return RefMoved(message)
     return GitError(message)
 
 
-def _busy(message: str, lock: str | None) -> KapelleError:
+def _make_lock_error(message: str, lock: str | None) -> KapelleError:
     """A lock that is held passes; one that was left, or half a worktree, needs a person."""
     if lock is None:
         return GitError(message, hint="Another git process is at work, or a worktree is damaged.")

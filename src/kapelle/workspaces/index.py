@@ -38,12 +38,12 @@ def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Differences:
     """How the files of a work tree differ from its index."""
 
-    removed: list[bytes]
-    changed: list[bytes]
-    others: list[bytes]  # that it does not know, and that are not ignored
+    missing_names: list[bytes]
+    changed_names: list[bytes]
+    other_names: list[bytes]  # that it does not know, and that are not ignored
     submodules: list[bytes]
 
 
@@ -85,39 +85,41 @@ class Staging:
         names = [name for name in self._added if not self._is_excluded(name)]
         await require_filters(self._place, self._work_tree, names, parent, tree)
 
-    async def ignored(self, paths: list[bytes]) -> list[bytes]:
+    async def find_ignored(self, paths: list[bytes]) -> list[bytes]:
         """Those of the files that staging passed over."""
-        known = set((await self._place.run("ls-files", "-z")).fields)
-        left = [path for path in paths if path not in known and not self._is_excluded(path)]
-        return [path for path in left if self._can_be_added(path, is_link=False)]
+        names_in_index = set((await self._place.run("ls-files", "-z")).fields)
+        names = [
+            path for path in paths if path not in names_in_index and not self._is_excluded(path)
+        ]
+        return [path for path in names if self._can_be_added(path, is_link=False)]
 
-    async def nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
+    async def find_nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
         """Directories that hold a repository of their own and no file that the index knows.
 
         As staged means that nothing was changed since stage(), so that what it saw is good enough.
         """
         is_seen = as_staged and not self._is_touched
         if is_seen:
-            found = self._untracked_at_top
+            others = self._untracked_at_top
         else:
-            found = await self._others(self._place)
-        names = [name for name in found if name.endswith(b"/")]
-        kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
-        return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
+            others = await self._list_others(self._place)
+        names = [name for name in others if name.endswith(b"/")]
+        included_names = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
+        return [self._work_tree.toplevel / os.fsdecode(name) for name in included_names]
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched = False
         self._added = []
-        seen = await self._look()
-        await self._remove(seen.removed)
-        await self._add(seen.changed)
-        flattened = flatten and await self._flatten(seen.submodules)
+        differences = await self._find_differences()
+        await self._remove(differences.missing_names)
+        await self._add(differences.changed_names)
+        has_flattened = flatten and await self._flatten(differences.submodules)
         # Where something went, git may find what it hid.
-        if seen.removed or flattened:
+        if differences.missing_names or has_flattened:
             others = None
         else:
-            others = seen.others
-        await self._add(await self._untracked(self._place, others=others))
+            others = differences.other_names
+        await self._add(await self._list_untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
             tree = self._place.git.index_trees.get((self._work_tree.common_dir, digest))
@@ -131,7 +133,7 @@ class Staging:
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
-    async def _look(self) -> "_Seen":
+    async def _find_differences(self) -> "_Differences":
         """How the files differ from the index: one process for all of it."""
         arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run("ls-files", *arguments)).fields
@@ -139,19 +141,21 @@ class Staging:
         # A tag, mode, object and stage, then the path.
         entries = [field.split(b"\t", 1) for field in fields if not field.startswith(b"? ")]
         if await self._unhide([path for head, path in entries if head[:1] in _HIDDEN]):
-            return await self._look()
+            return await self._find_differences()
         is_submodule = {path: head[2:].startswith(_GITLINK) for head, path in entries}
         differing = {path for head, path in entries if head[:1].upper() in _DIFFERING}
         # It looks through a link in the place of a directory, and the link may be ignored.
         top = os.fsencode(self._work_tree.toplevel)
-        known = set(map(os.path.dirname, is_submodule))
-        behind = await asyncio.to_thread(_links, top, known)
-        removed = {path for path in is_submodule if path.startswith(behind)}
-        for path in differing - removed:
+        directories = set(map(os.path.dirname, is_submodule))
+        behind = await asyncio.to_thread(_find_links, top, directories)
+        missing_names = {path for path in is_submodule if path.startswith(behind)}
+        for path in differing - missing_names:
             if not self._can_be_added(path, is_link=is_submodule[path]):
-                removed.add(path)
-        submodules = {path for path in is_submodule if is_submodule[path]} - removed
-        return _Seen(sorted(removed), sorted(differing - removed), others, sorted(submodules))
+                missing_names.add(path)
+        submodules = {path for path in is_submodule if is_submodule[path]} - missing_names
+        return _Differences(
+            sorted(missing_names), sorted(differing - missing_names), others, sorted(submodules)
+        )
 
     async def _unhide(self, paths: list[bytes]) -> bool:
         """Have git look at files that the index tells it not to, if they are there; whether any
@@ -169,7 +173,7 @@ class Staging:
             return False
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
 
-    async def _untracked(
+    async def _list_untracked(
         self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
     ) -> list[bytes]:
         """Untracked files that are not ignored; nested repositories give their files.
@@ -180,7 +184,7 @@ class Staging:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
         paths = []
         if others is None:
-            others = await self._others(place)
+            others = await self._list_others(place)
         else:
             others = others
         if depth == 0:
@@ -188,21 +192,23 @@ class Staging:
         for name in others:
             if name.endswith(b"/"):
                 if not self._is_excluded(prefix + name.rstrip(b"/")):
-                    paths += await self._nested(place, prefix, name, depth)
+                    paths += await self._list_nested(place, prefix, name, depth)
             else:
                 paths.append(prefix + name)
         return paths
 
-    async def _others(self, place: Place) -> list[bytes]:
+    async def _list_others(self, place: Place) -> list[bytes]:
         arguments = ("ls-files", "-z", "--others", "--exclude-standard")
         return (await place.run(*arguments)).fields
 
-    async def _nested(self, place: Place, prefix: bytes, name: bytes, depth: int) -> list[bytes]:
+    async def _list_nested(
+        self, place: Place, prefix: bytes, name: bytes, depth: int
+    ) -> list[bytes]:
         directory = place.cwd / os.fsdecode(name)
         inside = replace(place, cwd=directory).with_variables(
             GIT_WORK_TREE=str(directory), GIT_INDEX_FILE=str(self._no_index)
         )
-        return await self._untracked(inside, prefix + name, depth + 1)
+        return await self._list_untracked(inside, prefix + name, depth + 1)
 
     async def _flatten(self, submodules: list[bytes]) -> bool:
         """Replace each populated submodule by its files, so that unpublished work in it is kept.
@@ -210,26 +216,28 @@ class Staging:
         Returns whether there was one.
         """
         top = os.fsencode(self._work_tree.toplevel)
-        found = [path for path in submodules if os.path.lexists(os.path.join(top, path, b".git"))]
-        for path in found:
+        populated_paths = [
+            path for path in submodules if os.path.lexists(os.path.join(top, path, b".git"))
+        ]
+        for path in populated_paths:
             await self._remove([path])
-            await self._add(await self._nested(self._place, b"", path + b"/", 0))
-        return bool(found)
+            await self._add(await self._list_nested(self._place, b"", path + b"/", 0))
+        return bool(populated_paths)
 
     def _is_excluded(self, path: bytes) -> bool:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
 
     async def _add(self, paths: list[bytes]) -> None:
         """Files may change under git's hands while an agent works: then it is asked again."""
-        wanted = [path for path in paths if not self._is_excluded(path)]
-        self._added += wanted
+        names = [path for path in paths if not self._is_excluded(path)]
+        self._added += names
         for pause_s in _RETRY_PAUSES_S:
             try:
-                await self._update(wanted, "--stdin")
+                await self._update(names, "--stdin")
                 return
             except GitError:
                 await asyncio.sleep(pause_s)
-        await self._update(wanted, "--stdin")
+        await self._update(names, "--stdin")
 
     async def _remove(self, paths: list[bytes]) -> None:
         zero = b"0" * self._work_tree.id_length
@@ -243,13 +251,13 @@ class Staging:
             await self._place.run("update-index", *options, stdin=records)
 
 
-def _links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
+def _find_links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
     """How paths begin that lead through a link in the place of a directory, or of one above it."""
-    seen = set[bytes]()
+    visited_directories = set[bytes]()
     links = list[bytes]()
     for directory in directories:
-        while directory and directory not in seen:
-            seen.add(directory)
+        while directory and directory not in visited_directories:
+            visited_directories.add(directory)
             if os.path.islink(os.path.join(top, directory)):
                 links.append(directory + b"/")
             directory = os.path.dirname(directory)
@@ -269,27 +277,27 @@ async def require_filters(
     asking = place.with_settings(f"core.attributesFile={attributes}")
     output = await asking.run("check-attr", "-z", "--stdin", "filter", stdin=names)
     fields = iter(output.fields)
-    told = zip(fields, fields, fields, strict=True)
-    found = {name: os.fsdecode(value) for name, _, value in told}
+    triples = zip(fields, fields, fields, strict=True)
+    filters = {name: os.fsdecode(value) for name, _, value in triples}
     running = {item.split(".")[1] for item in work_tree.settings if item.startswith("filter.")}
     none = {"unspecified", "unset", "set", *running}
-    wanting = {name for name, value in found.items() if value not in none}
+    wanting = {name for name, value in filters.items() if value not in none}
     if not wanting:
         return
     options = ("-r", "-z", "--name-only", "--ignore-submodules=all", "--diff-filter=AMT")
-    changed = (await place.run("diff-tree", *options, old, new, "--")).fields
-    if bad := sorted(wanting & set(changed)):
-        name = found[bad[0]]
+    changed_names = (await place.run("diff-tree", *options, old, new, "--")).fields
+    if bad := sorted(wanting & set(changed_names)):
+        name = filters[bad[0]]
         if len(bad) > 1:
             more = f" and {len(bad) - 1} more"
         else:
             more = ""
-        allowed = place.git.filters
+        allowed_filters = place.git.filters
         missing = f"filter.{name}.clean"
         why = "is not allowed to run it"
-        hint = shlex.quote(json.dumps([*allowed, name]))
+        hint = shlex.quote(json.dumps([*allowed_filters, name]))
         hint = f"kapelle config set git.filters {hint}, and try again."
-        if name in allowed:
+        if name in allowed_filters:
             why = f"has no {missing}"
             hint = f"Set it as that tool says: git config {missing} …"
         text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
@@ -330,15 +338,15 @@ def install_index(source: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+async def find_obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
     """What lies in the directory where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
     what = ("--ignore-submodules=all", tree, goal, "--")
     output = await reading.run("diff-tree", *options, *what)
-    return await asyncio.to_thread(_in_the_way, os.fsencode(directory), output.fields)
+    return await asyncio.to_thread(_find_blocking_paths, os.fsencode(directory), output.fields)
 
 
-def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
+def _find_blocking_paths(top: bytes, names: list[bytes]) -> list[bytes]:
     @functools.cache  # most names share their directories
     def mode(path: bytes) -> int | None:
         try:
@@ -346,21 +354,21 @@ def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
         except OSError:
             return None
 
-    found: set[bytes] = set()
+    blocking_paths: set[bytes] = set()
     for name in names:
         parts = name.split(b"/")
         for length in range(1, len(parts) + 1):
             path = b"/".join(parts[:length])
-            at = mode(path)
-            if at is None or not stat.S_ISDIR(at):
-                found |= set() if at is None else {path}
+            path_mode = mode(path)
+            if path_mode is None or not stat.S_ISDIR(path_mode):
+                blocking_paths |= set() if path_mode is None else {path}
                 break
         else:
-            found.update(_below(top, name))
-    return sorted(found)
+            blocking_paths.update(_list_below(top, name))
+    return sorted(blocking_paths)
 
 
-def _below(top: bytes, directory: bytes) -> Iterator[bytes]:
+def _list_below(top: bytes, directory: bytes) -> Iterator[bytes]:
     """Every file and link below a directory, but nothing of a repository inside it."""
     try:
         entries = list(os.scandir(os.path.join(top, directory)))
@@ -371,6 +379,6 @@ def _below(top: bytes, directory: bytes) -> Iterator[bytes]:
         if entry.name.lower() == b".git":
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(top, path)
+            yield from _list_below(top, path)
         else:
             yield path

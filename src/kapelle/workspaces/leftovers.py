@@ -36,7 +36,7 @@ class Leftovers(Guard):
 
     async def moment(self, owner: str) -> Moment:
         """Return the present time as the file system of the worktree counts it."""
-        return await asyncio.to_thread(_moment, self._markers.require(owner))
+        return await asyncio.to_thread(_read_moment, self._markers.require(owner))
 
     async def tree(self, owner: str, commit: str) -> dict[str, str]:
         """Return the files of a commit by path, each with its mode and the id of its content."""
@@ -47,17 +47,17 @@ class Leftovers(Guard):
 
     async def put_aside(self, owner: str, commit: str, since: Moment) -> None:
         """Move untracked files that were written after a moment out of the worktree."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
-            tracked = await _tracked(marker, commit)
-            await asyncio.to_thread(_put_aside, marker.toplevel, tracked, since)
+            names = await _list_tracked(marker, commit)
+            await asyncio.to_thread(_put_aside, marker.toplevel, names, since)
 
     async def list_aside(self, owner: str, commit: str) -> list[str]:
         """Return what lies aside, whole directories as one."""
         marker = self._markers.require(owner)
-        aside = await asyncio.to_thread(lambda: sorted(_files_below(_aside_of(marker.toplevel))))
+        aside = await asyncio.to_thread(lambda: sorted(_files_below(_aside_path(marker.toplevel))))
         if aside:
-            return _summarized(aside, await _tracked(marker, commit))
+            return _summarize(aside, await _list_tracked(marker, commit))
         return []
 
     async def bring_back(self, owner: str) -> None:
@@ -70,18 +70,18 @@ class Leftovers(Guard):
         Every file is read, for an agent can write any times and sizes into the index. With
         every_file all are written, for attributes apply to files that the work did not change.
         """
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
             with self._shadows.scratch() as scratch:
                 files = files_place(marker.objects, marker, scratch / "index")
                 await files.run("read-tree", commit)
                 options = ("-z", "--name-only", "--ignore-submodules=all", "--no-ext-diff", "--")
-                changed = (await files.run("diff-files", *options)).fields
+                names = (await files.run("diff-files", *options)).fields
                 if every_file:
                     await files.run("checkout-index", "--force", "--all")
-                elif changed:
-                    await files.run("checkout-index", "--force", "-z", "--stdin", stdin=changed)
-            return [shown_path(name) for name in changed]
+                elif names:
+                    await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
+            return [shown_path(name) for name in names]
 
     async def read_start(self, owner: str, path: str, most: int) -> str:
         """Return the beginning of a regular file of the worktree; nothing of anything else."""
@@ -92,16 +92,16 @@ class Leftovers(Guard):
     async def file_states(self, owner: str, commit: str) -> dict[str, FileState | None]:
         """Return what tells that a tracked file was changed, also if it was changed back."""
         marker = self._markers.require(owner)
-        tracked = await _tracked(marker, commit)
-        return await asyncio.to_thread(_file_states, marker.toplevel, tracked)
+        names = await _list_tracked(marker, commit)
+        return await asyncio.to_thread(_read_file_states, marker.toplevel, names)
 
 
-async def _tracked(marker: Marker, commit: str) -> list[bytes]:
+async def _list_tracked(marker: Marker, commit: str) -> list[bytes]:
     output = await marker.objects.run("ls-tree", "-r", "-z", "--name-only", commit)
     return output.fields
 
 
-def _moment(marker: Marker) -> Moment:
+def _read_moment(marker: Marker) -> Moment:
     file = marker.toplevel.with_name(f".{marker.toplevel.name}.moment")
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -113,21 +113,21 @@ def _moment(marker: Marker) -> Moment:
     return Moment(ns, os.lstat(marker.toplevel).st_ino)
 
 
-def _aside_of(worktree: Path) -> Path:
+def _aside_path(worktree: Path) -> Path:
     return worktree.with_name(f".{worktree.name}.aside")
 
 
-def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
-    aside = _aside_of(worktree)
+def _put_aside(worktree: Path, tracked_names: list[bytes], since: Moment) -> None:
+    aside = _aside_path(worktree)
     # A worktree that was made anew has nothing of the first one's set-up.
     if os.lstat(worktree).st_ino == since.inode:
         limit_ns = since.ns
     else:
         limit_ns = -1
-    known = set(tracked)
-    emptied = set[str]()
+    tracked_set = set(tracked_names)
+    emptied_directories = set[str]()
     for path in list(_files_below(worktree)):
-        if os.fsencode(path) in known:
+        if os.fsencode(path) in tracked_set:
             continue
         source = worktree / path
         target = aside / path
@@ -135,10 +135,10 @@ def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
             continue
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.replace(source, target)
-        emptied.add(str(source.parent))
+        emptied_directories.add(str(source.parent))
     for place, _, _ in os.walk(worktree, topdown=False):
         # None in a checkout is empty; one of the set-up may be.
-        is_new = place in emptied or os.lstat(place).st_ctime_ns > limit_ns
+        is_new = place in emptied_directories or os.lstat(place).st_ctime_ns > limit_ns
         if is_new and Path(place) != worktree:
             with suppress(OSError):
                 os.rmdir(place)
@@ -146,7 +146,7 @@ def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
 
 def bring_back(worktree: Path) -> None:
     """Move what was put aside back into the worktree; what took its place meanwhile goes."""
-    aside = _aside_of(worktree)
+    aside = _aside_path(worktree)
     if not os.path.lexists(aside):
         return
     for path in list(_files_below(aside)):
@@ -161,7 +161,7 @@ def bring_back(worktree: Path) -> None:
 
 def remove_aside(worktree: Path) -> None:
     """Remove what was put aside, if there is anything."""
-    remove_tree(_aside_of(worktree))
+    remove_tree(_aside_path(worktree))
 
 
 def _files_below(top: Path) -> Iterator[str]:
@@ -177,29 +177,29 @@ def _files_below(top: Path) -> Iterator[str]:
             yield os.path.normpath(os.path.join(inside, name))
 
 
-def _summarized(paths: Iterable[str], tracked: list[bytes]) -> list[str]:
+def _summarize(paths: Iterable[str], tracked_names: list[bytes]) -> list[str]:
     """Name a directory once instead of its files where nothing in it is tracked."""
     holding = {""}
-    for name in map(os.fsdecode, tracked):
+    for name in map(os.fsdecode, tracked_names):
         above = os.path.dirname(name)
         while above not in holding:
             holding.add(above)
             above = os.path.dirname(above)
-    shown = dict[str, None]()
+    summary = dict[str, None]()
     for path in paths:
         parts = path.split("/")
         depth = 1
         while depth < len(parts) and "/".join(parts[:depth]) in holding:
             depth += 1
         name = "/".join(parts[:depth])
-        shown[f"{name}/" if depth < len(parts) else name] = None
-    return [shown_path(os.fsencode(name)) for name in shown]
+        summary[f"{name}/" if depth < len(parts) else name] = None
+    return [shown_path(os.fsencode(name)) for name in summary]
 
 
-def _file_states(worktree: Path, tracked: list[bytes]) -> dict[str, FileState | None]:
+def _read_file_states(worktree: Path, names: list[bytes]) -> dict[str, FileState | None]:
     top = os.fsencode(worktree)
     states = dict[str, FileState | None]()
-    for name in tracked:
+    for name in names:
         try:
             status = os.lstat(os.path.join(top, name))
         except OSError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.workspaces.checkout import Move, Mover, git_in, read_journal
-from kapelle.workspaces.git import Git, inherited
+from kapelle.workspaces.git import Git, inherited_locks
 from kapelle.workspaces.refs import owner_of, plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
 from kapelle.workspaces.shadow import Shadows
@@ -77,17 +77,17 @@ class Guard:
         self._local: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def _hold(self, kind: str, name: str) -> AsyncIterator[None]:
+    async def _hold_lock(self, kind: str, name: str) -> AsyncIterator[None]:
         """A lock by name, exclusive between tasks of this process and between processes."""
         # Striped: lock files must never be deleted, so their number has to be bounded.
         stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
         async with self._local.setdefault(stripe, asyncio.Lock()):
             descriptor = await self._open_locked(self._locks / stripe, name)
-            token = inherited.set((*inherited.get(), descriptor))
+            token = inherited_locks.set((*inherited_locks.get(), descriptor))
             try:
                 yield
             finally:
-                inherited.reset(token)
+                inherited_locks.reset(token)
                 os.close(descriptor)
 
     async def _open_locked(self, path: Path, name: str) -> int:
@@ -109,25 +109,25 @@ class Guard:
             raise
         return descriptor
 
-    def _alone(self, owner: str) -> AbstractAsyncContextManager[None]:
-        return self._hold("task", plain_name(owner))
+    def _lock_owner(self, owner: str) -> AbstractAsyncContextManager[None]:
+        return self._hold_lock("task", plain_name(owner))
 
-    def _merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
+    def _lock_merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
         # Inherited by every git of a merge: once it is held, none of them is left.
-        return self._hold("merge", str(common_dir))
+        return self._hold_lock("merge", str(common_dir))
 
     @asynccontextmanager
-    async def _known(self, owner: str) -> AsyncIterator[Marker]:
+    async def _lock_marker(self, owner: str) -> AsyncIterator[Marker]:
         """Alone with what is to be archived; a merge into it that cannot be finished is no bar."""
-        async with self._alone(owner):
+        async with self._lock_owner(owner):
             marker = self._markers.require(owner)
             await self._try_to_settle(marker)
             yield marker
 
     @asynccontextmanager
-    async def _standing(self, owner: str) -> AsyncIterator[Marker]:
+    async def _lock_worktree(self, owner: str) -> AsyncIterator[Marker]:
         """Alone with a worktree that is on the disk and not amid a merge."""
-        async with self._alone(owner):
+        async with self._lock_owner(owner):
             marker = self._markers.require(owner)
             if marker.removed:
                 raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
@@ -143,21 +143,21 @@ class Guard:
     async def _settle(self, marker: Marker) -> None:
         """Finish a merge into this worktree that a crash cut short: half of it is not work."""
         mover = self._mover(marker)
-        move = mover.pending()
+        move = mover.read_pending()
         if move is not None and str(marker.toplevel) in move.toplevels:
-            async with self._merging(marker.common_dir):
+            async with self._lock_merging(marker.common_dir):
                 await mover.recover()
 
     @asynccontextmanager
-    async def _onto(self, branch: str) -> AsyncIterator[Marker | None]:
+    async def _lock_branch_worktree(self, branch: str) -> AsyncIterator[Marker | None]:
         """Alone with the worktree that a branch of ours is checked out in, if there is one."""
         owner = owner_of(branch)
         if owner is None:
             yield None
             return
-        async with self._alone(owner):
+        async with self._lock_owner(owner):
             marker = self._markers.read(owner)
-            if marker is None or not marker.present:
+            if marker is None or not marker.is_present:
                 yield None
                 return
             marker.ensure_gitdir()
@@ -175,31 +175,31 @@ class Guard:
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of. One that
         cannot be raises after all were tried."""
-        finished = []
+        owners = []
         errors = []
         for path in sorted(self._journals.glob("*.json")):
             try:
-                move = await self._finish(path)
+                move = await self._finish_merge(path)
             except KapelleError as error:
                 errors.append(error)
             else:
-                finished += [] if move is None else [move.task_id]
+                owners += [] if move is None else [move.task_id]
         if errors:
             hints = " ".join(error.hint for error in errors if error.hint)
             raise Conflict(" ".join(error.message for error in errors), hint=hints or None)
-        return finished
+        return owners
 
-    async def _finish(self, path: Path) -> Move | None:
-        found = read_journal(path)
-        if found is None:
+    async def _finish_merge(self, path: Path) -> Move | None:
+        entry = read_journal(path)
+        if entry is None:
             return None
-        common_dir, _ = found
-        async with self._merging(common_dir):
+        common_dir, _ = entry
+        async with self._lock_merging(common_dir):
             if not (common_dir / "objects").is_dir():
                 text = f"A merge into {common_dir} was cut short, and that is not there now."
                 raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)
             mover = self._mover(await read_work_tree(self._git, place))
-            move = mover.pending()
+            move = mover.read_pending()
             await mover.recover()
         return move

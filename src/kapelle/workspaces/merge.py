@@ -16,8 +16,8 @@ from typing import Literal
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.domain.views import MergePreview
-from kapelle.workspaces.checkout import Mover, shown
-from kapelle.workspaces.commit import commit_worktree, tip_of
+from kapelle.workspaces.checkout import Mover, format_names
+from kapelle.workspaces.commit import commit_worktree, read_tip
 from kapelle.workspaces.files import open_inside, shown_path
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
@@ -25,7 +25,7 @@ from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import find_checkout, read_person
 from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
-from kapelle.workspaces.undo import PastMerge, apply_change, merged_tree
+from kapelle.workspaces.undo import PastMerge, apply_change, merge_trees
 from kapelle.workspaces.worktree import Marker
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
@@ -40,7 +40,7 @@ _TRIES = 20
 def _spellings(path: str) -> set[str]:
     """The path as it is, and with the bytes put back that shown_path wrote as text."""
     try:
-        raw = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), path)
+        raw = _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), path)
         return {path, os.fsdecode(os.fsencode(raw))}
     except UnicodeEncodeError:
         return set()
@@ -48,7 +48,7 @@ def _spellings(path: str) -> set[str]:
 
 def _is_marked(top: Path, path: str) -> bool:
     """Whether lines that begin, divide and end a conflict follow each other in a text file."""
-    awaited = [rb"<<<<<<< ", rb"=======\r*\n?\Z", rb">>>>>>> "]
+    patterns = [rb"<<<<<<< ", rb"=======\r*\n?\Z", rb">>>>>>> "]
     stream = open_inside(top, path)
     if stream is None:
         return False
@@ -58,11 +58,11 @@ def _is_marked(top: Path, path: str) -> bool:
         stream.seek(0)
         at_start = True
         # In pieces: a file may hold a line of any length.
-        while awaited and (piece := stream.readline(_PIECE)):
-            if at_start and re.match(awaited[0], piece):
-                awaited.pop(0)
+        while patterns and (piece := stream.readline(_PIECE)):
+            if at_start and re.match(patterns[0], piece):
+                patterns.pop(0)
             at_start = piece.endswith(b"\n")
-    return not awaited
+    return not patterns
 
 
 async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
@@ -78,10 +78,10 @@ async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
     return ref, commit
 
 
-async def _committed(marker: Marker, branch: str) -> str:
+async def _commit_work(marker: Marker, branch: str) -> str:
     """Commit what is there and stand on the branch's tip, whatever the agent was amid."""
     await commit_worktree(marker, f"Work before {branch} was taken in")
-    tip = await tip_of(marker)
+    tip = await read_tip(marker)
     if marker.is_amid_operation() or not await marker.stands_on_branch():
         await restore_worktree(marker, f"before-{tip[:12]}", tip)
     return tip
@@ -91,16 +91,16 @@ async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
     objects = marker.objects
-    standing = await _standing_conflicts(marker, tip)
-    if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
+    standing = await _find_open_conflicts(marker, tip)
+    if await objects.is_ancestor(theirs, tip) or await _find_marked(marker, standing):
         return standing
-    tree, conflicts = await merged_tree(objects, tip, theirs)
+    tree, conflicts = await merge_trees(objects, tip, theirs)
     new = await objects.commit(tree, [tip, theirs], message)
     await mover.move(marker, marker.ref, tip, new, standing=marker)
     return [shown_path(name) for name in conflicts]
 
 
-async def _standing_conflicts(marker: Marker, tip: str) -> list[str]:
+async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     objects = marker.objects
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
@@ -109,23 +109,23 @@ async def _standing_conflicts(marker: Marker, tip: str) -> list[str]:
     if len(parents) != 2:
         return []
     try:
-        tree, names = await merged_tree(objects, parents[0], parents[1])
+        tree, names = await merge_trees(objects, parents[0], parents[1])
     except GitError:  # somebody's own merge of what git would not merge by itself
         return []
     conflicts = [shown_path(name) for name in names]
     if last == tip and tree == await objects.tree_of(tip):
         return conflicts
-    return await _marked(marker, conflicts)
+    return await _find_marked(marker, conflicts)
 
 
-async def _marked(marker: Marker, paths: Sequence[str]) -> list[str]:
+async def _find_marked(marker: Marker, paths: Sequence[str]) -> list[str]:
     """Those of the paths that are text files of the worktree and hold conflict markers."""
 
-    def found() -> list[str]:
+    def search() -> list[str]:
         tops = ((path, _spellings(path)) for path in paths)
         return [path for path, names in tops if any(_is_marked(marker.toplevel, n) for n in names)]
 
-    return await asyncio.to_thread(found)
+    return await asyncio.to_thread(search)
 
 
 # merge: a commit with both parents; squash: one commit of all; rebase: the commits one by one.
@@ -140,7 +140,7 @@ class Merge:
     commit: str
     already: bool
     checkout_updated: Path | None
-    signed: bool = False
+    is_signed: bool = False
     # What the branch held before.
     parent: str | None = None
 
@@ -167,7 +167,7 @@ class Merger:
 
     marker: Marker
     message: str
-    expected: str | None
+    expected_tip: str | None
     style: Style = "merge"
     # Whether the person whose repository it is makes it.
     by_person: bool = False
@@ -223,7 +223,7 @@ class Merger:
             new, conflicts = await self._rebase(old, tip, person)
         else:
             new = old
-            (tree, conflicts) = await merged_tree(objects, old, tip)
+            (tree, conflicts) = await merge_trees(objects, old, tip)
             if self.style == "merge" or tree != await objects.tree_of(old):
                 if self.style == "merge":
                     parents = [old, tip]
@@ -241,7 +241,7 @@ class Merger:
         target = await objects.tree_of(undone.commit)
         conflicts = list[bytes]()
         if not await objects.is_ancestor(tip, undone.commit):
-            target, conflicts = await merged_tree(objects, undone.commit, tip)
+            target, conflicts = await merge_trees(objects, undone.commit, tip)
         if not conflicts:
             target, conflicts = await apply_change(objects, undone.parent, old, target)
         if conflicts or target == await objects.tree_of(old):
@@ -259,12 +259,13 @@ class Merger:
 
     async def require_candidate(self, ref: str) -> Candidate:
         """The commit that the merge would lead to; raises MergeConflict where there is none."""
-        found = await self.candidate(ref)
-        if found.conflicts:
-            text = f"{self.marker.branch} and {found.base} conflict in {shown(found.conflicts)}."
-            text = f"{text} {found.base} was not changed."
-            raise MergeConflict(text, hint=self._way_out(found.base))
-        return found
+        candidate = await self.candidate(ref)
+        if candidate.conflicts:
+            names = format_names(candidate.conflicts)
+            text = f"{self.marker.branch} and {candidate.base} conflict in {names}. "
+            text += f"{candidate.base} was not changed."
+            raise MergeConflict(text, hint=self._way_out(candidate.base))
+        return candidate
 
     async def _rebase(
         self, old: str, tip: str, person: Mapping[str, str]
@@ -272,16 +273,16 @@ class Merger:
         """The branch's commits one by one onto another, or the files in which one conflicts."""
         objects = self.marker.objects
         new = old
-        told = "--format=%H%x00%P%x00%an%x00%ae%x00%ad%x00%B%x00"
+        format_option = "--format=%H%x00%P%x00%an%x00%ae%x00%ad%x00%B%x00"
         options = ("--first-parent", "--reverse", "--no-commit-header", "--date=raw")
-        output = await objects.run("rev-list", *options, told, tip, f"^{old}", "--")
+        output = await objects.run("rev-list", *options, format_option, tip, f"^{old}", "--")
         texts = iter(output.stdout.decode("utf-8", "backslashreplace").split("\0"))
         for commit, parents, name, email, date, message in zip(*[texts] * 6, strict=False):
             parent = parents.split(" ")[0]
             # Git merges by what commits have in common: here it is the parent alone.
             trees = [await objects.tree_of(one) for one in (new, commit.strip())]
             sides = [await objects.commit(tree, [parent], "side") for tree in trees]
-            tree, conflicts = await merged_tree(objects, *sides)
+            tree, conflicts = await merge_trees(objects, *sides)
             if conflicts:
                 return old, conflicts
             author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
@@ -292,29 +293,33 @@ class Merger:
                 new = await objects.commit(tree, [new], text, self.signing, **{**person, **author})
         return new, []
 
-    async def move(self, found: Candidate, mover: Mover, standing: Marker | None) -> Merge:
+    async def move(self, candidate: Candidate, mover: Mover, standing: Marker | None) -> Merge:
         """Have the branch hold the candidate; raises RefMoved if it is not where it was.
 
         standing is the worktree of ours that the branch is checked out in, if there is one.
         """
         marker = self.marker
         refs = self.marker.refs
-        recovered = await mover.recover()
-        if found.new == found.old:
-            return Merge(found.base, found.old, already=True, checkout_updated=recovered)
-        if await refs.read(found.ref) != found.old:
-            raise RefMoved(f"{found.base} moved")
-        updated = await mover.move(marker, found.ref, found.old, found.new, standing)
-        now = await refs.read(found.ref)
-        if now is None or not await marker.objects.is_ancestor(found.new, now):
-            raise GitError(f"After the merge, {found.base} does not hold {marker.branch}.")
+        recovered_checkout = await mover.recover()
+        if candidate.new == candidate.old:
+            return Merge(
+                candidate.base, candidate.old, already=True, checkout_updated=recovered_checkout
+            )
+        if await refs.read(candidate.ref) != candidate.old:
+            raise RefMoved(f"{candidate.base} moved")
+        moved_checkout = await mover.move(
+            marker, candidate.ref, candidate.old, candidate.new, standing
+        )
+        now = await refs.read(candidate.ref)
+        if now is None or not await marker.objects.is_ancestor(candidate.new, now):
+            raise GitError(f"After the merge, {candidate.base} does not hold {marker.branch}.")
         return Merge(
-            found.base,
-            found.new,
+            candidate.base,
+            candidate.new,
             already=False,
-            checkout_updated=updated,
-            signed=self.signing is not None,
-            parent=found.old,
+            checkout_updated=moved_checkout,
+            is_signed=self.signing is not None,
+            parent=candidate.old,
         )
 
     def _way_out(self, into: str) -> str:
@@ -327,7 +332,7 @@ class Merger:
         return f"By hand: {by_hand}"
 
     def _require_verified(self, branch: str) -> None:
-        if self.expected is not None and branch != self.expected:
+        if self.expected_tip is not None and branch != self.expected_tip:
             owner = self.marker.task_id
             # A run that has ended is not taken up again.
             if owner[:4] == "task":
@@ -352,13 +357,13 @@ class Merges(Guard):
         nothing more is taken in. As the base, what was merged is what the owner's work is told from
         afterwards.
         """
-        async with self._standing(owner) as marker, self._merging(marker.common_dir):
+        async with self._lock_worktree(owner) as marker, self._lock_merging(marker.common_dir):
             mover = self._mover(marker)
             await _require_branch(marker, branch)
             await mover.recover()
             for _ in range(_TAKE_IN_TRIES):
                 try:
-                    tip = await _committed(marker, branch)
+                    tip = await _commit_work(marker, branch)
                     _, theirs = await _require_branch(marker, branch)
                     conflicts = await _merge_into_worktree(marker, mover, tip, theirs, message)
                     break
@@ -368,21 +373,21 @@ class Merges(Guard):
                 text = f"{marker.branch} kept changing while {branch} was being taken in."
                 raise GitError(text)
             if as_base:
-                ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")
+                ends = (await read_tip(marker), f"{await marker.refs.commit_of(branch)}")
                 base = (await marker.objects.run("merge-base", *ends)).line
                 self._markers.write(replace(marker, base_commit=base))
             return conflicts
 
-    async def unresolved(self, owner: str) -> list[str]:
+    async def find_unresolved(self, owner: str) -> list[str]:
         """The files in which conflicts of the last branch that was taken in are left."""
-        async with self._standing(owner) as marker:
-            return await _standing_conflicts(marker, await tip_of(marker))
+        async with self._lock_worktree(owner) as marker:
+            return await _find_open_conflicts(marker, await read_tip(marker))
 
-    async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
+    async def find_conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
-            return await _marked(marker, paths)
+            return await _find_marked(marker, paths)
 
     async def merge(
         self,
@@ -390,7 +395,7 @@ class Merges(Guard):
         into: str | None,
         message: str,
         *,
-        expected: str | None = None,
+        expected_tip: str | None = None,
         style: Style = "merge",
         by_person: bool = False,
         sign: bool = False,
@@ -408,23 +413,26 @@ class Merges(Guard):
             signing = await read_signing(marker.git, marker.common_dir)
         else:
             signing = None
-        merger = Merger(marker, message, expected, style, by_person, signing, undone)
+        merger = Merger(marker, message, expected_tip, style, by_person, signing, undone)
         ref = await merger.target(marker.base if into is None else into)
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
         for number in count():
             mover = self._mover(marker)
-            found = None
+            candidate = None
             if verify is not None:
-                found = await merger.require_candidate(ref)
-                if found.is_other:
+                candidate = await merger.require_candidate(ref)
+                if candidate.is_other:
                     # Minutes of checks are of no use where the move will be refused.
-                    await mover.require_clean(marker, ref, found.old, found.new)
-                    await verify(found)
+                    await mover.require_clean(marker, ref, candidate.old, candidate.new)
+                    await verify(candidate)
             try:
-                async with self._onto(target) as standing, self._merging(marker.common_dir):
-                    found = found or await merger.require_candidate(ref)
-                    return await merger.move(found, mover, standing)
+                async with (
+                    self._lock_branch_worktree(target) as standing,
+                    self._lock_merging(marker.common_dir),
+                ):
+                    candidate = candidate or await merger.require_candidate(ref)
+                    return await merger.move(candidate, mover, standing)
             except RefMoved:
                 if number >= _TRIES and time.monotonic() - began > _PATIENCE_S:
                     break
@@ -446,25 +454,25 @@ class Merges(Guard):
         merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)
         mover = self._mover(marker)
-        found = await merger.candidate(ref)
+        candidate = await merger.candidate(ref)
         problem = None
-        dirty = await mover.dirty(marker, ref, found.old, found.new)
+        dirty = await mover.list_dirty(marker, ref, candidate.old, candidate.new)
         try:
             if not dirty:
-                await mover.require_clean(marker, ref, found.old, found.new)
+                await mover.require_clean(marker, ref, candidate.old, candidate.new)
         except Conflict as error:
             problem = error.message
-        sides = f"{found.old}...{await tip_of(marker)}"
+        sides = f"{candidate.old}...{await read_tip(marker)}"
         output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
         behind, ahead = map(int, output.line.split())
         return MergePreview(
             id=marker.task_id,
-            base=found.base,
+            base=candidate.base,
             ahead=ahead,
             behind=behind,
-            already=found.new == found.old and not found.conflicts,
-            conflicts=[shown_path(name) for name in found.conflicts],
+            already=candidate.new == candidate.old and not candidate.conflicts,
+            conflicts=[shown_path(name) for name in candidate.conflicts],
             dirty=[shown_path(name) for name in dirty],
-            check_again=found.is_other,
+            check_again=candidate.is_other,
             problem=problem,
         )

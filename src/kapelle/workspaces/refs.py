@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.repository import Checkout, read_pointer, small_file
+from kapelle.workspaces.repository import Checkout, read_pointer, read_small_file
 
 BRANCHES = "refs/heads/"
 ARCHIVE = "refs/kapelle/archive/"
@@ -75,11 +75,11 @@ class Refs(Place):
         whatever else they say, git is asked.
         """
         if believe_files:
-            held = _stored(self.cwd, ref)
+            commit = _read_stored(self.cwd, ref)
         else:
-            held = None
-        if held is not None and self._is_known(held):
-            return held
+            commit = None
+        if commit is not None and self._is_known(commit):
+            return commit
         output = await self.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
         return output.line or None
 
@@ -95,14 +95,14 @@ class Refs(Place):
 
     async def move(self, ref: str, new: str, old: str | None, reason: str) -> None:
         """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
-        expected = old or "0" * len(new)
+        old_id = old or "0" * len(new)
         # A branch turned into a symbolic reference must not lead the write to another branch.
-        text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
+        text = f"option no-deref\0update {ref}\0{new}\0{old_id}\0"
         await self.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
 
-    async def delete(self, *held: tuple[str, str]) -> None:
+    async def delete(self, *references: tuple[str, str]) -> None:
         """Compare and delete references with their commits, all or none. Raises RefMoved."""
-        text = "".join(f"option no-deref\0delete {ref}\0{old}\0" for ref, old in held)
+        text = "".join(f"option no-deref\0delete {ref}\0{old}\0" for ref, old in references)
         await self.run("update-ref", "--stdin", "-z", stdin=text.encode())
 
     async def is_symbolic(self, ref: str) -> bool:
@@ -121,18 +121,18 @@ class Refs(Place):
     async def head_commit(self) -> str | None:
         """The commit that HEAD stands on, or None without one."""
         target = self._head_target()
-        held = read_pointer(self._head)
+        commit = read_pointer(self._head)
         if target is not None:
             if target.startswith(BRANCHES):
                 ref = branch_ref(target)
             else:
                 ref = None
             if ref is None:
-                held = None
+                commit = None
             else:
-                held = _stored(self.cwd, ref)
-        if held is not None and self._is_known(held):
-            return held
+                commit = _read_stored(self.cwd, ref)
+        if commit is not None and self._is_known(commit):
+            return commit
         return await self.commit_of("HEAD")
 
     async def point_head(self, ref: str) -> None:
@@ -152,16 +152,16 @@ class Refs(Place):
         return (self.cwd, commit) in self.git.trees
 
 
-def _stored(common_dir: Path, ref: str) -> str | None:
+def _read_stored(common_dir: Path, ref: str) -> str | None:
     """The id that a loose or packed reference holds; None if it is absent or only git can tell."""
     if os.path.lexists(common_dir / "reftable"):
         return None
     if os.path.lexists(common_dir / ref):
-        found = _LOOSE.fullmatch(small_file(common_dir / ref, _MAX_BYTES) or b"")
+        match = _LOOSE.fullmatch(read_small_file(common_dir / ref, _MAX_BYTES) or b"")
     else:
         line = rb"^([0-9a-f]+) " + re.escape(ref.encode()) + rb"$"
-        packed = small_file(common_dir / "packed-refs", _MAX_BYTES) or b""
-        found = re.search(line, packed, re.MULTILINE)
-    if found is None:
+        content = read_small_file(common_dir / "packed-refs", _MAX_BYTES) or b""
+        match = re.search(line, content, re.MULTILINE)
+    if match is None:
         return None
-    return found[1].decode()
+    return match[1].decode()

@@ -43,41 +43,41 @@ class Relocations(Guard):
 
         May be repeated after a crash. A worktree that cannot be used is reported, not raised.
         """
-        done = RelocatedWorktrees()
+        result = RelocatedWorktrees()
         self._markers.forget_recalled()
         for owner in sorted(await asyncio.to_thread(self._markers.traces)):
             try:
                 if await self._relocate_one(owner, str(old), str(new)):
-                    done.linked += 1
+                    result.linked += 1
             except KapelleError as error:
-                done.problems.append(f"{owner}: {error.with_hint}")
-        return done
+                result.problems.append(f"{owner}: {error.with_hint}")
+        return result
 
     async def _relocate_one(self, owner: str, old: str, new: str) -> bool:
         """Link the worktree of one owner; False if it has none in the moved repository."""
-        async with self._alone(owner):
-            begun_in = self._markers.intended(owner)
-            if begun_in is not None and begun_in != _relocated(begun_in, old, new):
-                self._markers.intend(owner, _relocated(begun_in, old, new))
+        async with self._lock_owner(owner):
+            begun_in = self._markers.read_intent(owner)
+            if begun_in is not None and begun_in != _move_path(begun_in, old, new):
+                self._markers.write_intent(owner, _move_path(begun_in, old, new))
             marker = self._markers.read(owner)
             if marker is None:
                 return False
-            moved = replace(
+            new_marker = replace(
                 marker,
-                source=_relocated(marker.source, old, new),
-                common_dir=_relocated(marker.common_dir, old, new),
-                gitdir=_relocated(marker.gitdir, old, new),
+                source=_move_path(marker.source, old, new),
+                common_dir=_move_path(marker.common_dir, old, new),
+                gitdir=_move_path(marker.gitdir, old, new),
             )
-            if moved == marker:
+            if new_marker == marker:
                 return False
-            self._markers.write(moved)
-            if not moved.present:
+            self._markers.write(new_marker)
+            if not new_marker.is_present:
                 return False
-            await asyncio.to_thread(_link, moved, old, new)
+            await asyncio.to_thread(_link, new_marker, old, new)
             return True
 
 
-def _relocated(path: Path, old: str, new: str) -> Path:
+def _move_path(path: Path, old: str, new: str) -> Path:
     return Path(relocated(str(path), old, new))
 
 

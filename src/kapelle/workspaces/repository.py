@@ -159,13 +159,13 @@ def linked_gitdir(dot_git: Path) -> Path | None:
 
 def read_pointer(path: Path) -> str | None:
     """The one line of a small file of git, or None."""
-    line = small_file(Path(os.path.realpath(path)), _MAX_POINTER)
+    line = read_small_file(Path(os.path.realpath(path)), _MAX_POINTER)
     if line is None or b"\0" in line:
         return None
     return line.rstrip(b"\n").decode("utf-8", "surrogateescape")
 
 
-def small_file(path: Path, most: int) -> bytes | None:
+def read_small_file(path: Path, most: int) -> bytes | None:
     """The bytes of a regular file that is no link and not large; None for anything else."""
     stream = open_file(path)
     if stream is None:
@@ -187,18 +187,18 @@ def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None
     return os.fdopen(file, "rb")
 
 
-def digests(checkout: Checkout) -> dict[str, str]:
+def compute_digests(checkout: Checkout) -> dict[str, str]:
     """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
     checkout, and the user's own configuration of git. What git itself notes of branches in the
     configuration does not count."""
-    config = small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
-    found = sorted((checkout.common_dir / "hooks").glob("*"))
-    hooks = [hook for hook in found if hook.suffix != ".sample"]
-    told = [(hook.name, small_file(hook, _MAX_IGNORE)) for hook in hooks]
+    config = read_small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
+    paths = sorted((checkout.common_dir / "hooks").glob("*"))
+    hooks = [hook for hook in paths if hook.suffix != ".sample"]
+    contents = [(hook.name, read_small_file(hook, _MAX_IGNORE)) for hook in hooks]
     return {
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
         "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
-        "hooks": digest_of(repr(told).encode()),
+        "hooks": digest_of(repr(contents).encode()),
         "your own configuration of git": digest_of(repr(_own_configuration_files()).encode()),
     }
 
@@ -208,12 +208,12 @@ def _own_configuration_files() -> list[bytes | None]:
     variables = own_configuration()
     base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
     paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
-    return [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
+    return [read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
 
 
-def moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
+def is_moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
     """Whether all that moved a branch since it held a commit were merges of ours."""
-    log = small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
+    log = read_small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
     since = log.rpartition(b" %s " % old.encode())[2].splitlines()[1:]
     return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
 
@@ -247,7 +247,9 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         filters = ()
     mine = _own_ignore_file(values.get("core.excludesfile"))
     places = (mine, checkout.common_dir / "info/exclude")
-    ignored = [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places]
+    ignore_files = [
+        read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places
+    ]
     own = [f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()]
     return WorkTree(
         checkout.toplevel,
@@ -255,7 +257,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         checkout.common_dir,
         object_format=object_format,
         settings=(*own, *filters),
-        ignore=b"\n".join(ignored).decode("utf-8", "surrogateescape"),
+        ignore=b"\n".join(ignore_files).decode("utf-8", "surrogateescape"),
     )
 
 
@@ -264,10 +266,12 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     nothing of what neither says."""
     place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
-    found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
-    told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
+    values = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
+    names = {
+        key.removeprefix("user.").upper(): name for key, name in values.items() if name.strip()
+    }
     roles = ("AUTHOR", "COMMITTER")
-    return {f"GIT_{role}_{key}": name for key, name in told.items() for role in roles}
+    return {f"GIT_{role}_{key}": name for key, name in names.items() for role in roles}
 
 
 async def _allowed_filters(place: Place) -> tuple[str, ...]:
@@ -280,13 +284,13 @@ async def _allowed_filters(place: Place) -> tuple[str, ...]:
             key, _, value = record.decode("utf-8", "surrogateescape").partition("\n")
             name = key.removeprefix("filter.").rpartition(".")[0]
             if name in place.git.filters and value:
-                values[key] = _filter(place.cwd, value)
+                values[key] = _make_filter_command(place.cwd, value)
                 # Git would take the file as it is where a filter fails that is not required.
                 values[f"filter.{name}.required"] = "true"
     return tuple(f"{key}={value}" for key, value in values.items())
 
 
-def _filter(common_dir: Path, command: str) -> str:
+def _make_filter_command(common_dir: Path, command: str) -> str:
     """A filter's command in the repository itself: it keeps its keys and objects there."""
     own = {"GIT_DIR": str(common_dir), **own_configuration()}
     own.pop("GIT_CONFIG_GLOBAL", None)
@@ -305,15 +309,15 @@ def own_configuration() -> dict[str, str]:
         usual = Path(home) / ".gitconfig"
         other = Path(variables.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "git" / "config"
         if other.exists() and not usual.exists():
-            found = other
+            path = other
         else:
-            found = usual
-        variables["GIT_CONFIG_GLOBAL"] = str(found)
+            path = usual
+        variables["GIT_CONFIG_GLOBAL"] = str(path)
     return variables
 
 
-def _own_ignore_file(configured: str | None) -> Path:
-    if configured:
-        return Path(configured).expanduser()
+def _own_ignore_file(path: str | None) -> Path:
+    if path:
+        return Path(path).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/")) / ".config"
     return Path(base) / "git" / "ignore"

@@ -31,10 +31,10 @@ class Objects(Place):
         output = await self.run("merge-base", "--is-ancestor", old, new, ok=(0, 1))
         return output.code == 0
 
-    async def tree_of(self, commit: str, *, remembered: bool = True) -> str:
+    async def tree_of(self, commit: str, *, use_cache: bool = True) -> str:
         """The tree of a commit; asked of git again when it has to be there still."""
-        if remembered and (known := self.git.trees.get((self._repository, commit))) is not None:
-            return known
+        if use_cache and (tree := self.git.trees.get((self._repository, commit))) is not None:
+            return tree
         options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
         tree = (await self.run(*options, f"{commit}^{{tree}}")).line
         self.git.trees[self._repository, commit] = tree
@@ -62,7 +62,7 @@ class Objects(Place):
             place = place.with_settings(*signing.settings).with_variables(**signing.variables)
             output = await place.run(*arguments, "-S", tree, stdin=text + b"\n", ok=(0, 1, 128))
             if output.code != 0:
-                raise _unsigned(output.stderr)
+                raise _make_signing_error(output.stderr)
         commit = output.line
         self.git.trees[self._repository, commit] = tree
         return commit
@@ -74,12 +74,12 @@ class Objects(Place):
         return await self.commit(tree, parents, message)
 
 
-def _unsigned(stderr: str) -> Conflict:
+def _make_signing_error(stderr: str) -> Conflict:
     """The error of a commit that could not be signed."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [line for line in lines if "failed to write commit object" not in line]
+    lines = [line for line in lines if "failed to write commit object" not in line]
     return Conflict(
-        f"The commit could not be signed, and nothing was changed: {' '.join(told)[:500]}",
+        f"The commit could not be signed, and nothing was changed: {' '.join(lines)[:500]}",
         hint="Does `git commit -S --allow-empty -m test` work without a question? "
         "`kapelle config set git.sign never` makes unsigned merges.",
     )
@@ -152,8 +152,8 @@ class Shadows:
 
 def _path_list(paths: Sequence[Path]) -> str:
     # Quoted, because a path may hold the separator.
-    escaped = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in paths)
-    return os.pathsep.join(f'"{path}"' for path in escaped)
+    texts = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in paths)
+    return os.pathsep.join(f'"{path}"' for path in texts)
 
 
 def _remove_older(directory: Path, before: float) -> None:

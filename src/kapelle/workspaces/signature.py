@@ -69,10 +69,10 @@ async def read_habits(git: Git, common_dir: Path) -> Habits:
         hooks = Path(os.path.join(common_dir.parent, text))
     else:
         hooks = common_dir / "hooks"
-    found = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
+    active_hooks = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
     person = await read_person(git, common_dir)
     has_identity = {"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"} <= person.keys()
-    return Habits(signs, is_asked_for and not signs, found, has_identity)
+    return Habits(signs, is_asked_for and not signs, active_hooks, has_identity)
 
 
 async def read_habits_of(directory: Path) -> Habits | None:

@@ -34,13 +34,13 @@ class _Loop:
         if self._is_closed:
             work.close()
             raise Conflict("The worktree was left already.", hint="Use it inside the with block.")
-        done = self._thread.submit(self._runner.run, work)
+        future = self._thread.submit(self._runner.run, work)
         try:
-            return done.result()
+            return future.result()
         finally:
-            if not done.done():  # somebody pressed Ctrl-C while it went on
+            if not future.done():  # somebody pressed Ctrl-C while it went on
                 self._runner.get_loop().call_soon_threadsafe(_cancel_all)
-                wait([done])
+                wait([future])
 
     def close(self) -> None:
         self._is_closed = True
@@ -74,7 +74,7 @@ class Worktree:
 
     def uncommitted_files(self) -> list[str]:
         """What differs from the branch."""
-        return self._loop.run(self._workspaces.uncommitted(self._owner))
+        return self._loop.run(self._workspaces.list_uncommitted(self._owner))
 
     def diff(self) -> str:
         """The patch from the base to the files as they are, committed or not."""
@@ -108,7 +108,7 @@ class Worktree:
 
     def conflicted(self, paths: list[str]) -> list[str]:
         """Those of the files that still hold conflict markers."""
-        return self._loop.run(self._workspaces.conflicted(self._owner, paths))
+        return self._loop.run(self._workspaces.find_conflicted(self._owner, paths))
 
     def restore(self, commit: str) -> None:
         """Put everything to a commit; what would be lost is kept under refs/kapelle/archive/."""
@@ -121,12 +121,12 @@ class Worktree:
         self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
         self._is_removed = True
 
-    def _leave(self, cleanup: Cleanup, *, failed: bool) -> None:
+    def _leave(self, cleanup: Cleanup, *, has_failed: bool) -> None:
         if self._is_removed:
             return
         if cleanup == "never":
             _log.info("The worktree %s is kept on %s.", self.path, self.branch)
-        elif cleanup == "auto" and failed:
+        elif cleanup == "auto" and has_failed:
             _log.warning("The worktree %s is kept as it was when it failed.", self.path)
         elif cleanup == "auto" and self.uncommitted_files():
             _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
@@ -166,11 +166,11 @@ def worktree(
             yield tree
         except BaseException:
             try:
-                tree._leave(cleanup, failed=True)
+                tree._leave(cleanup, has_failed=True)
             except (KapelleError, OSError) as error:
                 _log.warning("The worktree %s is kept: %s", tree.path, error)
             raise
-        tree._leave(cleanup, failed=False)
+        tree._leave(cleanup, has_failed=False)
     finally:
         loop.close()
         workspaces.close()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.checkout import Mover, git_in, shown
-from kapelle.workspaces.commit import keep
+from kapelle.workspaces.checkout import Mover, format_names, git_in
+from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.refs import BRANCHES, branch_ref
@@ -38,7 +38,7 @@ class Undone:
     checkout_updated: Path | None
 
 
-async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
+async def merge_trees(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
     """The tree of two commits merged, and where they conflict: those files hold markers."""
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
     output = await objects.run(*options, ours, theirs, ok=(0, 1))
@@ -55,7 +55,7 @@ async def apply_change(
     """
     trees = (await objects.tree_of(onto), target_tree)
     sides = [await objects.commit(tree, [base], "side") for tree in trees]
-    return await merged_tree(objects, *sides)
+    return await merge_trees(objects, *sides)
 
 
 class Undos(Guard):
@@ -80,14 +80,17 @@ class Undos(Guard):
             signing = None
         for number in range(_TRIES):
             try:
-                async with self._onto(past.into) as standing, self._merging(marker.common_dir):
+                async with (
+                    self._lock_branch_worktree(past.into) as standing,
+                    self._lock_merging(marker.common_dir),
+                ):
                     mover = self._mover(marker)
                     await mover.recover()
                     await _keep_work(marker, tip, past)
                     new, how = await _goal(marker, ref, past, message, signing)
                     now = await marker.refs.read(ref)
-                    updated = await _move(marker, mover, ref, now, new, standing)
-                    return Undone(new, how, updated)
+                    moved_checkout = await _move(marker, mover, ref, now, new, standing)
+                    return Undone(new, how, moved_checkout)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{past.into} kept moving.", hint="Undo the merge again later.")
@@ -97,7 +100,7 @@ async def _keep_work(marker: Marker, tip: str | None, past: PastMerge) -> None:
     """Have references hold the owner's work and the merge, whatever becomes of the branch."""
     if tip is not None and await marker.tip() is None:
         await marker.refs.move(marker.ref, tip, None, f"kapelle: {marker.task_id}")
-    await keep(marker, "undone", past.commit)
+    await archive_commit(marker, "undone", past.commit)
 
 
 async def _goal(
@@ -122,8 +125,8 @@ async def _goal(
     if conflicts:
         top = git_in(marker.source)
         raise MergeConflict(
-            f"Later commits on {past.into} changed what the merge changed, in {shown(conflicts)}. "
-            f"{past.into} was not changed.",
+            f"Later commits on {past.into} changed what the merge changed, in "
+            f"{format_names(conflicts)}. {past.into} was not changed.",
             hint=f"Undo it by hand: {top} revert -m 1 {past.commit[:12]} (without -m 1 for a "
             "squash)",
         )

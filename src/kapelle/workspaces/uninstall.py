@@ -33,9 +33,9 @@ class Leftovers:
         return not (self.merged or self.unmerged or self.archived or self.worktrees)
 
 
-def leftovers_of(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+def find_leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
     """Return what tasks and runs of these ids have left; None where the repository is gone."""
-    return asyncio.run(_leftovers(repository, home, owners))
+    return asyncio.run(_find_leftovers(repository, home, owners))
 
 
 def remove(leftovers: Leftovers, home: Path, *, keep_work: bool) -> None:
@@ -43,29 +43,29 @@ def remove(leftovers: Leftovers, home: Path, *, keep_work: bool) -> None:
     asyncio.run(_remove(leftovers, home, keep_work))
 
 
-async def _leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+async def _find_leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
     checkout = find_checkout(Path(repository))
     if checkout is None:
         return None
-    found = Leftovers(repository, worktrees=_worktrees(checkout.common_dir, home))
+    leftovers = Leftovers(repository, worktrees=_find_worktrees(checkout.common_dir, home))
     git = _git(home)
     try:
         refs = Refs.of(git, checkout.common_dir)
-        in_use = await _branches_in_use(refs, home)
-        for ref, commit in await _refs(refs, _OURS, _KEPT):
+        in_use = await _find_branches_in_use(refs, home)
+        for ref, commit in await _list_references(refs, _OURS, _KEPT):
             owner = _OWNER.search(ref)
             # Another home may work in the same repository, and a person on one of its branches.
             if owner is None or owner[0] not in owners or ref in in_use:
                 continue
             if ref.startswith(_KEPT):
-                found.archived[ref] = commit
+                leftovers.archived[ref] = commit
             elif await _is_merged(refs, commit):
-                found.merged[ref] = commit
+                leftovers.merged[ref] = commit
             else:
-                found.unmerged[ref] = commit
+                leftovers.unmerged[ref] = commit
     finally:
         git.close()
-    return found
+    return leftovers
 
 
 async def _remove(leftovers: Leftovers, home: Path, keep_work: bool) -> None:
@@ -75,13 +75,13 @@ async def _remove(leftovers: Leftovers, home: Path, keep_work: bool) -> None:
     for place, administration in leftovers.worktrees.items():
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         await asyncio.to_thread(shutil.rmtree, administration, ignore_errors=True)
-    gone = dict(leftovers.merged)
+    references = dict(leftovers.merged)
     if not keep_work:
-        gone |= leftovers.unmerged | leftovers.archived
+        references |= leftovers.unmerged | leftovers.archived
     git = _git(home)
     try:
-        if gone:
-            await Refs.of(git, checkout.common_dir).delete(*gone.items())
+        if references:
+            await Refs.of(git, checkout.common_dir).delete(*references.items())
     finally:
         git.close()
 
@@ -90,34 +90,34 @@ def _git(home: Path) -> Git:
     return Git("git", home / "git", "Kapelle", "kapelle@localhost")
 
 
-def _worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
+def _find_worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
     """Return the worktrees of a repository that are below the home."""
-    found: dict[str, Path] = {}
+    worktrees: dict[str, Path] = {}
     for pointer in sorted((common_dir / "worktrees").glob("*/gitdir")):
         text = read_pointer(pointer)
         if text is None:
             continue
         place = Path(text).parent
         if place.is_relative_to(home):
-            found[str(place)] = pointer.parent
-    return found
+            worktrees[str(place)] = pointer.parent
+    return worktrees
 
 
-async def _refs(place: Place, *prefixes: str) -> list[tuple[str, str]]:
+async def _list_references(place: Place, *prefixes: str) -> list[tuple[str, str]]:
     output = await place.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes)
     pairs = (line.split(" ") for line in output.line.splitlines())
     return [(ref, commit) for ref, commit in pairs]
 
 
-async def _branches_in_use(place: Place, home: Path) -> set[str]:
+async def _find_branches_in_use(place: Place, home: Path) -> set[str]:
     """Return the branches that are checked out anywhere but below the home."""
     output = await place.run("worktree", "list", "--porcelain")
-    used: set[str] = set()
+    branches: set[str] = set()
     for block in output.line.split("\n\n"):
         lines = dict(line.partition(" ")[::2] for line in block.splitlines())
         if not Path(lines.get("worktree", "/")).is_relative_to(home):
-            used.add(lines.get("branch", ""))
-    return used
+            branches.add(lines.get("branch", ""))
+    return branches
 
 
 async def _is_merged(place: Place, commit: str) -> bool:

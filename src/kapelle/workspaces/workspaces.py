@@ -76,28 +76,28 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
             tip = await refs.read(branch)
         else:
             tip = None
-        known = await asyncio.to_thread(repository.digests, checkout)
-        return known | ({branch: tip} if branch and tip else {})
+        digests = await asyncio.to_thread(repository.compute_digests, checkout)
+        return digests | ({branch: tip} if branch and tip else {})
 
     async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
         """What of the state of a repository is not as it was, but for our own merges."""
         branch = next((name for name in before if name.startswith(BRANCHES)), None)
         now = await self.state(directory, branch)
         checkout = find_checkout(directory)
-        found = [name for name in before if now.get(name) != before[name]]
-        moved = repository.moved_by_kapelle
-        if branch in found and checkout and moved(checkout, branch, before[branch]):
-            found.remove(branch)
-        return [name.removeprefix(BRANCHES) for name in found]
+        names = [name for name in before if now.get(name) != before[name]]
+        is_ours = repository.is_moved_by_kapelle
+        if branch in names and checkout and is_ours(checkout, branch, before[branch]):
+            names.remove(branch)
+        return [name.removeprefix(BRANCHES) for name in names]
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             return await commits.commit_worktree(marker, message)
 
     async def tip(self, owner: str) -> str:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
-        return await commits.tip_of(self._markers.require(owner))
+        return await commits.read_tip(self._markers.require(owner))
 
     async def astray(self, owner: str) -> str | None:
         """What the worktree stands on instead of the owner's branch; None if on that."""
@@ -111,15 +111,15 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
         marker = self._markers.require(owner)
-        tip = await commits.tip_of(marker)
+        tip = await commits.read_tip(marker)
         if tip == marker.base_commit:
             return []
         options = ["--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"]
         options += [] if limit is None else [f"--max-count={max(limit, 0)}"]
         output = await marker.objects.run("rev-list", *options, tip, f"^{marker.base_commit}", "--")
         parts = iter(output.stdout.decode("utf-8", "replace").split("\0"))
-        found = zip(parts, parts, parts, strict=False)
-        return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in found]
+        triples = zip(parts, parts, parts, strict=False)
+        return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in triples]
 
     async def read_file(self, owner: str, directory: Path, path: str) -> str | None:
         """A text file of the worktree, by its path from a directory of the repository."""
@@ -131,7 +131,7 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
 
     async def write_file(self, owner: str, directory: Path, path: str, text: str) -> None:
         """Write a text file of the worktree, by its path from a directory of the repository."""
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
             top = working_directory(marker.as_workspace(), directory)
             await asyncio.to_thread(write_inside, top, path, text.encode("utf-8", "replace"))
@@ -181,15 +181,15 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         remote = await self.remote(directory, settings, environ)
         login = await remote.find_login(settings)
         commit = await read_branch(self._git, checkout.common_dir, branch)
-        held = (await remote.branches(upstream, login=login)).get(upstream)
-        if held != commit:
+        remote_commit = (await remote.branches(upstream, login=login)).get(upstream)
+        if remote_commit != commit:
             await remote.push(
                 objects,
                 commit,
                 login,
                 branch=upstream,
                 ours=(),
-                held=held,
+                held=remote_commit,
                 worktree=str(checkout.toplevel),
             )
         return remote
@@ -203,8 +203,8 @@ class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations
         """Return how many commits of the owner's repository a commit has that another has not; 0
         where that is not here."""
         objects = self._markers.require(owner).objects
-        counted = ("rev-list", "--count", commit, f"^{other}", "--")
-        output = await objects.run(*counted, ok=(0, 128))
+        arguments = ("rev-list", "--count", commit, f"^{other}", "--")
+        output = await objects.run(*arguments, ok=(0, 128))
         if output.code == 0:
             return int(output.line)
         return 0

@@ -134,7 +134,7 @@ class Marker(WorkTree):
         )
 
     @property
-    def present(self) -> bool:
+    def is_present(self) -> bool:
         """Whether the worktree is on the disk and still the directory that Kapelle made."""
         try:
             if self.removed:
@@ -147,7 +147,7 @@ class Marker(WorkTree):
 
     def require_present(self) -> None:
         """Raise unless the files at the path are those of the worktree."""
-        if self.present:
+        if self.is_present:
             return
         if os.path.lexists(self.toplevel):
             hint = f"Move {self.toplevel} away. "
@@ -267,8 +267,8 @@ class Markers:
         except NoRegularFile as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
         try:
-            stored = json.loads(text)
-            values = {name: stored[name] for name in _STORED if name in stored}
+            record = json.loads(text)
+            values = {name: record[name] for name in _STORED if name in record}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
             for name in ("source", "common_dir", "gitdir"):
@@ -303,17 +303,17 @@ class Markers:
         self._marker(task_id).unlink(missing_ok=True)
         self._intent(task_id).unlink(missing_ok=True)
 
-    def intend(self, task_id: str, common_dir: Path) -> None:
+    def write_intent(self, task_id: str, common_dir: Path) -> None:
         write_durably(self._intent(task_id), str(common_dir))
 
-    def intended(self, task_id: str) -> Path | None:
+    def read_intent(self, task_id: str) -> Path | None:
         """The repository in which a worktree was begun and perhaps not finished."""
         try:
             return Path(os.fsdecode(read_own(self._intent(task_id))))
         except (FileNotFoundError, NoRegularFile):
             return None
 
-    def fulfilled(self, task_id: str) -> None:
+    def remove_intent(self, task_id: str) -> None:
         self._intent(task_id).unlink(missing_ok=True)
 
     def traces(self) -> set[str]:

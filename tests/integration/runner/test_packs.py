@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.runner import pack
-from kapelle.runner.output import lines_of, read, tail_offset, tail_text
+from kapelle.runner.output import find_tail_offset, read, read_lines, read_tail
 from kapelle.runner.process_dir import read_exit
 
 
@@ -26,9 +26,9 @@ def test_every_way_of_reading_gives_the_same(tmp_path: Path, size: int) -> None:
     def readings() -> list[object]:
         return [
             [read(log, offset, 1000) for offset in (0, 7, size - 3, size, size + 9) if offset >= 0],
-            [tail_offset(log, lines) for lines in (0, 1, 40)],
-            tail_text(log, 100),
-            list(lines_of(log, 500)),
+            [find_tail_offset(log, lines) for lines in (0, 1, 40)],
+            read_tail(log, 100),
+            list(read_lines(log, 500)),
         ]
 
     before = readings()

@@ -65,7 +65,7 @@ async def test_what_is_stored_though_nobody_awaits_it_any_more_wakes_and_keeps_i
         events.append(connection, "run.created", "run_a")
 
     async def create() -> None:
-        with secrets.kept("run_a", {"env": {"TOKEN": "very-secret"}}):
+        with secrets.keep_values("run_a", {"env": {"TOKEN": "very-secret"}}):
             await db.write(store)
 
     with db.watch("run_a") as changed:

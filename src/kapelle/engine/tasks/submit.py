@@ -69,7 +69,9 @@ async def submit(
     values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
-    with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
+    with parts.secrets.keep_values(
+        values["id"], spec.model_dump(mode="json", include={"env", "mcp"})
+    ):
         task = await parts.db.write(_submit, spec, values, also)
     if task.id != values["id"]:
         parts.secrets.forget(values["id"])

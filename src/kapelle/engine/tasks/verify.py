@@ -36,7 +36,7 @@ from kapelle.engine.tasks.attempt import CHECKS, Attempt, require_claim, task_di
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
-from kapelle.runner.output import lines_of
+from kapelle.runner.output import read_lines
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, events, questions, tasks
@@ -258,7 +258,7 @@ async def _require_resolved(attempt: Attempt) -> None:
     """Raise Unresolved if the base was merged into the branch and conflicts are left in files."""
     # Before the first attempt there was nothing to merge into.
     is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
-    if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
+    if is_asked and (left := await attempt.parts.workspaces.find_unresolved(attempt.owner)):
         raise Unresolved(f"conflicts are not resolved: {', '.join(left)}")
 
 
@@ -423,7 +423,7 @@ def _first_error(attempt: Attempt) -> str | None:
 def _texts(agent: Agent, path: Path) -> Iterator[str]:
     """What an agent wrote, as text and not in its own line format."""
     structured = agent.reads_whole_output and path.name == "out.log"
-    for line in lines_of(path):
+    for line in read_lines(path):
         if not structured:
             yield line
             continue
