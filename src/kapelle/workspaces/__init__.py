@@ -1,4 +1,4 @@
-"""Git worktrees for tasks and runs: made, committed, compared, merged, removed, never lost."""
+"""Git worktrees for tasks and runs: create, commit, compare, merge and remove them."""
 
 from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit

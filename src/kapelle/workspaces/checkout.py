@@ -1,7 +1,7 @@
-"""The checkouts of a branch that is merged into: moved along when clean, else left alone.
+"""Checkouts of a branch that is merged into: they are updated when clean, else left alone.
 
-What is about to be done to them is journalled, so that a crash amid it is made good: completed when
-the branch had moved, else undone.
+Each move is recorded in a journal first. After a crash it is completed if the branch had moved,
+otherwise undone.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 
 async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
-    """Every work tree of the repository that stands on the branch."""
+    """Return every work tree of the repository that is on the branch."""
     candidates = await asyncio.to_thread(_find_candidates, common_dir, branch)
     candidates.add(toplevel)
     if common_dir.name == ".git":
@@ -60,7 +60,10 @@ async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str
 
 
 def _find_candidates(common_dir: Path, branch: str) -> set[Path]:
-    """The worktrees on no other branch, or amid a rebase; there may be thousands on others."""
+    """Return worktrees that may be on the branch, without asking git.
+
+    There may be thousands of worktrees on other branches.
+    """
     here = {f"ref: {BRANCHES}{branch}", f"ref: {BRANCHES}.invalid"}
     directories = set()
     for admin in (common_dir / "worktrees").glob("*"):
@@ -69,7 +72,7 @@ def _find_candidates(common_dir: Path, branch: str) -> set[Path]:
         if head.startswith("ref: ") and head not in here and not is_rebasing:
             continue
         pointer = read_pointer(admin / "gitdir")
-        # Only a directory that points back is a worktree; the rest are leftovers or lies.
+        # Only a directory that points back is a worktree; other entries are leftovers or forged.
         if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
             directories.add(Path(pointer).parent)
     return directories
@@ -77,7 +80,7 @@ def _find_candidates(common_dir: Path, branch: str) -> set[Path]:
 
 @dataclass(frozen=True)
 class BaseCheckout:
-    """One checkout while it is being moved; its index is locked as git itself would lock it."""
+    """One checkout while it is moved; its index is locked like git locks it."""
 
     objects: Objects
     tree: WorkTree
@@ -92,42 +95,44 @@ class BaseCheckout:
         return files_place(self.objects, self.tree, self.index)
 
     async def lock(self) -> None:
-        """Take the lock and a private copy of the index."""
+        """Lock the index and make a private copy of it."""
         top = self.tree.toplevel
         ticket = self.tree.gitdir / "index.kapelle"
         ticket.unlink(missing_ok=True)
         ticket.write_bytes(_OURS)
         try:
-            # A link, so that the lock never exists without saying whose it is.
+            # Created as a link, so that the lock file never exists without its content, which names
+            # the owner.
             os.link(ticket, self.lock_file)
         except FileExistsError:
-            hint = f"Wait for it; if there is none, remove {self.lock_file}."
-            raise Conflict(f"Another git is at work in {top}.", hint=hint) from None
+            hint = f"Wait for it to end; if no git process is running, remove {self.lock_file}."
+            raise Conflict(f"Another git process is running in {top}.", hint=hint) from None
         finally:
             ticket.unlink()
         await self.copy()
 
     async def copy(self) -> None:
-        """Take a private copy of the index."""
+        """Make a private copy of the index."""
         if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             top = self.tree.toplevel
             raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then try again")
 
     def is_locked(self) -> bool:
-        """Whether the lock is held, and by us."""
+        """Tell whether Kapelle holds the lock."""
         try:
             return read_own(self.lock_file) == _OURS
         except OSError:
             return False
 
     def unlock(self) -> None:
+        """Release the lock, if it is Kapelle's."""
         if self.is_locked():
             self.lock_file.unlink()
 
     async def require_clean(self, old: str, new: str, *, is_ours: bool) -> None:
-        """Raise Conflict unless the checkout can go from old to new without losing anything.
+        """Raise Conflict unless the checkout can go from old to new without any loss.
 
-        In a worktree of ours, ignored files are archived and make way.
+        In a worktree of Kapelle, ignored files are archived and removed where they are in the way.
         """
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
@@ -140,7 +145,7 @@ class BaseCheckout:
             text = f"{top} has uncommitted changes in {format_names(dirty_names)}, "
             text += "which the merge changes too."
             raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
-        # git would overwrite ignored files without a word.
+        # git overwrites ignored files without a warning.
         if not is_ours and (lost_names := await self._list_overwritten(old, new)):
             text = f"{top} holds files that the merge would overwrite: {format_names(lost_names)}."
             raise Conflict(text, hint=f"Move or remove them in {top}, then try again")
@@ -152,7 +157,7 @@ class BaseCheckout:
             raise Conflict(text, hint=hint) from error
 
     async def _list_overwritten(self, old: str, new: str) -> list[bytes]:
-        """Return the untracked files, ignored or not, that the new commit has otherwise."""
+        """Return untracked files, ignored or not, that differ in the new commit."""
         top = os.fsencode(self.tree.toplevel)
         in_the_way = await find_obstacles(self._files, self.tree.toplevel, old, new)
         if not in_the_way:
@@ -177,7 +182,7 @@ class BaseCheckout:
         return blobs
 
     async def _has_content(self, top: bytes, path: bytes, blob: tuple[int, str] | None) -> bool:
-        """Return whether a file has the content of a blob already."""
+        """Tell whether a file has the content of a blob already."""
         if blob is None:
             return False
         size, name = blob
@@ -189,7 +194,7 @@ class BaseCheckout:
         return (await self._files.run(*arguments)).line == name
 
     async def list_dirty(self, old: str, new: str) -> list[bytes]:
-        """The files with uncommitted changes that differ between the commits."""
+        """Return files with uncommitted changes that differ between the commits."""
         await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
         names = await self._list_names("diff-files") + await self._list_names(
             "diff-index", "--cached", old
@@ -197,6 +202,7 @@ class BaseCheckout:
         return sorted(set(names).intersection(await self._list_changes(old, new)))
 
     async def _require_whole(self) -> None:
+        """Raise Conflict for a sparse checkout that leaves files out."""
         if not (self.tree.gitdir / "info" / "sparse-checkout").exists():
             return
         output = await self._files.run("ls-files", "-z", "-t")
@@ -209,12 +215,15 @@ class BaseCheckout:
         return (await self._files.run(command, *options, *arguments, "--")).fields
 
     async def advance(self, old: str, new: str) -> None:
-        """Bring files and index from old to new."""
+        """Update files and index from old to new."""
         await self._files.run("read-tree", "-m", "-u", old, new)
         await asyncio.to_thread(install_index, self.index, self.tree.index)
 
     async def finish(self, old: str, new: str) -> None:
-        """Complete an advance that was cut short, unless a file is neither the old nor the new."""
+        """Complete an interrupted advance.
+
+        Raises Conflict if a file is neither the old nor the new one: it was changed since.
+        """
         if not self.is_locked():
             return
         if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
@@ -227,14 +236,14 @@ class BaseCheckout:
         if foreign := set.intersection(*others, set(changed_names)):
             top = self.tree.toplevel
             names = format_names(sorted(foreign))
-            text = f"A merge into {top} was cut short, and {names} changed since."
+            text = f"A merge into {top} was interrupted, and {names} changed since."
             hint = f"Remove {self.lock_file}, then look at {git_in(top)} status"
             raise Conflict(text, hint=hint)
         await self.advance(present, await self._with_changes(old, new))
         self.unlock()
 
     async def _with_changes(self, old: str, new: str) -> str:
-        """The tree of the index with what differs between the commits taken from the new one."""
+        """Return the tree of the index with the changes between the commits applied."""
         fields = (await self._files.run("diff-tree", "-r", "-z", "--no-renames", old, new)).fields
         pairs = zip(fields[::2], fields[1::2], strict=True)
         lines = [b" ".join(head.split(b" ")[1:4:2]) + b"\t" + name for head, name in pairs]
@@ -245,17 +254,18 @@ class BaseCheckout:
         return (await place.run("write-tree")).line
 
     async def _list_changes(self, old: str, new: str) -> list[bytes]:
+        """Return the paths that differ between two trees or commits."""
         options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
         return (await self._files.run("diff-tree", *options, old, new, "--")).fields
 
 
 def git_in(directory: Path) -> str:
-    """How a person calls git there, as it is typed."""
+    """Return the beginning of a git command for a directory, as a person types it."""
     return f"git -C {shlex.quote(str(directory))}"
 
 
 def format_names(names: Sequence[bytes]) -> str:
-    """A few file names for a message."""
+    """Return a few file names for a message."""
     texts = [name.decode("utf-8", "backslashreplace") for name in names[:_SHOWN]]
     rest = len(names) - len(texts)
     return ", ".join(texts) + (f" and {rest} more" if rest > 0 else "")
@@ -263,7 +273,7 @@ def format_names(names: Sequence[bytes]) -> str:
 
 @dataclass(frozen=True)
 class Move:
-    """A branch that goes from one commit to another, with the checkouts that go along."""
+    """The move of a branch from one commit to another, with its checkouts."""
 
     ref: str
     old: str
@@ -273,7 +283,7 @@ class Move:
 
 
 def read_journal(path: Path) -> tuple[Path, Move] | None:
-    """The repository that a journal is about and the move in it; None if it was cleared."""
+    """Return the repository and the move of a journal; None if it was cleared."""
     try:
         record = json.loads(read_own(path))
         move = record["move"]
@@ -286,9 +296,9 @@ def read_journal(path: Path) -> tuple[Path, Move] | None:
 
 
 class Mover:
-    """Moves branches of one repository; whoever uses it holds the lock for merging there.
+    """Moves branches of one repository; the caller holds the lock for merging there.
 
-    At most one move is journalled for each repository. The tree is any one of the repository's.
+    At most one move is recorded for each repository. The tree is any work tree of the repository.
     """
 
     def __init__(self, shadows: Shadows, tree: WorkTree, journals: Path) -> None:
@@ -300,20 +310,20 @@ class Mover:
         self._journal = journals / f"{name}.json"
 
     def read_pending(self) -> Move | None:
-        """The move that was cut short, if there is one."""
+        """Return the interrupted move, if there is one."""
         entry = read_journal(self._journal)
         if entry is not None and entry[0] == self._common_dir:
             return entry[1]
         return None
 
     async def recover(self) -> Path | None:
-        """Finish or forget what was cut short; returns the checkout it concerned."""
+        """Complete or undo the interrupted move; return the checkout that was updated."""
         move = self.read_pending()
         if move is None:
             return None
         self._clear_ref_locks(move)
         now = await self._refs.read(move.ref)
-        # A branch that goes back held the new commit before, too.
+        # A branch that moves back contained the new commit before the move, too.
         has_moved = now is not None and now != move.old
         must_finish = has_moved and await self._objects.is_ancestor(move.new, str(now))
         moved_checkout = None
@@ -331,20 +341,20 @@ class Mover:
         return moved_checkout
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
-        """Raise Conflict unless the checkouts of a branch could be taken along."""
+        """Raise Conflict unless all checkouts of the branch could be updated."""
         is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copy_checkouts(owner, ref):
             await checkout.require_clean(old, new, is_ours=is_ours)
 
     async def list_dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
-        """The files with uncommitted changes that would keep them from that."""
+        """Return the files with uncommitted changes that prevent that."""
         names = list[bytes]()
         async for checkout in self._copy_checkouts(owner, ref):
             names += await checkout.list_dirty(old, new)
         return names
 
     async def _copy_checkouts(self, owner: Marker, ref: str) -> AsyncIterator[BaseCheckout]:
-        """The checkouts of a branch, to look at without a lock."""
+        """Yield the checkouts of a branch with copied indexes, without a lock."""
         branch = ref.removeprefix(BRANCHES)
         for item in await find_checkouts(owner.git, self._common_dir, owner.source, branch):
             with self._shadows.scratch() as scratch:
@@ -355,10 +365,11 @@ class Mover:
     async def move(
         self, owner: Marker, ref: str, old: str, new: str, standing: Marker | None
     ) -> Path | None:
-        """Compare and swap the branch and take its clean checkouts along; returns the first.
+        """Compare and swap the branch, and update its checkouts; return the first of them.
 
-        standing is the worktree of ours on that branch, if there is one; what is ignored there
-        makes way.
+        `standing` is the worktree of Kapelle on that branch, if there is one; its ignored files are
+        archived and removed where they are in the way. Raises Conflict, and changes nothing, if a
+        checkout is dirty.
         """
         if standing is not None:
             await _make_way(standing, old, new)
@@ -384,6 +395,7 @@ class Mover:
         return places[0].toplevel if places else None
 
     async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
+        """Lock and check every checkout, move the branch, then update the checkouts."""
         for checkout in checkouts:
             await checkout.lock()
             is_ours = owner_of(move.ref.removeprefix(BRANCHES)) is not None
@@ -410,12 +422,12 @@ class Mover:
         return BaseCheckout(self._objects, tree, own)
 
     def _clear_ref_locks(self, move: Move) -> None:
-        """Remove the lock of our own git that was killed: nobody else knows the commit in it."""
+        """Remove the lock of Kapelle's killed git, which names the commit of the move."""
         lock = self._common_dir / f"{move.ref}.lock"
         head = self._common_dir / "HEAD.lock"
         if read_pointer(lock) != move.new:
             return
-        # git locks HEAD, without content, together with the branch that it points to.
+        # git locks HEAD, with an empty file, together with the branch that it points to.
         points_here = read_pointer(self._common_dir / "HEAD") == f"ref: {move.ref}"
         if points_here and read_pointer(head) == "":
             head.unlink(missing_ok=True)
@@ -423,7 +435,7 @@ class Mover:
 
 
 async def _make_way(marker: Marker, old: str, new: str) -> None:
-    """Archive and take away ignored files where the new commit has files of its own."""
+    """Archive and remove ignored files where the new commit has files of its own."""
     names = await find_obstacles(marker.objects, marker.toplevel, old, new)
     if not names:
         return

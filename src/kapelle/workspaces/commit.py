@@ -1,4 +1,4 @@
-"""Commits: what an agent did, kept on its branch or under an archive reference, and its log."""
+"""Commits: keep the agent's work on its branch or under an archive reference; the log."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,10 @@ _TRIES = 5
 
 
 async def commit_worktree(marker: Marker, message: str) -> str | None:
-    """Commit all that is dirty or untracked onto the task's branch; None if that is the base."""
+    """Commit all changes and untracked files to the branch; None if that is the base commit.
+
+    Raises WorkspaceError if the agent had changed the .git file; the commit is made all the same.
+    """
     marker.require_present()
     marker.ensure_gitdir()
     marker.clear_stale_locks()
@@ -24,11 +27,11 @@ async def commit_worktree(marker: Marker, message: str) -> str | None:
         except RefMoved:
             continue
     else:
-        raise GitError(f"{marker.branch} kept changing while it was being committed to.")
+        raise GitError(f"{marker.branch} kept changing during the commit.")
     if marker.restore_dot_git():
         text = f"The .git file of {marker.toplevel} was removed or changed. The content is kept as "
-        text += f"{commit} on {marker.branch}, and the file was put back."
-        raise WorkspaceError(text, hint="Look at what the agent did, then go on.")
+        text += f"{commit} on {marker.branch}, and the file was restored."
+        raise WorkspaceError(text, hint="Review what the agent did, then continue.")
     if commit == marker.base_commit:
         return None
     return commit
@@ -40,12 +43,12 @@ async def _commit(marker: Marker, message: str) -> str:
     with marker.staging() as staging:
         tree = await staging.stage(heads.parent)
         await staging.require_filters(heads.parent, tree)
-        marker.require_present()  # still; something of the agent may be running
+        marker.require_present()  # again: a process of the agent may still be running
         new = await objects.commit_unless_held(tree, [heads.parent], message)
         if heads.parent == heads.tip != new:
             await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         elif heads.tip is not None and await objects.is_ancestor(new, heads.tip):
-            new = heads.tip  # the agent only stepped back to look
+            new = heads.tip  # the agent only checked out an older commit
         else:
             if heads.tip is not None and not await objects.is_ancestor(heads.tip, new):
                 await archive_commit(marker, f"before-{new[:12]}", heads.tip)
@@ -60,10 +63,11 @@ async def _commit(marker: Marker, message: str) -> str:
 async def archive_worktree(
     marker: Marker, name: str, goal: str | None = None
 ) -> tuple[str, str] | None:
-    """Keep HEAD and all uncommitted content; returns the reference and its commit.
+    """Archive HEAD and all uncommitted content; return the reference and its commit.
 
-    With a goal, that is where the worktree goes next: what it would overwrite is kept as well, and
-    nothing is when all of it is in the goal's history.
+    Returns None if there is nothing to archive. `goal` is the commit that the worktree goes to
+    next: what the goal would overwrite is archived too, and nothing if the goal's history contains
+    everything.
     """
     if marker.removed:
         return None
@@ -82,7 +86,7 @@ async def archive_worktree(
 
 
 async def _find_other_work(marker: Marker, heads: Heads) -> list[str]:
-    """Commits that HEAD does not hold: of the branch, and what an unfinished rebase put aside."""
+    """Return commits that HEAD does not contain: the branch's, and stashes of a rebase."""
     if heads.tip is None:
         others = []
     else:
@@ -92,7 +96,7 @@ async def _find_other_work(marker: Marker, heads: Heads) -> list[str]:
 
 
 async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> str:
-    """The tree of everything worth keeping, submodules and nested repositories included."""
+    """Return the tree of everything to keep, with submodules and nested repositories."""
     with marker.staging() as staging:
         tree = await staging.stage(heads.parent, flatten=True)
         if goal is not None:
@@ -108,10 +112,10 @@ async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> st
 async def archive_commit(
     marker: Marker, name: str, commit: str, *, is_new: bool = False
 ) -> tuple[str, str]:
-    """Hold a commit under the first free archive reference of this name.
+    """Keep a commit under the first free archive reference of this name.
 
-    Returns the reference and its commit: the same, or for a new one, which nobody has seen yet,
-    perhaps an older one of equal content and parents.
+    Returns the reference and its commit. For a new commit, that nobody has seen yet, this may be an
+    older one with equal content and parents.
     """
     for number in range(1, 1000):
         suffix = "" if number == 1 else f"-{number}"
@@ -124,11 +128,11 @@ async def archive_commit(
         if present is None or await marker.objects.is_ancestor(present, commit):
             await marker.refs.move(ref, commit, present, "kapelle: archive")
             return ref, commit
-    raise GitError(f"There are too many archives named {name!r}.")
+    raise GitError(f"Too many archives are named {name!r}.")
 
 
 async def _is_equal(objects: Objects, one: str, other: str) -> bool:
-    """Whether two commits differ in time and message only, as after a repeated call."""
+    """Tell whether two commits differ in time and message only, as after a repeated call."""
     arguments = ("rev-list", "--no-walk=unsorted", "--no-commit-header", "--format=%T %P")
     output = await objects.run(*arguments, one, other, "--")
     return len(set(output.stdout.splitlines())) == 1
@@ -136,7 +140,7 @@ async def _is_equal(objects: Objects, one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: its full id, the first paragraph of its message in one line, and the rest."""
+    """One commit: its full id, the subject of its message, and the body."""
 
     id: str
     subject: str
@@ -144,7 +148,7 @@ class Commit:
 
 
 async def read_tip(marker: Marker) -> str:
-    """The commit that the branch holds or held, or the base commit when there never was one."""
+    """Return the commit that the branch holds or held; without one, the base commit."""
     return await marker.tip() or marker.left or marker.base_commit
 
 

@@ -1,9 +1,9 @@
-"""A throwaway copy of a worktree with all that lies in it, as a check finds it there.
+"""A temporary copy of a worktree with all its files, as a check finds them there.
 
-It lies beside the worktree under a name of the same length, and every path into the worktree that
-a file of it holds leads into the copy: virtual environments and build directories name their own
-place, in texts as well as in binary files. It is no worktree of git's: it has a repository of its
-own that borrows the objects, so nothing of it is ever to be seen in the user's.
+The copy lies beside the worktree under a name of the same length. Every path into the worktree
+inside a file is replaced by the path into the copy, because virtual environments and build
+directories contain their own path, in texts and in binary files. The copy is not a git worktree: it
+has a repository of its own that borrows the objects, so the user's repository does not show it.
 """
 
 import asyncio
@@ -25,25 +25,26 @@ from kapelle.workspaces.refs import plain_name
 from kapelle.workspaces.worktree import Marker
 
 _MAX_BYTES = 2_000_000_000
-# Larger files are data: they are copied as they are.
+# Larger files are data, and copied unchanged.
 _MOST_READ = 50_000_000
 _ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNORECASE)
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
 def _copy_path(worktree: Path) -> Path:
-    """Where the copy of a worktree lies: no owner has a dot in its name."""
+    """Return the path of the copy of a worktree; no owner has a dot in its name."""
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
 class Copies(Guard):
-    """The throwaway copy of a worktree, of which there is one at a time."""
+    """The temporary copy of a worktree; each worktree has at most one."""
 
     def copy_path(self, owner: str) -> Path:
+        """Return the path of an owner's copy."""
         return _copy_path(self._markers.worktree(owner))
 
     def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
-        """Alone with the copy."""
+        """Hold the lock of the copy."""
         return self._hold_lock("copy", plain_name(owner))
 
     async def copy(
@@ -55,15 +56,15 @@ class Copies(Guard):
         garbled_paths: Sequence[str] = (),
         is_alone: bool = False,
     ) -> Path:
-        """Make the copy anew, in which these files hold nonsense, or are as the base has them.
+        """Make a new copy in which these files are garbled, or reverted to the base commit.
 
-        The garbled files hold nonsense even where others are as in the base. A copy that is alone
-        knows no other repository to push to. Raises WorkspaceError when the worktree is too large.
+        `garbled_paths` are garbled in addition to reverted ones. With `is_alone`, the copy knows no
+        remote to push to. Raises WorkspaceError if the worktree is too large.
         """
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
             refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
-            # Who only reports needs one, however large the worktree is.
+            # Read-only tasks always work in a copy, so no size is too large.
             room = math.inf if is_alone else _MAX_BYTES
             copy = await asyncio.to_thread(_make_copy, marker, refs.stdout, room)
             if is_alone:
@@ -81,6 +82,7 @@ class Copies(Guard):
 
 
 def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
+    """Copy the files, replace paths, and create the copy's own repository."""
     source = marker.toplevel
     target = _copy_path(marker.toplevel)
     remove_copy(source)
@@ -101,7 +103,7 @@ def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
 
 
 def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
-    """Copy one entry of a directory, and its times; the bytes that it takes."""
+    """Copy one entry of a directory with its times; return its size in bytes."""
     status = source.lstat()
     if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(os.fsencode(source)).replace(old, new), os.fsencode(target))
@@ -120,6 +122,7 @@ def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
 
 
 def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
+    """Create a repository that borrows the objects, with the worktree's references and index."""
     for name in ("objects/info", "objects/pack", "refs/heads", "info"):
         (target / name).mkdir(parents=True)
     (target / "objects" / "info" / "alternates").write_bytes(os.fsencode(marker.object_dir) + b"\n")
@@ -131,7 +134,7 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
 
 
 def _forget_remotes(copy: Path) -> None:
-    """Take out of its configuration where it came from and what it could be pushed to."""
+    """Remove remotes, branches and includes from the copy's configuration."""
     config = copy / ".git" / "config"
     lines = list[str]()
     is_kept = True
@@ -143,7 +146,7 @@ def _forget_remotes(copy: Path) -> None:
 
 
 def _garble(copy: Path, paths: Sequence[str]) -> None:
-    """Put nonsense into these files of a copy, never through a link."""
+    """Write nonsense into these files of a copy, never through a link."""
     for path in paths:
         file = copy / path
         if file.is_file():
@@ -157,7 +160,7 @@ def _garble(copy: Path, paths: Sequence[str]) -> None:
 
 
 async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
-    """Make these files of a copy what they are in a commit; what it does not have goes."""
+    """Restore these files of a copy from a commit; remove those that it does not have."""
     await asyncio.to_thread(_remove_paths, copy, paths)
     with marker.shadows.scratch() as scratch:
         files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
@@ -168,6 +171,7 @@ async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -
 
 
 def _remove_paths(copy: Path, paths: Sequence[str]) -> None:
+    """Remove these files of a copy, and the directories that are empty then."""
     for path in paths:
         # A directory in the place of a file: git replaces it with the file of the base.
         with suppress(IsADirectoryError, PermissionError):
@@ -185,13 +189,13 @@ def remove_copy(worktree: Path) -> None:
 
 
 def remove_tree(place: Path) -> None:
-    """Remove a directory with all that is in it, if it is there, whatever rights it has."""
+    """Remove a directory with all its content, if it exists, whatever its permissions are."""
     if os.path.lexists(place):
         shutil.rmtree(place, onerror=_remove_unwritable)
 
 
 def _remove_unwritable(function: object, path: str, _: object) -> None:
-    """What a check took the rights from goes as well."""
+    """Make an entry writable and remove it, after a check changed its permissions."""
     for place in (os.path.dirname(path), path):
         if not os.path.islink(place):
             os.chmod(place, 0o700)

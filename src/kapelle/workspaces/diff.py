@@ -1,4 +1,4 @@
-"""What changed: from a commit or a snapshot to the files as they are now."""
+"""Compare commits and snapshots with the present files."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ MAX_PATCH = 64 * 1024 * 1024
 _DIFF = ("diff-tree", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 _PATCH = ("-p", "--full-index", "-M", "--src-prefix=a/", "--dst-prefix=b/")
 _BINARY = ("--binary",)
-# Every file as text, whatever it and its attributes say, and only what is new of it.
+# Every file as text, whatever its attributes say, and only its new lines.
 _AS_TEXT = ("--text", "--unified=0", "--irreversible-delete")
 
 
@@ -36,11 +36,14 @@ class Diff:
 
 
 class Diffs(Guard):
-    """What differs, for the owner of a worktree and for directories worked on in place."""
+    """Differences in an owner's worktree, and in directories that are worked on in place."""
 
     async def diff(self, owner: str, *, as_text: bool = False, since: str | None = None) -> Diff:
-        """From the base commit to the worktree's files, or to the branch when the worktree is gone;
-        as_text is to be searched, not applied. since is a later commit of the branch."""
+        """Compare the base commit with the worktree's files, or with the branch if removed.
+
+        `since` is a later commit of the branch to compare with instead of the base. `as_text` gives
+        a patch to search, not to apply.
+        """
         marker = self._markers.require(owner)
         if since is not None and await marker.objects.is_ancestor(since, await read_tip(marker)):
             marker = replace(marker, base_commit=since)
@@ -51,8 +54,11 @@ class Diffs(Guard):
             return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
 
     async def search_history(self, owner: str, commit: str) -> tuple[bytes, Diff]:
-        """What a push of the commit publishes, to be searched: names and messages, and every patch
-        on the way from the base; a merge as what it changes of its first parent."""
+        """Return everything that a push of the commit would publish, to be searched.
+
+        These are names and messages, and every patch since the base; a merge as its change of the
+        first parent.
+        """
         marker = self._markers.require(owner)
         log = ("log", "--no-renames", "--diff-merges=first-parent")
         what = (commit, f"^{marker.base_commit}", "--")
@@ -67,7 +73,7 @@ class Diffs(Guard):
         )
 
     async def list_uncommitted(self, owner: str) -> list[str]:
-        """Files of the worktree that differ from what the owner's branch holds."""
+        """Return the files of the worktree that differ from the owner's branch."""
         return [*map(shown_path, await self._list_uncommitted(self._markers.require(owner)))]
 
     async def _list_uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
@@ -77,8 +83,10 @@ class Diffs(Guard):
             return (await place.run(*options, await read_tip(marker), new, "--")).fields
 
     async def put_back(self, owner: str) -> list[str]:
-        """Give the files that the branch holds its content again; returns those that had another.
-        What it does not hold stays."""
+        """Restore files of the branch to their committed content; return the changed ones.
+
+        Files that the branch does not have stay.
+        """
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
             if names := await self._list_uncommitted(marker, "--diff-filter=a"):
@@ -97,14 +105,14 @@ class Diffs(Guard):
         return [shown_path(name) for name in names]
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
-        """From one commit of the owner's repository to another, whosever they are."""
+        """Compare two commits of the owner's repository, also of other owners."""
         marker = self._markers.require(owner)
         for commit in (old, new):
             await require_commit(marker, commit)
         return await _diff(marker.objects, old, new)
 
     async def snapshot(self, directory: Path) -> str:
-        """The tree of a repository's files as they are now, kept in our own object store."""
+        """Store the tree of a repository's present files in Kapelle's own object store."""
         work_tree = await _find_work_tree(self._git, directory)
         place = self._shadows.objects_in(
             self._shadows.snapshots(work_tree.object_format), work_tree
@@ -113,7 +121,7 @@ class Diffs(Guard):
             return await _stage_files(place, work_tree, scratch)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
-        """From a snapshot to the files of a repository as they are now."""
+        """Compare a snapshot with the present files of a repository."""
         work_tree = await _find_work_tree(self._git, directory)
         if not work_tree.is_id(tree):
             raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
@@ -136,6 +144,7 @@ async def _stage_files(place: Place, work_tree: WorkTree, scratch: Path) -> str:
 
 
 async def _stage_content(marker: Marker, scratch: Path) -> tuple[Place, str]:
+    """Return the tree of the worktree's files, or the branch's commit if it is gone."""
     if marker.is_present:
         place = marker.shadows.objects_in(scratch / "objects", marker)
         try:
@@ -145,18 +154,18 @@ async def _stage_content(marker: Marker, scratch: Path) -> tuple[Place, str]:
             if marker.is_present:
                 raise
         else:
-            # Replaced meanwhile, it may have been foreign files that were staged.
+            # If the directory was replaced meanwhile, the staged files may be foreign ones.
             if marker.is_present:
                 return place, tree
     tip = await read_tip(marker)
     if tip == marker.base_commit:
-        # What failed was never committed, but kept when its worktree was removed.
+        # Work that failed was never committed, but archived when its worktree was removed.
         tip = await marker.refs.read(f"{ARCHIVE}{marker.task_id}/final") or tip
     return marker.objects, tip
 
 
 async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
-    """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
+    """Return paths, summary and patch from one call of git; only the patch may be cut."""
     options = (*_PATCH, *form, "-r", "-z", "--raw", "--stat=120")
     output = await place.run(*_DIFF, *options, old, new, "--", max_output=MAX_PATCH)
     files: set[bytes] = set()
@@ -175,7 +184,7 @@ async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINAR
 
 
 def _remove_files(top: Path, names: Sequence[bytes]) -> None:
-    """Remove files of a worktree, and the directories that are empty after that."""
+    """Remove files of a worktree, and the directories that are empty then."""
     for name in names:
         path = top / os.fsdecode(name)
         # A directory above it may have become a link that leads out of the worktree.

@@ -1,4 +1,4 @@
-"""Reaching files inside a worktree without ever following a symbolic link: copy, link, read."""
+"""Copy, link, read and write files of a worktree without ever following a symbolic link."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ _A_LINK_IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR}
 
 
 def relative_parts(path: str) -> tuple[str, ...]:
-    """The parts of a path inside the repository; anything that could lead outside is refused."""
+    """Return the parts of a path; raises InvalidInput if it could lead out of the repository."""
     parts = tuple(part for part in path.split("/") if part not in {"", "."})
     if not is_text(path) or path.startswith("/") or ".." in parts or not parts:
         raise InvalidInput(f"{path!r} is not a path inside the repository.")
@@ -30,12 +30,12 @@ def relative_parts(path: str) -> tuple[str, ...]:
 
 
 def shown_path(name: bytes) -> str:
-    """A path as text that can be stored and printed anywhere."""
+    """Return a path as text that can be stored and printed anywhere."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def open_inside(top: Path, path: str) -> BinaryIO | None:
-    """A regular file below the top, opened for reading; None for anything else."""
+    """Open a regular file below the top to read; None for anything else."""
     with ExitStack() as stack:
         parent, name = _parent_inside(stack, top, path)
         if parent is None:
@@ -44,7 +44,7 @@ def open_inside(top: Path, path: str) -> BinaryIO | None:
 
 
 def read_inside(top: Path, path: str, most: int) -> bytes | None:
-    """The beginning of a regular file below the top; None for anything else."""
+    """Return the beginning of a regular file below the top; None for anything else."""
     stream = open_inside(top, path)
     if stream is None:
         return None
@@ -53,7 +53,7 @@ def read_inside(top: Path, path: str, most: int) -> bytes | None:
 
 
 def write_inside(top: Path, path: str, content: bytes) -> None:
-    """Write a file below the top, in place of whatever has its name there."""
+    """Write a file below the top, replacing an existing entry of this name."""
     *above, name = relative_parts(path)
     with (
         ExitStack() as stack,
@@ -63,7 +63,7 @@ def write_inside(top: Path, path: str, content: bytes) -> None:
 
 
 def unlink_inside(top: Path, path: str) -> None:
-    """Remove a file or link below the top, if it is there."""
+    """Remove a file or link below the top, if it exists."""
     with ExitStack() as stack:
         parent, name = _parent_inside(stack, top, path)
         if parent is not None:
@@ -78,7 +78,7 @@ def _parent_inside(stack: ExitStack, top: Path, path: str) -> tuple[int | None, 
 
 
 def copy_inside(source: Path, target: Path, path: str) -> bool:
-    """Copy a file or directory; False if there is none to be copied."""
+    """Copy a file or directory; return False if the source does not exist."""
     *above, name = relative_parts(path)
     with ExitStack() as stack:
         origin = _descend(stack, source, above)
@@ -91,7 +91,7 @@ def copy_inside(source: Path, target: Path, path: str) -> bool:
 
 
 def link_inside(source: Path, target: Path, path: str) -> bool:
-    """Link to a file or directory of the source; what exists in the target is left alone."""
+    """Link to a file or directory of the source; an existing target is left alone."""
     *above, name = parts = relative_parts(path)
     origin = source.joinpath(*parts)
     if not origin.exists() or os.path.lexists(target.joinpath(*parts)):
@@ -102,6 +102,7 @@ def link_inside(source: Path, target: Path, path: str) -> bool:
 
 
 def _descend_or_make(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
+    """Open the directory at these parts below the root, and create missing ones."""
     current = _close_later(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
     for part in parts:
         current = _close_later(stack, _open_or_make(current, part))
@@ -109,6 +110,7 @@ def _descend_or_make(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
 
 
 def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
+    """Open the directory at these parts below the root; None if a part is not a directory."""
     current = _close_later(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
     with suppress(OSError):
         for part in parts:
@@ -118,6 +120,7 @@ def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
 
 
 def _close_later(stack: ExitStack, descriptor: int) -> int:
+    """Close a descriptor together with the stack; return it."""
     stack.callback(os.close, descriptor)
     return descriptor
 
@@ -131,7 +134,7 @@ def _open_or_make(parent: int, name: str) -> int:
         if error.errno not in _A_LINK_IN_THE_WAY:
             raise
         text = f"Nothing was copied through {name!r}: it is not a directory in the worktree."
-        hint = "Take this path out of the paths to copy or link."
+        hint = "Remove this path from the paths to copy or link."
         raise WorkspaceError(text, hint=hint) from error
 
 
@@ -166,7 +169,7 @@ def _copy_entry(origin: int, destination: int, name: str, forbidden: tuple[int, 
 
 
 def _create_file(parent: int, name: str, mode: int) -> BinaryIO:
-    """A new file to write, in place of whatever has its name."""
+    """Return a new file to write, replacing an existing entry of this name."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
     return os.fdopen(os.open(name, _TARGET, mode, dir_fd=parent), "wb")

@@ -1,4 +1,4 @@
-"""The only caller of git: argv only, hardened, bounded in time and output."""
+"""Run git; no other module calls it. Calls are hardened, with limits on time and output."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ from kapelle.domain.errors import GitError, KapelleError, Unavailable, Unreadabl
 from kapelle.runner.command import Command, Finished, Running
 from kapelle.workspaces.entries import find_any_special, find_special
 
-# How long a command may take: those that read or write whole trees of files have more time.
+# Timeouts: commands that read or write whole trees of files get more time.
 _TIMEOUT_S = 60.0
 _CONTENT_TIMEOUT_S = 900.0
 _OF_CONTENT = {
@@ -32,13 +32,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
-# The second: git reads the entry of a worktree that another git is just making.
+# The second alternative: git reads the entry of a worktree that another git is creating.
 _BUSY = re.compile(
     r"unable to create '([^\n]*\.lock)': File exists|failed to read [^\n]*/commondir", re.IGNORECASE
 )
-# git holds a lock for moments; an older one was left by a git that was killed.
+# git holds a lock only briefly; an older one is left over from a killed git.
 _LOCK_AGE_S = 60.0
-# What passes by itself: a full disk, which git does not always call by its name, and the like.
+# Errors that may pass: a full disk, which git does not always report by its name, and exhausted
+# limits.
 _PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 }  # fmt: skip
@@ -48,10 +49,10 @@ _EXHAUSTED = re.compile(
     r"|write error\. Out of diskspace$|couldn't write '[^\n]*'$|^error: unable to write file ",
     re.MULTILINE,
 )
-_COME_BACK = "It is tried again; make room, or end what uses up the machine."
+_COME_BACK = "Kapelle retries it; free some disk space, or end processes that use up the machine."
 _MOVED = re.compile(r"but expected|reference already exists|unable to resolve reference")
 
-# Command-line configuration is read last, so nothing in a repository can undo these.
+# git reads command-line configuration last, so nothing in a repository can override these.
 HARDENING = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -80,19 +81,19 @@ HARDENING = (
     "advice.detachedHead=false",
 )
 
-# How long a git may take before it is looked at, and then again and again.
+# The interval at which a long-running git is examined.
 _LOOK_S = 2.0
 
-# Whether the result of a git is still wanted, for work that can be stopped.
+# Asks whether the result of a git command is still needed, for work that can be stopped.
 is_result_needed: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar(
     "wanted", default=None
 )
-# The held locks as open files: a git that inherits them keeps them until it ends.
+# Locks as open files: a git that inherits them keeps them locked until it ends.
 inherited_locks: ContextVar[tuple[int, ...]] = ContextVar("inherited_locks", default=())
 
 
 class RefMoved(GitError):
-    """A reference no longer held the expected value."""
+    """A reference does not hold the expected value any more."""
 
 
 class LockBusy(Unavailable):
@@ -101,7 +102,7 @@ class LockBusy(Unavailable):
 
 @dataclass(frozen=True)
 class Place:
-    """Where one call of git happens: the repository variables, the directory, extra settings."""
+    """The context of a call of git: variables that select the repository, directory, settings."""
 
     git: "Git"
     cwd: Path
@@ -124,10 +125,10 @@ class Place:
         timeout_s: float | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> "Output":
-        """Run one command; an exit code outside ok raises, a held lock is waited for. Several
-        records of input are told apart as by -z.
+        """Run one command; raise unless its exit code is in `ok`. Waits for a held lock.
 
-        What the machine is out of is Unavailable: it passes, and the same may work later.
+        Several records of input are separated by NUL, as with -z. Raises Unavailable when the
+        machine has run out of something: the same call may succeed later.
         """
         if stdin is not None and not isinstance(stdin, bytes):
             stdin = b"".join(record + b"\0" for record in stdin)
@@ -147,7 +148,7 @@ class Place:
         for pause_s in (*_LOCK_PATIENCE_S, None):
             result = await self.git.execute(command, self._examine)
             if result.timed_out:
-                # Not Unavailable: one that always takes too long would be repeated for ever.
+                # Not Unavailable: a command that always takes too long would be retried forever.
                 raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
             stderr = result.stderr.decode("utf-8", "replace")
             is_exhausted = result.code != 0 and _EXHAUSTED.search(stderr) is not None
@@ -160,19 +161,21 @@ class Place:
         raise AssertionError("unreachable")
 
     def _require_objects(self) -> None:
-        """Raise WorkspaceError if the repository is gone whose objects git was to read."""
-        # git would name the bare repository of ours that borrows them.
+        """Raise WorkspaceError if the repository with the objects is gone."""
+        # git would name Kapelle's bare repository, which borrows the objects.
         objects = self.variables.get("GIT_OBJECT_DIRECTORY")
         if objects is not None and not os.path.isdir(objects):
             raise _make_missing_error(Path(objects).parent)
 
     async def _examine(self, looks: int) -> None:
-        """Raise WorkspaceError if a git that takes long waits for what will never come, or if
-        nobody wants its result any more."""
+        """Raise WorkspaceError if a long-running git can never end, or is not needed any more.
+
+        It can never end while it waits on a pipe or reads a device in the place of a file.
+        """
         is_needed = is_result_needed.get()
         if is_needed is not None and not await is_needed():
-            raise WorkspaceError("git was ended, because the work that needs it is stopped.")
-        # The search reads many names, so it is made less and less often.
+            raise WorkspaceError("git was ended because its task was stopped.")
+        # Search at looks 1, 2, 4, 8 …: it reads many names.
         if looks & (looks - 1) == 0:
             entry = await asyncio.to_thread(find_any_special, self.variables)
             if entry is not None:
@@ -187,6 +190,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Output:
+    """The exit code and the output of one git command."""
+
     code: int
     stdout: bytes
     is_truncated: bool
@@ -194,15 +199,17 @@ class Output:
 
     @property
     def line(self) -> str:
+        """Return the output as text, for a command that prints one line."""
         return self.stdout.decode("utf-8", "replace").strip()
 
     @property
     def fields(self) -> list[bytes]:
+        """Return the NUL-separated records of the output."""
         return [part for part in self.stdout.split(b"\0") if part]
 
 
 class Memory(dict[K, V]):
-    """What was put into it last, up to a number."""
+    """A cache with a maximum size; the oldest entry is removed first."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -215,7 +222,7 @@ class Memory(dict[K, V]):
 
 
 class Git:
-    """Runs git with an environment of its own, in which nothing outside Kapelle has a say."""
+    """Runs git in an environment of its own, without the user's variables and configuration."""
 
     def __init__(
         self,
@@ -229,7 +236,8 @@ class Git:
         self._empty_home = empty_home
         self._author = (author_name, author_email)
         self._filters = filters
-        # By repository: the tree of a commit that exists there, and of an index by its digest.
+        # Caches by repository: the tree of a commit that exists there, and of an index by its
+        # digest.
         self.trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self.index_trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
@@ -271,8 +279,11 @@ class Git:
     async def execute(
         self, command: Command, examine: Callable[[int], Awaitable[None]] | None = None
     ) -> Finished:
-        """Run a command in a thread; while it takes long, examine is called with the number of
-        the call, and ends it by raising."""
+        """Run a command in a thread.
+
+        While the command runs for long, `examine` is called with the number of the call; it ends
+        the command by raising.
+        """
         running = Running(command)
         future = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         looks = 0
@@ -291,7 +302,7 @@ class Git:
 
 
 async def _stop(running: Running, future: asyncio.Future[Finished], grace_s: float) -> None:
-    """Nothing of git may outlive the call, but it gets the time to remove its locks."""
+    """End git; it gets the grace period to remove its locks, and never outlives the call."""
     running.stop(signal.SIGTERM)
     try:
         await asyncio.wait([future], timeout=grace_s)
@@ -311,7 +322,7 @@ def _make_unreadable_error(entry: str) -> Unreadable:
 
 
 def relocation_command(place: Path | str) -> str:
-    """Return the command to type in the new place of a repository that was at a place."""
+    """Return the command to type at the new place of a moved repository."""
     return f"kapelle relocate {shlex.quote(str(place))}"
 
 
@@ -325,13 +336,13 @@ def _make_start_error(cwd: Path, error: OSError) -> KapelleError:
 
 
 def _make_missing_error(directory: Path) -> WorkspaceError:
-    """Return the error of a repository that is gone."""
+    """Return the error for a repository that is gone."""
     if directory.name == ".git":
         top = directory.parent
     else:
         top = directory
     return WorkspaceError(
-        f"The directory {directory} is not there.",
+        f"The directory {directory} does not exist.",
         hint=f"If the repository was moved, type at its new place: {relocation_command(top)}",
     )
 
@@ -351,18 +362,20 @@ def _make_error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
 
 
 def _make_lock_error(message: str, lock: str | None) -> KapelleError:
-    """A lock that is held passes; one that was left, or half a worktree, needs a person."""
+    """Return the error for a held lock; a left-over lock needs a person."""
     if lock is None:
-        return GitError(message, hint="Another git process is at work, or a worktree is damaged.")
+        return GitError(message, hint="Another git process is running, or a worktree is damaged.")
     if _is_held(lock):
-        return LockBusy(message, hint="Another git process is at work, or a lock file was left.")
-    return GitError(message, hint=f"If no git is at work there, remove {lock}.")
+        return LockBusy(
+            message, hint="Another git process is running, or a lock file was left over."
+        )
+    return GitError(message, hint=f"If no git process is running there, remove {lock}.")
 
 
 def _is_held(lock: str) -> bool:
     try:
         return time.time() - os.stat(lock).st_mtime < _LOCK_AGE_S
     except FileNotFoundError:
-        return True  # it has just been given back
+        return True  # it has just been released
     except OSError:
         return False

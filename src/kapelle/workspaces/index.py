@@ -1,6 +1,6 @@
-"""The content of a work tree as a git tree, made with a throw-away index and plumbing only.
+"""Build a git tree of a work tree's content, with a temporary index and plumbing commands only.
 
-`git add` is not used: it runs `git status` inside nested repositories, under their configuration.
+`git add` is not used: it runs `git status` inside nested repositories, with their configuration.
 """
 
 import asyncio
@@ -19,19 +19,20 @@ from kapelle.workspaces.git import Place
 from kapelle.workspaces.repository import WorkTree, digest_of, open_file
 
 _GITLINK = b"160000"
-# Tags of ls-files -v for what is not looked at: skip-worktree, and assume-unchanged in lower case.
+# Tags of ls-files -v for files that git does not examine: skip-worktree, and assume-unchanged in
+# lower case.
 _HIDDEN = (b"S", b"s", b"h")
-# Those for what is not as the index has it, and for what a conflict left there several times.
+# Tags for files that differ from the index, and for entries of a conflict.
 _DIFFERING = (b"C", b"M")
 _MAX_NESTING = 20
-# An index of five million files has about this size.
+# About the size of an index of five million files.
 _LARGEST_INDEX = 512 << 20
 _CHUNK = 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
-    """For commands that read or write the files of a work tree through an index."""
+    """Return the context for commands that use the files of a work tree through an index."""
     top = work_tree.toplevel
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
     return Place(place.git, top, {**place.variables, **variables}, work_tree.settings)
@@ -39,16 +40,16 @@ def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
 
 @dataclass(frozen=True)
 class _Differences:
-    """How the files of a work tree differ from its index."""
+    """The differences between the files of a work tree and its index."""
 
     missing_names: list[bytes]
     changed_names: list[bytes]
-    other_names: list[bytes]  # that it does not know, and that are not ignored
+    other_names: list[bytes]  # untracked and not ignored
     submodules: list[bytes]
 
 
 class Staging:
-    """Brings a throw-away copy of a work tree's index up to date with its files."""
+    """Brings a temporary copy of a work tree's index up to date with its files."""
 
     def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
@@ -64,7 +65,7 @@ class Staging:
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
     async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
-        """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
+        """Return the tree of the present files; rebuild an unusable index from the fallback."""
         try:
             digest = await asyncio.to_thread(copy_index, self._work_tree.index, self.index)
             if digest is not None:
@@ -76,17 +77,17 @@ class Staging:
         return await self._stage(flatten, None)
 
     async def include(self, paths: list[bytes]) -> str:
-        """Stage these files as well, ignored or not; returns the tree with them."""
+        """Stage these files as well, ignored or not; return the tree with them."""
         await self._add([path for path in paths if self._can_be_added(path, is_link=False)])
         return await self._write_tree()
 
     async def require_filters(self, parent: str, tree: str) -> None:
-        """Raise Unfiltered if what was staged since the parent needs a filter that may not run."""
+        """Raise Unfiltered if a file staged since the parent needs a filter that may not run."""
         names = [name for name in self._added if not self._is_excluded(name)]
         await require_filters(self._place, self._work_tree, names, parent, tree)
 
     async def find_ignored(self, paths: list[bytes]) -> list[bytes]:
-        """Those of the files that staging passed over."""
+        """Return those of the files that staging left out."""
         names_in_index = set((await self._place.run("ls-files", "-z")).fields)
         names = [
             path for path in paths if path not in names_in_index and not self._is_excluded(path)
@@ -94,9 +95,9 @@ class Staging:
         return [path for path in names if self._can_be_added(path, is_link=False)]
 
     async def find_nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
-        """Directories that hold a repository of their own and no file that the index knows.
+        """Return directories with a repository of their own and no tracked file.
 
-        As staged means that nothing was changed since stage(), so that what it saw is good enough.
+        `as_staged`: nothing was changed since stage(), so that its findings can be reused.
         """
         is_seen = as_staged and not self._is_touched
         if is_seen:
@@ -114,7 +115,7 @@ class Staging:
         await self._remove(differences.missing_names)
         await self._add(differences.changed_names)
         has_flattened = flatten and await self._flatten(differences.submodules)
-        # Where something went, git may find what it hid.
+        # Files that were hidden by a removed entry may be found now.
         if differences.missing_names or has_flattened:
             others = None
         else:
@@ -127,24 +128,24 @@ class Staging:
 
     async def _write_tree(self) -> str:
         tree = (await self._place.run("write-tree")).line
-        # Elsewhere its objects do not last.
+        # Not cached otherwise: objects elsewhere are temporary.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
             digest = digest_of(self.index.read_bytes())
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
     async def _find_differences(self) -> "_Differences":
-        """How the files differ from the index: one process for all of it."""
+        """Compare the files with the index, in a single process."""
         arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run("ls-files", *arguments)).fields
         others = [field[2:] for field in fields if field.startswith(b"? ")]
-        # A tag, mode, object and stage, then the path.
+        # Each entry: tag, mode, object and stage, then the path.
         entries = [field.split(b"\t", 1) for field in fields if not field.startswith(b"? ")]
         if await self._unhide([path for head, path in entries if head[:1] in _HIDDEN]):
             return await self._find_differences()
         is_submodule = {path: head[2:].startswith(_GITLINK) for head, path in entries}
         differing = {path for head, path in entries if head[:1].upper() in _DIFFERING}
-        # It looks through a link in the place of a directory, and the link may be ignored.
+        # git looks through a link in the place of a directory, and the link may be ignored.
         top = os.fsencode(self._work_tree.toplevel)
         directories = set(map(os.path.dirname, is_submodule))
         behind = await asyncio.to_thread(_find_links, top, directories)
@@ -158,8 +159,10 @@ class Staging:
         )
 
     async def _unhide(self, paths: list[bytes]) -> bool:
-        """Have git look at files that the index tells it not to, if they are there; whether any
-        were. Those that a sparse checkout leaves out are not."""
+        """Make git examine files that the index hides from it, if they exist.
+
+        Returns whether there were any. Files that a sparse checkout leaves out do not exist.
+        """
         present = [path for path in paths if self._can_be_added(path, is_link=False)]
         for option in ("--no-assume-unchanged", "--no-skip-worktree") if present else ():
             await self._place.run("update-index", "-z", option, "--stdin", stdin=present)
@@ -167,6 +170,7 @@ class Staging:
         return bool(present)
 
     def _can_be_added(self, path: bytes, *, is_link: bool) -> bool:
+        """Tell whether a path is a file or a link; with `is_link`, a directory too."""
         try:
             mode = os.lstat(os.path.join(os.fsencode(self._work_tree.toplevel), path)).st_mode
         except OSError:
@@ -176,9 +180,9 @@ class Staging:
     async def _list_untracked(
         self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
     ) -> list[bytes]:
-        """Untracked files that are not ignored; nested repositories give their files.
+        """Return untracked files that are not ignored, also those of nested repositories.
 
-        Others is what git says of this place, if it was asked.
+        `others` is git's own list for this place, if it is known already.
         """
         if depth > _MAX_NESTING:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
@@ -211,7 +215,7 @@ class Staging:
         return await self._list_untracked(inside, prefix + name, depth + 1)
 
     async def _flatten(self, submodules: list[bytes]) -> bool:
-        """Replace each populated submodule by its files, so that unpublished work in it is kept.
+        """Replace each populated submodule by its files, so that unpublished work is kept.
 
         Returns whether there was one.
         """
@@ -228,7 +232,7 @@ class Staging:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
 
     async def _add(self, paths: list[bytes]) -> None:
-        """Files may change under git's hands while an agent works: then it is asked again."""
+        """Add files; repeat it when they change while git reads them."""
         names = [path for path in paths if not self._is_excluded(path)]
         self._added += names
         for pause_s in _RETRY_PAUSES_S:
@@ -252,7 +256,7 @@ class Staging:
 
 
 def _find_links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
-    """How paths begin that lead through a link in the place of a directory, or of one above it."""
+    """Return the beginnings of paths that lead through a link in the place of a directory."""
     visited_directories = set[bytes]()
     links = list[bytes]()
     for directory in directories:
@@ -267,7 +271,7 @@ def _find_links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
 async def require_filters(
     place: Place, work_tree: WorkTree, names: list[bytes], old: str, new: str
 ) -> None:
-    """Raise Unfiltered if one of the files, changed from old to new, has a filter that may not run.
+    """Raise Unfiltered if a changed file has a filter that may not run.
 
     The place reads the files of the work tree, whose attributes count.
     """
@@ -294,22 +298,22 @@ async def require_filters(
             more = ""
         allowed_filters = place.git.filters
         missing = f"filter.{name}.clean"
-        why = "is not allowed to run it"
+        why = "may not run it"
         hint = shlex.quote(json.dumps([*allowed_filters, name]))
         hint = f"kapelle config set git.filters {hint}, and try again."
         if name in allowed_filters:
             why = f"has no {missing}"
-            hint = f"Set it as that tool says: git config {missing} …"
-        text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
-        text += f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered."
+            hint = f"Set it as the tool documents: git config {missing} …"
+        text = f"{os.fsdecode(bad[0])}{more} needs the filter {name} (.gitattributes), but "
+        text += f"Kapelle's git {why}: the file would be committed unfiltered."
         raise Unfiltered(text, hint=hint)
 
 
 def copy_index(source: Path, target: Path) -> str | None:
-    """Copy an index with its time, by which git tells files changed in the same instant. Blocks.
+    """Copy an index with its modification time; return its digest, None if there is none. Blocks.
 
-    Returns the digest of its bytes, None if there is no index. Raises Conflict for one that is
-    larger than any real index: an agent can make it of any size without using the disk.
+    git uses the time to notice files that changed in the same instant. Raises Conflict for an index
+    that is larger than any real one: an agent can make one of any size without using the disk.
     """
     stream = open_file(source)
     if stream is None:
@@ -317,8 +321,8 @@ def copy_index(source: Path, target: Path) -> str | None:
     with stream:
         status = os.fstat(stream.fileno())
         if status.st_size > _LARGEST_INDEX:
-            text = f"{source} is no usable index of git: it is larger than 512 MB."
-            raise Conflict(text, hint="Remove it, type git reset in its checkout, and try again.")
+            text = f"{source} is not a usable git index: it is larger than 512 MB."
+            raise Conflict(text, hint="Remove it, run `git reset` in its checkout, and try again.")
         digest = hashlib.sha256()
         with open(target, "wb") as copy:
             remaining = status.st_size
@@ -331,7 +335,7 @@ def copy_index(source: Path, target: Path) -> str | None:
 
 
 def install_index(source: Path, target: Path) -> None:
-    """Put an index in the place of another, which may be on another file system."""
+    """Replace an index by another, which may be on another file system."""
     fresh = target.with_name("index.kapelle")
     fresh.unlink(missing_ok=True)
     copy_index(source, fresh)
@@ -339,7 +343,7 @@ def install_index(source: Path, target: Path) -> None:
 
 
 async def find_obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
-    """What lies in the directory where the goal has files that the tree does not have."""
+    """Return existing paths where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
     what = ("--ignore-submodules=all", tree, goal, "--")
     output = await reading.run("diff-tree", *options, *what)
@@ -369,11 +373,11 @@ def _find_blocking_paths(top: bytes, names: list[bytes]) -> list[bytes]:
 
 
 def _list_below(top: bytes, directory: bytes) -> Iterator[bytes]:
-    """Every file and link below a directory, but nothing of a repository inside it."""
+    """Yield every file and link below a directory, without nested repositories."""
     try:
         entries = list(os.scandir(os.path.join(top, directory)))
     except OSError:
-        return  # git will not get at it either
+        return  # git cannot read it either
     for entry in entries:
         path = os.path.join(directory, entry.name)
         if entry.name.lower() == b".git":

@@ -1,9 +1,9 @@
-"""What lies in a worktree and is not in the commit: put aside while checks run on the commit.
+"""Move files of a worktree aside that are not in the commit, while checks run.
 
 Git ignores caches, build results and virtual environments, and a check may read them. Those that
-were there before the agent began are of the set-up. The others are moved out of the worktree while
-checks are made, and come back afterwards. The time of a change of status (ctime) decides, for a
-process without privileges cannot set it.
+existed before the agent began belong to the set-up and stay. The others are moved out of the
+worktree during the checks, and moved back afterwards. The time of the last status change (ctime)
+decides, because a process without privileges cannot set it.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ FileState = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Moment:
-    """A time by the clock of the worktree's file system, and the inode of the worktree then."""
+    """A time on the clock of the worktree's file system, and the worktree's inode then."""
 
     ns: int
     inode: int
 
 
 class Leftovers(Guard):
-    """Untracked files of worktrees, and whether tracked files are what the commit holds."""
+    """Untracked files of worktrees, and tracked files that differ from the commit."""
 
     async def moment(self, owner: str) -> Moment:
-        """Return the present time as the file system of the worktree counts it."""
+        """Return the present time on the clock of the worktree's file system."""
         return await asyncio.to_thread(_read_moment, self._markers.require(owner))
 
     async def tree(self, owner: str, commit: str) -> dict[str, str]:
@@ -53,7 +53,7 @@ class Leftovers(Guard):
             await asyncio.to_thread(_put_aside, marker.toplevel, names, since)
 
     async def list_aside(self, owner: str, commit: str) -> list[str]:
-        """Return what lies aside, whole directories as one."""
+        """Return the paths of the files aside; whole directories as one path."""
         marker = self._markers.require(owner)
         aside = await asyncio.to_thread(lambda: sorted(_files_below(_aside_path(marker.toplevel))))
         if aside:
@@ -61,14 +61,15 @@ class Leftovers(Guard):
         return []
 
     async def bring_back(self, owner: str) -> None:
-        """Move what was put aside back to where it was."""
+        """Move the files aside back into the worktree."""
         await asyncio.to_thread(bring_back, self._markers.worktree(owner))
 
     async def check_out(self, owner: str, commit: str, *, every_file: bool = False) -> list[str]:
-        """Give all files the content of a fresh checkout of the commit; return those changed.
+        """Restore all files to the content of the commit; return those that differed.
 
-        Every file is read, for an agent can write any times and sizes into the index. With
-        every_file all are written, for attributes apply to files that the work did not change.
+        Every file is compared by content, because an agent can write any times and sizes into the
+        index. With `every_file` all files are written, because attributes apply to unchanged files
+        too.
         """
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
@@ -84,13 +85,13 @@ class Leftovers(Guard):
             return [shown_path(name) for name in names]
 
     async def read_start(self, owner: str, path: str, most: int) -> str:
-        """Return the beginning of a regular file of the worktree; nothing of anything else."""
+        """Return the beginning of a regular file of the worktree; empty for anything else."""
         top = self._markers.require(owner).toplevel
         content = await asyncio.to_thread(read_inside, top, path, most)
         return (content or b"").decode("utf-8", "replace")
 
     async def file_states(self, owner: str, commit: str) -> dict[str, FileState | None]:
-        """Return what tells that a tracked file was changed, also if it was changed back."""
+        """Return values that change when a tracked file is changed, even if changed back."""
         marker = self._markers.require(owner)
         names = await _list_tracked(marker, commit)
         return await asyncio.to_thread(_read_file_states, marker.toplevel, names)
@@ -102,6 +103,7 @@ async def _list_tracked(marker: Marker, commit: str) -> list[bytes]:
 
 
 def _read_moment(marker: Marker) -> Moment:
+    """Create and remove a file to read the clock of the file system."""
     file = marker.toplevel.with_name(f".{marker.toplevel.name}.moment")
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -119,7 +121,7 @@ def _aside_path(worktree: Path) -> Path:
 
 def _put_aside(worktree: Path, tracked_names: list[bytes], since: Moment) -> None:
     aside = _aside_path(worktree)
-    # A worktree that was made anew has nothing of the first one's set-up.
+    # A worktree that was created again has no files of the first set-up.
     if os.lstat(worktree).st_ino == since.inode:
         limit_ns = since.ns
     else:
@@ -137,7 +139,7 @@ def _put_aside(worktree: Path, tracked_names: list[bytes], since: Moment) -> Non
         os.replace(source, target)
         emptied_directories.add(str(source.parent))
     for place, _, _ in os.walk(worktree, topdown=False):
-        # None in a checkout is empty; one of the set-up may be.
+        # A checkout has no empty directories; the set-up may have made some.
         is_new = place in emptied_directories or os.lstat(place).st_ctime_ns > limit_ns
         if is_new and Path(place) != worktree:
             with suppress(OSError):
@@ -145,13 +147,13 @@ def _put_aside(worktree: Path, tracked_names: list[bytes], since: Moment) -> Non
 
 
 def bring_back(worktree: Path) -> None:
-    """Move what was put aside back into the worktree; what took its place meanwhile goes."""
+    """Move the files aside back into the worktree; files in their place are replaced."""
     aside = _aside_path(worktree)
     if not os.path.lexists(aside):
         return
     for path in list(_files_below(aside)):
         target = worktree / path
-        # What a check made in the place of one of its directories stays, and the leftover goes.
+        # If a check replaced one of the directories, its files stay and the leftover is deleted.
         with suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.parent.resolve() == worktree.resolve() / Path(path).parent:
@@ -160,12 +162,12 @@ def bring_back(worktree: Path) -> None:
 
 
 def remove_aside(worktree: Path) -> None:
-    """Remove what was put aside, if there is anything."""
+    """Delete the files aside, if there are any."""
     remove_tree(_aside_path(worktree))
 
 
 def _files_below(top: Path) -> Iterator[str]:
-    """Yield every path below a directory that is no directory itself, without .git at its top."""
+    """Yield every file and link below a directory, without .git at its top."""
     for place, folders, names in os.walk(top):
         inside = os.path.relpath(place, top)
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
@@ -178,7 +180,7 @@ def _files_below(top: Path) -> Iterator[str]:
 
 
 def _summarize(paths: Iterable[str], tracked_names: list[bytes]) -> list[str]:
-    """Name a directory once instead of its files where nothing in it is tracked."""
+    """Return paths in which a directory without tracked files stands for its files."""
     holding = {""}
     for name in map(os.fsdecode, tracked_names):
         above = os.path.dirname(name)

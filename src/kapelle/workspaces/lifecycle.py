@@ -1,7 +1,7 @@
-"""A worktree from its making to its removal.
+"""The life of a worktree: create, reset, restore, remove and recall it.
 
-It is complete only when it is marked so, and neither put back to a commit nor removed before what
-would be lost is kept.
+A worktree is complete only when its marker says so. Before it is reset or removed, everything that
+would be lost is archived.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from kapelle.workspaces.worktree import Marker, delete_directory, is_real_direct
 
 
 class Lifecycle(Guard):
-    """Worktrees of owners: made, put back, removed, recalled."""
+    """Create, reset, restore, remove and recall the worktrees of owners."""
 
     async def create(
         self,
@@ -45,8 +45,10 @@ class Lifecycle(Guard):
         copy: Sequence[str] = (),
         link: Sequence[str] = (),
     ) -> Workspace:
-        """A worktree on the branch kapelle/<owner>; called again, it returns the same one, and what
-        was half-made is made anew."""
+        """Create a worktree on the branch kapelle/<owner>, or return the existing one.
+
+        After a crash, a partly created worktree is created again.
+        """
         async with self._lock_owner(owner):
             marker = self._markers.read(owner)
             await self._try_to_settle(marker)
@@ -60,7 +62,8 @@ class Lifecycle(Guard):
             if os.path.lexists(top := self._markers.worktree(owner)):
                 text = f"{top} exists and was not made by Kapelle."
                 raise WorkspaceError(text, hint="Move it away, then try again.")
-            # The branch it was made from may be gone by now; its own was kept, and so is the base.
+            # The branch it was made from may be gone. The owner's own branch was kept, and so is
+            # the base.
             plan = await self._plan(owner, directory, marker.base_commit if marker else base)
             if marker is not None:
                 plan = replace(plan, base=marker.base, left=marker.left)
@@ -74,9 +77,11 @@ class Lifecycle(Guard):
     async def create_aside(
         self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
     ) -> Workspace:
-        """A worktree of a commit of the owner's repository, without a branch; discard removes it
-        and keeps nothing of it. It is never marked as complete, so that whatever a crash leaves of
-        it is cleared."""
+        """Create a temporary worktree of a commit of the owner's repository, on no branch.
+
+        `discard` removes it without archiving it. It never gets a marker, so anything that a crash
+        leaves is cleared.
+        """
         async with self._lock_owner(name):
             marker = self._markers.require(owner)
             self._markers.write_intent(name, marker.common_dir)
@@ -85,17 +90,17 @@ class Lifecycle(Guard):
             return (await _check_out(plan, commit, None, copy, link)).as_workspace(commit)
 
     async def check_base(self, directory: Path, base: str) -> None:
-        """Raise InvalidInput when the base is unknown in the repository around the directory."""
+        """Raise InvalidInput if the base is unknown in the repository around the directory."""
         checkout = find_checkout(directory)
         if checkout is not None:
             await _resolve_base(self._git, checkout, base)
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
-        """Archive, then go back to the base commit, or to the present commit of another base."""
+        """Archive the worktree, then reset it to its base commit, or to that of another base."""
         plain_name(name)
         async with self._lock_marker(owner) as marker:
             marker.make_ready()
-            # What the user allows may be other than when the worktree was made.
+            # The user's filters and conversions may have changed since the worktree was created.
             checkout = repository.checkout_at(marker.source)
             if checkout:
                 tree = await repository.read_work_tree(self._git, checkout)
@@ -110,9 +115,9 @@ class Lifecycle(Guard):
             return goal.as_workspace()
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
-        """Put branch, index and files to a commit; what would be lost is archived before.
+        """Reset branch, index and files to a commit; archive what would be lost.
 
-        The base stays what it was, and ignored files stay where they are.
+        The base stays the same, and ignored files stay.
         """
         plain_name(name)
         async with self._lock_marker(owner) as marker:
@@ -120,9 +125,10 @@ class Lifecycle(Guard):
             await restore_worktree(marker, name, commit)
 
     async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
-        """Archive, verify, remove; the branch and what is needed to show a diff stay.
+        """Archive the worktree, verify the archive, and remove the worktree.
 
-        With empty_branch, a branch that holds nothing but the base goes as well.
+        The branch stays, and so does the information needed to show a diff. With `empty_branch`, a
+        branch without commits of its own is deleted.
         """
         async with self._lock_owner(owner):
             half_made = self._markers.read_intent(owner) is not None
@@ -130,15 +136,17 @@ class Lifecycle(Guard):
             await self._put_away(owner, marker, empty_branch=empty_branch)
 
     async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
-        """Like remove, be the worktree ready, half-made or unknown, and forget the owner."""
+        """Remove a complete, partly created or unknown worktree, and forget the owner."""
         async with self._lock_owner(owner):
             await self._put_away(owner, self._markers.read(owner), empty_branch=empty_branch)
             self._markers.forget(owner)
 
     async def put_away_merged(self, owner: str, into: str, *, is_squashed: bool = False) -> bool:
-        """Remove a worktree whose work a branch holds, if squashed by other commits, and its own
-        branch with it; whether that is gone. Then the owner is forgotten: what its row says is
-        enough to recall it."""
+        """Remove a worktree and its branch after a merge; return whether the branch is gone.
+
+        `into` is the branch that contains the work; with `is_squashed`, as other commits.
+        Afterwards the owner is forgotten: its row in the database is enough to recall it.
+        """
         async with self._lock_owner(owner):
             await self._put_away(owner, self._markers.read(owner))
             marker = self._markers.read(owner)
@@ -150,7 +158,7 @@ class Lifecycle(Guard):
             return is_gone
 
     async def recall(self, owner: str, directory: Path, view: WorkspaceView) -> None:
-        """Know a removed worktree again by what its task or run remembers of it."""
+        """Remember a removed worktree from the facts in the row of its task or run."""
         if self._markers.read(owner) is not None or self._markers.read_intent(owner) is not None:
             return
         if view.base is None or view.base_commit is None or find_checkout(directory) is None:
@@ -159,18 +167,17 @@ class Lifecycle(Guard):
         self._markers.recall(replace(plan, base=view.base, removed=True, left=view.commit))
 
     async def traces(self) -> set[str]:
-        """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
+        """Return owners of complete, partly created and removed worktrees."""
         return await asyncio.to_thread(self._markers.traces)
 
     async def _make_room(self, owner: str, marker: Marker | None) -> None:
-        """Clear away what was half-made, and the entry in git of a worktree that somebody
-        deleted."""
+        """Remove a partly created worktree, and git's entry of one that a person deleted."""
         is_there = os.path.lexists(self._markers.worktree(owner))
         begun_in = self._markers.read_intent(owner)
         if marker is not None and not marker.removed:
             if is_there:
                 marker.require_present()
-            # From here on, whatever comes to be at the path is half-made.
+            # From here on, anything at the path counts as partly created.
             self._markers.write(replace(marker, removed=True))
         if begun_in is None and marker is not None and not is_there:
             begun_in = marker.common_dir
@@ -183,6 +190,7 @@ class Lifecycle(Guard):
         (common_dir / f"{BRANCHES}{branch_of(owner)}.lock").unlink(missing_ok=True)
 
     async def _plan(self, owner: str, directory: Path, revision: str | None) -> Marker:
+        """Return the marker of a worktree that is to be created."""
         checkout = find_checkout(directory)
         if checkout is None:
             hint = "Run `git init` and commit there, or work in place."
@@ -202,6 +210,7 @@ class Lifecycle(Guard):
     async def _put_away(
         self, owner: str, marker: Marker | None, *, empty_branch: bool = False
     ) -> None:
+        """Remove the worktree of an owner, whatever state it is in."""
         path = self._markers.worktree(owner)
         begun_in = self._markers.read_intent(owner)
         await asyncio.to_thread(remove_copy, path)
@@ -220,9 +229,11 @@ class Lifecycle(Guard):
                 await marker.refs.delete((marker.ref, tip))
 
     async def _drop_merged(self, marker: Marker, into: str, *, is_squashed: bool) -> bool:
-        """Delete every reference to a removed worktree that a branch holds, if squashed its own
-        branch, which is archived; whether that is gone. A branch that somebody has checked out
-        stays."""
+        """Delete every reference to a removed worktree that a branch contains.
+
+        With `is_squashed`, its own branch is archived and deleted. Returns whether that branch is
+        gone. A branch that somebody has checked out stays.
+        """
         target = branch_ref(into)
         if target is None:
             target_commit = None
@@ -250,8 +261,7 @@ class Lifecycle(Guard):
 
 
 async def _resolve_base(git: Git, checkout: Checkout, base: str | None) -> tuple[str, str]:
-    """What new work starts from, as it is called, and its commit: a branch first, then anything
-    that git takes for a commit."""
+    """Return the name and the commit of the base: a branch, else any revision."""
     refs = Refs.at(git, checkout)
     if base is None:
         commit = await refs.head_commit()
@@ -270,16 +280,17 @@ async def _resolve_base(git: Git, checkout: Checkout, base: str | None) -> tuple
         commit = None
     if commit is None:
         text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
-        raise InvalidInput(text, hint="`git branch --all` lists what there is.")
+        raise InvalidInput(text, hint="`git branch --all` lists the branches.")
     return base, commit
 
 
 def _clear_directory(path: Path, common_dir: Path) -> None:
+    """Remove a directory and its entries in git's list of worktrees."""
     if is_real_directory(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
         raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
-    # git appends a number to the name when it is taken.
+    # git appends a number if the name is taken.
     for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
         suffix = admin.name.removeprefix(path.name)
         target = read_pointer(admin / "gitdir")
@@ -291,7 +302,7 @@ def _clear_directory(path: Path, common_dir: Path) -> None:
 async def _check_out(
     plan: Marker, start: str, branch: str | None, copy: Sequence[str], link: Sequence[str]
 ) -> Marker:
-    """Have git link a worktree, and put a commit's files into it and what is to be beside them."""
+    """Have git link a worktree, check a commit out, and copy and link additional files."""
     options = ["--quiet", "--no-checkout", "--lock", "--reason", "kapelle"]
     options += [] if branch else ["--detach"]
     await plan.refs.run("worktree", "add", *options, "--", str(plan.toplevel), branch or start)
@@ -310,7 +321,7 @@ async def _check_out(
 
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
-    """Put the task's branch at the base, and say which commit it then holds."""
+    """Put the task's branch at the base; return the commit that it holds."""
     tip = await plan.tip()
     if tip is not None:
         if tip == plan.base_commit or not afresh:
@@ -329,7 +340,7 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
 
 
 async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
-    """Archive, then put branch, index and files to the commit; nothing is done where it stands."""
+    """Archive the worktree, then reset it to the commit; do nothing if it is there already."""
     marker.make_ready()
     if await _stands_at(marker, commit):
         return
@@ -343,7 +354,7 @@ async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
 
 
 async def _stands_at(marker: Marker, commit: str) -> bool:
-    """Whether branch and files hold the commit and nothing else; then the index does after it."""
+    """Tell whether branch and files hold exactly the commit; then the index does too."""
     heads = await marker.heads()
     if heads.tip != commit or marker.is_amid_operation() or not await marker.stands_on_branch():
         return False
@@ -357,7 +368,10 @@ async def _stands_at(marker: Marker, commit: str) -> bool:
 
 
 async def _restore_files(marker: Marker, commit: str) -> None:
-    """With an index that knows the untracked files, read-tree removes them as well."""
+    """Check a commit out over all files, untracked ones included.
+
+    They are in the index first, so that read-tree removes them.
+    """
     heads = await marker.heads()
     with marker.staging() as staging:
         await staging.stage(heads.parent)
@@ -365,18 +379,18 @@ async def _restore_files(marker: Marker, commit: str) -> None:
         marker.require_present()
         await files.run("read-tree", "--reset", "-u", commit)
         for nested_repository in await staging.find_nested_repositories():
-            # Its files are archived; what is left is a repository of the agent's own making.
+            # Its files are archived; the rest is a repository that the agent made.
             await asyncio.to_thread(shutil.rmtree, nested_repository, ignore_errors=True)
         install_index(staging.index, marker.index)
 
 
 async def _remove_worktree(marker: Marker) -> None:
-    """Archive, verify the archive, and only then remove; the branch stays.
+    """Archive, verify the archive, and only then remove the worktree; the branch stays.
 
-    What somebody put in the place of the worktree is not ours and stays as well.
+    A directory that was put in the place of the worktree stays as well.
     """
     if not marker.object_dir.is_dir() and not marker.is_present:
-        # A person deleted both: there is neither anything to keep nor a place to keep it.
+        # A person deleted both the repository and the worktree, so there is nothing to archive.
         return
     marker.ensure_gitdir()
     if marker.is_present:
@@ -384,13 +398,14 @@ async def _remove_worktree(marker: Marker) -> None:
     marker.clear_stale_locks()
     archive = await archive_worktree(marker, "final")
     await _verify_archive(marker, archive)
-    # Not `git worktree remove`, which follows a link that is put there at the last moment.
+    # `git worktree remove` is not used: it follows a link planted at the last moment.
     if marker.is_present:
         await asyncio.to_thread(delete_directory, marker.toplevel, marker.inode)
     await asyncio.to_thread(shutil.rmtree, marker.gitdir)
 
 
 async def _verify_archive(marker: Marker, archive: tuple[str, str] | None) -> None:
+    """Raise WorkspaceError unless the archive holds exactly the present files."""
     commit: str | None = marker.base_commit
     if archive is not None:
         commit = await marker.refs.read(archive[0], believe_files=False)
@@ -400,5 +415,5 @@ async def _verify_archive(marker: Marker, archive: tuple[str, str] | None) -> No
         return
     content = await stage_all(marker, await marker.heads())
     if content != await marker.objects.tree_of(commit, use_cache=False):
-        hint = "See that nothing works there any more, then try again."
+        hint = "End the processes that still write there, then try again."
         raise WorkspaceError(f"{marker.toplevel} changed while it was being archived.", hint=hint)

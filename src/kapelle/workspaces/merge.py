@@ -1,6 +1,7 @@
-"""Merging without a checkout: a branch into its base, and another branch into a worktree.
+"""Merge without a checkout: a branch into its base, and another branch into a worktree.
 
-The first is refused where they conflict; the second leaves conflicts to be resolved in the files.
+The first is refused in case of conflicts; the second commits the conflicts with their markers, to
+be resolved in the files.
 """
 
 import asyncio
@@ -30,15 +31,15 @@ from kapelle.workspaces.worktree import Marker
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 _PIECE = 65_536
-_TELLING = 8_000  # git takes a file for binary by the beginning alone, too
+_TELLING = 8_000  # git, too, decides by the beginning whether a file is binary
 _TAKE_IN_TRIES = 5
-# How long a branch that others move all the time is tried again, at least.
+# Minimum time for which a merge is retried while others move the branch.
 _PATIENCE_S = 60.0
 _TRIES = 20
 
 
 def _spellings(path: str) -> set[str]:
-    """The path as it is, and with the bytes put back that shown_path wrote as text."""
+    """Return a path as given, and with the bytes that shown_path wrote as text."""
     try:
         raw = _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), path)
         return {path, os.fsdecode(os.fsencode(raw))}
@@ -47,7 +48,7 @@ def _spellings(path: str) -> set[str]:
 
 
 def _is_marked(top: Path, path: str) -> bool:
-    """Whether lines that begin, divide and end a conflict follow each other in a text file."""
+    """Tell whether a text file has the three kinds of conflict markers in their order."""
     patterns = [rb"<<<<<<< ", rb"=======\r*\n?\Z", rb">>>>>>> "]
     stream = open_inside(top, path)
     if stream is None:
@@ -57,7 +58,7 @@ def _is_marked(top: Path, path: str) -> bool:
             return False
         stream.seek(0)
         at_start = True
-        # In pieces: a file may hold a line of any length.
+        # In pieces, because a line may have any length.
         while patterns and (piece := stream.readline(_PIECE)):
             if at_start and re.match(patterns[0], piece):
                 patterns.pop(0)
@@ -66,7 +67,7 @@ def _is_marked(top: Path, path: str) -> bool:
 
 
 async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
-    """The full reference of a branch of the repository, and its commit."""
+    """Return the full reference and the commit of a branch; raises InvalidInput without one."""
     ref = branch_ref(name)
     if ref is None:
         commit = None
@@ -79,7 +80,7 @@ async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
 
 
 async def _commit_work(marker: Marker, branch: str) -> str:
-    """Commit what is there and stand on the branch's tip, whatever the agent was amid."""
+    """Commit all work and check out the tip of the branch, whatever operation is unfinished."""
     await commit_worktree(marker, f"Work before {branch} was taken in")
     tip = await read_tip(marker)
     if marker.is_amid_operation() or not await marker.stands_on_branch():
@@ -90,6 +91,7 @@ async def _commit_work(marker: Marker, branch: str) -> str:
 async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
+    """Merge a commit into a worktree; return the paths in conflict."""
     objects = marker.objects
     standing = await _find_open_conflicts(marker, tip)
     if await objects.is_ancestor(theirs, tip) or await _find_marked(marker, standing):
@@ -101,7 +103,10 @@ async def _merge_into_worktree(
 
 
 async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
-    """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
+    """Return the open conflicts of the last merge.
+
+    All of them while nothing was committed since; else those whose files still have markers.
+    """
     objects = marker.objects
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
     output = await objects.run(*options, tip, f"^{marker.base_commit}", "--")
@@ -110,7 +115,7 @@ async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
         return []
     try:
         tree, names = await merge_trees(objects, parents[0], parents[1])
-    except GitError:  # somebody's own merge of what git would not merge by itself
+    except GitError:  # a manual merge of commits that git does not merge by itself
         return []
     conflicts = [shown_path(name) for name in names]
     if last == tip and tree == await objects.tree_of(tip):
@@ -119,7 +124,7 @@ async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
 
 
 async def _find_marked(marker: Marker, paths: Sequence[str]) -> list[str]:
-    """Those of the paths that are text files of the worktree and hold conflict markers."""
+    """Return those of the paths that are text files with conflict markers."""
 
     def search() -> list[str]:
         tops = ((path, _spellings(path)) for path in paths)
@@ -128,31 +133,32 @@ async def _find_marked(marker: Marker, paths: Sequence[str]) -> list[str]:
     return await asyncio.to_thread(search)
 
 
-# merge: a commit with both parents; squash: one commit of all; rebase: the commits one by one.
+# merge: one commit with both parents. squash: one commit of all changes. rebase: the commits one by
+# one.
 Style = Literal["merge", "squash", "rebase"]
 
 
 @dataclass(frozen=True)
 class Merge:
-    """The outcome: the branch merged into, the commit it holds, and the checkout moved along."""
+    """The result: the branch merged into, its commit, and the checkout that was updated."""
 
     base: str
     commit: str
     already: bool
     checkout_updated: Path | None
     is_signed: bool = False
-    # What the branch held before.
+    # The commit of the branch before the merge.
     parent: str | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a branch would go to by a merge, and from where; the same commit if it holds all."""
+    """The commit that a merge would give a branch; the present one if nothing is to merge."""
 
     ref: str
     old: str
     new: str
-    # Whether these files are others than those on the branch that is merged.
+    # True if its files differ from those of the merged branch.
     is_other: bool = False
     conflicts: tuple[bytes, ...] = ()
 
@@ -163,29 +169,30 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Merger:
-    """One merge of one task's branch into a branch, with what is expected of the first."""
+    """One merge of one task's branch into another branch, with its conditions."""
 
     marker: Marker
     message: str
     expected_tip: str | None
     style: Style = "merge"
-    # Whether the person whose repository it is makes it.
+    # True if the person who owns the repository makes the merge.
     by_person: bool = False
     signing: Signing | None = None
     # An earlier merge of the branch that was undone.
     undone: PastMerge | None = None
 
     async def target(self, into: str) -> str:
-        """The full reference of the branch to merge into."""
+        """Return the full reference of the branch to merge into."""
         ref = branch_ref(into)
         if into == self.marker.base and (ref is None or await self.marker.refs.read(ref) is None):
             raise await self._no_base()
         ref, _ = await _require_branch(self.marker, into)
         if await self.marker.refs.is_symbolic(ref):
-            raise InvalidInput(f"{into!r} is only another name for a branch.")
+            raise InvalidInput(f"{into!r} is a symbolic reference to another branch.")
         return ref
 
     async def _no_base(self) -> InvalidInput:
+        """Return the error for a base that is not a branch, with a branch to merge into."""
         marker = self.marker
         options = ("--format=%(refname:lstrip=2)", "--sort=refname")
         containing = ("--contains", marker.base_commit)
@@ -198,7 +205,7 @@ class Merger:
         return InvalidInput(text, hint=hint)
 
     async def candidate(self, ref: str) -> Candidate:
-        """The commit that the merge would lead to, or where it conflicts."""
+        """Return the commit that the merge would lead to, or the paths in conflict."""
         marker = self.marker
         objects = self.marker.objects
         name = ref.removeprefix(BRANCHES)
@@ -235,7 +242,7 @@ class Merger:
         return Candidate(ref, old, new, is_other, tuple(conflicts))
 
     async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
-        """The commit that merges again what a branch holds already, but reverted."""
+        """Return the commit that merges a branch again whose merge was reverted."""
         marker = self.marker
         objects = self.marker.objects
         target = await objects.tree_of(undone.commit)
@@ -258,7 +265,7 @@ class Merger:
         return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
     async def require_candidate(self, ref: str) -> Candidate:
-        """The commit that the merge would lead to; raises MergeConflict where there is none."""
+        """Return the commit that the merge would lead to; raises MergeConflict."""
         candidate = await self.candidate(ref)
         if candidate.conflicts:
             names = format_names(candidate.conflicts)
@@ -270,7 +277,7 @@ class Merger:
     async def _rebase(
         self, old: str, tip: str, person: Mapping[str, str]
     ) -> tuple[str, list[bytes]]:
-        """The branch's commits one by one onto another, or the files in which one conflicts."""
+        """Return the last of the rebased commits, or the paths in which one conflicts."""
         objects = self.marker.objects
         new = old
         format_option = "--format=%H%x00%P%x00%an%x00%ae%x00%ad%x00%B%x00"
@@ -279,7 +286,7 @@ class Merger:
         texts = iter(output.stdout.decode("utf-8", "backslashreplace").split("\0"))
         for commit, parents, name, email, date, message in zip(*[texts] * 6, strict=False):
             parent = parents.split(" ")[0]
-            # Git merges by what commits have in common: here it is the parent alone.
+            # git merges relative to the common ancestor: here it is the parent alone.
             trees = [await objects.tree_of(one) for one in (new, commit.strip())]
             sides = [await objects.commit(tree, [parent], "side") for tree in trees]
             tree, conflicts = await merge_trees(objects, *sides)
@@ -294,9 +301,9 @@ class Merger:
         return new, []
 
     async def move(self, candidate: Candidate, mover: Mover, standing: Marker | None) -> Merge:
-        """Have the branch hold the candidate; raises RefMoved if it is not where it was.
+        """Move the branch to the candidate; raises RefMoved if it has moved meanwhile.
 
-        standing is the worktree of ours that the branch is checked out in, if there is one.
+        `standing` is the worktree of Kapelle in which the branch is checked out, if there is one.
         """
         marker = self.marker
         refs = self.marker.refs
@@ -323,6 +330,7 @@ class Merger:
         )
 
     def _way_out(self, into: str) -> str:
+        """Return the hint for a conflict."""
         owner = self.marker.task_id
         top = shlex.quote(str(self.marker.toplevel))
         by_hand = f"cd {top}; git merge {shlex.quote(into)}, resolve, commit; "
@@ -332,30 +340,30 @@ class Merger:
         return f"By hand: {by_hand}"
 
     def _require_verified(self, branch: str) -> None:
+        """Raise Conflict unless the branch holds the verified commit."""
         if self.expected_tip is not None and branch != self.expected_tip:
             owner = self.marker.task_id
-            # A run that has ended is not taken up again.
+            # A run that has ended cannot be resumed.
             if owner[:4] == "task":
-                again = f"`kapelle resume {owner}` has them checked; "
+                again = f"`kapelle resume {owner}` verifies them; "
             else:
                 again = ""
-            text = f"The branch {self.marker.branch} holds commits that were not verified."
-            hint = f"{again}`kapelle merge --force {owner}` merges them as they are."
+            text = f"The branch {self.marker.branch} has unverified commits."
+            hint = f"{again}`kapelle merge --force {owner}` merges them unverified."
             raise Conflict(text, hint=hint)
 
 
 class Merges(Guard):
-    """Merges of owners' branches, and into them."""
+    """Merges of owners' branches into others, and of others into them."""
 
     async def take_in(
         self, owner: str, branch: str, message: str, *, as_base: bool = False
     ) -> list[str]:
-        """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
+        """Merge a branch into the owner's branch and worktree; return the paths in conflict.
 
-        What is uncommitted is committed first. A conflict is committed with its markers, so that it
-        can be resolved in ordinary files; while any of them stand, they are returned again and
-        nothing more is taken in. As the base, what was merged is what the owner's work is told from
-        afterwards.
+        Uncommitted changes are committed first. Conflicts are committed with their markers, so that
+        they can be resolved in the files; while any marker is left, the same paths are returned and
+        nothing more is merged. With `as_base`, the merged branch becomes the base of later diffs.
         """
         async with self._lock_worktree(owner) as marker, self._lock_merging(marker.common_dir):
             mover = self._mover(marker)
@@ -379,12 +387,12 @@ class Merges(Guard):
             return conflicts
 
     async def find_unresolved(self, owner: str) -> list[str]:
-        """The files in which conflicts of the last branch that was taken in are left."""
+        """Return the files with conflicts of the last merged branch."""
         async with self._lock_worktree(owner) as marker:
             return await _find_open_conflicts(marker, await read_tip(marker))
 
     async def find_conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
-        """Those of the paths that are text files of the worktree and hold conflict markers."""
+        """Return those of the paths that are text files with conflict markers."""
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
             return await _find_marked(marker, paths)
@@ -402,11 +410,11 @@ class Merges(Guard):
         undone: PastMerge | None = None,
         verify: Callable[[Candidate], Awaitable[None]] | None = None,
     ) -> Merge:
-        """Merge the owner's branch into a branch, by default the one it was made from.
+        """Merge the owner's branch into a branch, by default its base.
 
-        When the branch does not hold the expected commit, nothing is merged. With sign, commits are
-        signed as the person's own configuration of git says. verify is called, with
-        no lock held, for files that are not those of the branch; if it raises, nothing is merged.
+        Raises Conflict unless the branch holds the expected tip. With `sign`, commits are signed as
+        the person's git is configured. `verify` is called, without any lock, for files that differ
+        from the branch's; if it raises, nothing is merged.
         """
         marker = self._markers.require(owner)
         if sign:
@@ -423,7 +431,8 @@ class Merges(Guard):
             if verify is not None:
                 candidate = await merger.require_candidate(ref)
                 if candidate.is_other:
-                    # Minutes of checks are of no use where the move will be refused.
+                    # Check this first: minutes of verification would be wasted if the move is
+                    # refused.
                     await mover.require_clean(marker, ref, candidate.old, candidate.new)
                     await verify(candidate)
             try:
@@ -440,7 +449,7 @@ class Merges(Guard):
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
     async def habits(self, directory: Path) -> Habits | None:
-        """Return what git does at a person's own commits in the repository around a directory."""
+        """Return the habits of the person's own commits around a directory; None outside of git."""
         checkout = find_checkout(directory)
         if checkout is None:
             return None
@@ -449,7 +458,7 @@ class Merges(Guard):
     async def preview_merge(
         self, owner: str, into: str | None, undone: PastMerge | None = None
     ) -> MergePreview:
-        """How a merge of the owner's branch would go."""
+        """Return the result that a merge of the owner's branch would have."""
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)

@@ -1,4 +1,4 @@
-"""References of the user's repository, always by full name, and the names that may become one."""
+"""References of the user's repository, by full name, and validation of their names."""
 
 import os
 import re
@@ -18,18 +18,19 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
 
 
 def plain_name(name: str) -> str:
-    """An owner's id or archive name, unchanged; anything that is not plain letters is refused."""
+    """Return an owner's id or archive name unchanged; raises InvalidInput unless it is plain."""
     if not _PLAIN.fullmatch(name):
         raise InvalidInput(f"{name!r} cannot be used as a name in git.")
     return name
 
 
 def branch_of(owner: str) -> str:
+    """Return the branch of an owner."""
     return f"{_OURS}{plain_name(owner)}"
 
 
 def owner_of(branch: str) -> str | None:
-    """Whose branch it is by its name, or None when it is no branch of ours."""
+    """Return the owner of a branch by its name; None for a branch that is not Kapelle's."""
     name = branch.removeprefix(BRANCHES)
     owner = name.removeprefix(_OURS)
     if name.startswith(_OURS) and _PLAIN.fullmatch(owner):
@@ -38,7 +39,7 @@ def owner_of(branch: str) -> str | None:
 
 
 def branch_ref(name: str) -> str | None:
-    """The full reference of a branch, or None when no branch can have this name."""
+    """Return the full reference of a branch; None if no branch can have this name."""
     name = name.removeprefix(BRANCHES)
     if not is_text(name) or not name or name == "@" or _FORBIDDEN.search(name):
         return None
@@ -48,7 +49,7 @@ def branch_ref(name: str) -> str | None:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be given to a program at all."""
+    """Tell whether a name can be passed to a program."""
     try:
         return b"\0" not in name.encode()
     except UnicodeEncodeError:
@@ -60,19 +61,19 @@ class Refs(Place):
 
     @classmethod
     def of(cls, git: Git, common_dir: Path) -> "Refs":
-        """What all work trees of a repository share."""
+        """Return the references that all work trees of a repository share."""
         return cls(git, common_dir, {"GIT_DIR": str(common_dir)})
 
     @classmethod
     def at(cls, git: Git, checkout: Checkout) -> "Refs":
-        """The same, with the HEAD of one work tree."""
+        """Return the references of a repository with the HEAD of one work tree."""
         return cls(git, checkout.common_dir, checkout.variables)
 
     async def read(self, ref: str, *, believe_files: bool = True) -> str | None:
-        """The commit that a reference holds, by its exact full name.
+        """Return the commit that a reference holds, by its exact full name; None if missing.
 
-        Read from the repository's files when they name a commit that git has shown to exist;
-        whatever else they say, git is asked.
+        The repository's files are believed only if they name a commit that git has shown to exist.
+        In every other case git is asked.
         """
         if believe_files:
             commit = _read_stored(self.cwd, ref)
@@ -84,7 +85,7 @@ class Refs(Place):
         return output.line or None
 
     async def commit_of(self, revision: str) -> str | None:
-        """The full id of the commit that a revision means, or None."""
+        """Return the full id of the commit that a revision means; None if it means none."""
         if self._is_known(revision):
             return revision
         options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
@@ -94,9 +95,10 @@ class Refs(Place):
         return None
 
     async def move(self, ref: str, new: str, old: str | None, reason: str) -> None:
-        """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
+        """Compare and swap; `old` None means that the reference must not exist. Raises RefMoved."""
         old_id = old or "0" * len(new)
-        # A branch turned into a symbolic reference must not lead the write to another branch.
+        # Without no-deref, a branch that was made symbolic would redirect the write to another
+        # branch.
         text = f"option no-deref\0update {ref}\0{new}\0{old_id}\0"
         await self.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
 
@@ -110,16 +112,16 @@ class Refs(Place):
         return output.code == 0
 
     async def head_branch(self) -> str | None:
-        """The branch that HEAD is on, read from its file when that is possible."""
+        """Return the branch that HEAD is on; None if it is on a commit."""
         target = self._head_target() or ""
-        if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
+        if target == "refs/heads/.invalid":  # the content of HEAD in a reftable repository
             target = (await self.run("symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
         if target.startswith(BRANCHES):
             return target.removeprefix(BRANCHES)
         return None
 
     async def head_commit(self) -> str | None:
-        """The commit that HEAD stands on, or None without one."""
+        """Return the commit of HEAD; None if there is none."""
         target = self._head_target()
         commit = read_pointer(self._head)
         if target is not None:
@@ -136,6 +138,7 @@ class Refs(Place):
         return await self.commit_of("HEAD")
 
     async def point_head(self, ref: str) -> None:
+        """Set HEAD to a reference."""
         await self.run("symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
 
     @property
@@ -153,7 +156,7 @@ class Refs(Place):
 
 
 def _read_stored(common_dir: Path, ref: str) -> str | None:
-    """The id that a loose or packed reference holds; None if it is absent or only git can tell."""
+    """Return the id in a loose or packed reference; None if only git can tell."""
     if os.path.lexists(common_dir / "reftable"):
         return None
     if os.path.lexists(common_dir / ref):

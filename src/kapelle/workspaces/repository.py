@@ -1,6 +1,6 @@
-"""The user's repository: where it is, and the few harmless settings taken over from it.
+"""Find the user's repository, and read the few harmless settings that Kapelle takes from it.
 
-It is found by reading files, so that core.worktree cannot lie.
+The repository is found by reading files, so that core.worktree cannot redirect git.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
 _KEYS = r"^(core\.(autocrlf|eol|filemode|symlinks|ignorecase|excludesfile)|extensions\..*)$"
 _FILTER_KEYS = r"^filter\..*\.(clean|smudge|process)$"
-# What Kapelle's git is told by variables, and the programs that a filter calls are not.
+# Variables that Kapelle sets for git, and that a filter's own programs must not inherit.
 _OURS = (
     "GIT_CONFIG_PARAMETERS GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_NOSYSTEM GIT_INDEX_FILE "
     "GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_WORK_TREE GIT_SSH_COMMAND "
@@ -31,7 +31,7 @@ _HEX = re.compile(r"[0-9a-f]+")
 
 @dataclass(frozen=True)
 class Checkout:
-    """A work tree with its own git directory and the one it shares with its siblings."""
+    """A work tree with its own git directory and the common one of the repository."""
 
     toplevel: Path
     gitdir: Path
@@ -39,7 +39,10 @@ class Checkout:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads git here; all is named, so that a planted commondir cannot lead elsewhere."""
+        """Return the variables that select this repository.
+
+        Both directories are named, so that a planted commondir file cannot redirect git.
+        """
         variables = {"GIT_DIR": str(self.gitdir)}
         if self.gitdir != self.common_dir:
             variables["GIT_COMMON_DIR"] = str(self.common_dir)
@@ -56,9 +59,9 @@ class Checkout:
 
 @dataclass(frozen=True)
 class WorkTree(Checkout):
-    """A checkout with what its repository and user ask of any git: conversions, ignored names.
+    """A checkout with the conversions and ignored names of its repository and user.
 
-    What is excluded stays out of commits.
+    Excluded paths stay out of commits.
     """
 
     object_format: str
@@ -73,12 +76,12 @@ class WorkTree(Checkout):
         return 40
 
     def is_id(self, text: str) -> bool:
-        """Whether a text can be the full id of an object of this repository."""
+        """Tell whether a text can be the full id of an object of this repository."""
         return len(text) == self.id_length and _HEX.fullmatch(text) is not None
 
 
 def find_checkout(directory: Path) -> Checkout | None:
-    """The innermost work tree that holds the directory, or None."""
+    """Return the innermost work tree that contains the directory, or None."""
     for candidate in _upwards(directory):
         if candidate.name == ".git":
             return None
@@ -88,7 +91,7 @@ def find_checkout(directory: Path) -> Checkout | None:
 
 
 def checkouts_around(directory: Path) -> tuple[Path, ...]:
-    """The work tree that holds the directory, and the repository's main one if it is another."""
+    """Return the work tree around a directory, and the repository's main one if it differs."""
     checkout = find_checkout(directory)
     if checkout is None:
         return ()
@@ -100,7 +103,10 @@ def checkouts_around(directory: Path) -> tuple[Path, ...]:
 
 
 def repository_of(directory: str) -> str:
-    """The top of the repository that a directory is in, which its worktrees share; or itself."""
+    """Return the top of the repository around a directory, or the directory itself.
+
+    All worktrees of a repository have the same top.
+    """
     tops = checkouts_around(Path(directory))
     if tops:
         return str(tops[-1])
@@ -108,7 +114,7 @@ def repository_of(directory: str) -> str:
 
 
 def is_git_directory(directory: Path) -> bool:
-    """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
+    """Tell whether a directory is inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):
         has_parts = (candidate / "objects").is_dir() and (candidate / "refs").is_dir()
         if candidate.name == ".git" or (has_parts and (candidate / "HEAD").is_file()):
@@ -119,7 +125,7 @@ def is_git_directory(directory: Path) -> bool:
 
 
 def _upwards(directory: Path) -> tuple[Path, ...]:
-    """A directory and all above it; nothing if there is none."""
+    """Return a directory and all directories above it; nothing if it does not exist."""
     try:
         start = directory.resolve(strict=True)
     except OSError:
@@ -130,7 +136,7 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
 
 
 def checkout_at(toplevel: Path) -> Checkout | None:
-    """The work tree whose top is exactly this directory, or None."""
+    """Return the work tree whose top is exactly this directory, or None."""
     gitdir = linked_gitdir(toplevel / ".git")
     if gitdir is None:
         return None
@@ -145,7 +151,7 @@ def checkout_at(toplevel: Path) -> Checkout | None:
 
 
 def linked_gitdir(dot_git: Path) -> Path | None:
-    """The git directory that a .git entry is or points to."""
+    """Return the git directory that a .git entry is or points to."""
     if dot_git.is_dir():
         return dot_git.resolve()
     if dot_git.exists():
@@ -158,7 +164,7 @@ def linked_gitdir(dot_git: Path) -> Path | None:
 
 
 def read_pointer(path: Path) -> str | None:
-    """The one line of a small file of git, or None."""
+    """Return the only line of one of git's small files, or None."""
     line = read_small_file(Path(os.path.realpath(path)), _MAX_POINTER)
     if line is None or b"\0" in line:
         return None
@@ -166,7 +172,7 @@ def read_pointer(path: Path) -> str | None:
 
 
 def read_small_file(path: Path, most: int) -> bytes | None:
-    """The bytes of a regular file that is no link and not large; None for anything else."""
+    """Return the bytes of a small regular file; None for anything else, such as a link."""
     stream = open_file(path)
     if stream is None:
         return None
@@ -177,7 +183,7 @@ def read_small_file(path: Path, most: int) -> bytes | None:
 
 
 def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None:
-    """A regular file that is no link, to be read; None for anything else."""
+    """Open a regular file that is not a link, to read; None for anything else."""
     try:
         file = files.open_regular(str(path), directory)
     except OSError:
@@ -188,9 +194,11 @@ def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None
 
 
 def compute_digests(checkout: Checkout) -> dict[str, str]:
-    """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
-    checkout, and the user's own configuration of git. What git itself notes of branches in the
-    configuration does not count."""
+    """Return digests of what an agent in a worktree must not change.
+
+    These are HEAD, configuration and hooks of the checkout, and the user's own configuration of
+    git. Sections of branches, which git itself writes into the configuration, do not count.
+    """
     config = read_small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
     paths = sorted((checkout.common_dir / "hooks").glob("*"))
     hooks = [hook for hook in paths if hook.suffix != ".sample"]
@@ -204,7 +212,7 @@ def compute_digests(checkout: Checkout) -> dict[str, str]:
 
 
 def _own_configuration_files() -> list[bytes | None]:
-    """The contents of the files that git reads for this user, each None where there is none."""
+    """Return the contents of the files that git reads for this user; None if missing."""
     variables = own_configuration()
     base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
     paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
@@ -212,24 +220,28 @@ def _own_configuration_files() -> list[bytes | None]:
 
 
 def is_moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
-    """Whether all that moved a branch since it held a commit were merges of ours."""
+    """Tell whether only Kapelle's merges moved a branch since it held a commit."""
     log = read_small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
     since = log.rpartition(b" %s " % old.encode())[2].splitlines()[1:]
     return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
 
 
 def digest_of(content: bytes) -> str:
+    """Return the SHA-256 digest as text."""
     return hashlib.sha256(content).hexdigest()
 
 
 def count_loose(objects: Path) -> int:
-    """How many objects of a repository are files of their own."""
+    """Return how many objects of a repository are files of their own."""
     names = (f"{number:02x}" for number in range(256))
     return sum(len(os.listdir(objects / name)) for name in names if (objects / name).is_dir())
 
 
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
-    """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
+    """Read the settings of a checkout with `git config`, which executes nothing.
+
+    The user's own configuration counts as well.
+    """
     variables = {**checkout.variables, **own_configuration()}
     place = Place(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
@@ -262,8 +274,10 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
 
 
 async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
-    """Who works in the repository by its configuration and the user's own, as variables of git;
-    nothing of what neither says."""
+    """Return git variables for the person who works in the repository.
+
+    They come from the repository's and the user's configuration; what neither has is left out.
+    """
     place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     values = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
@@ -275,9 +289,10 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
 
 
 async def _allowed_filters(place: Place) -> tuple[str, ...]:
-    """The filters that the user allows, as settings for a git that reads no configuration."""
+    """Return the filters that the user allows, as settings for git."""
     values: dict[str, str] = {}
-    # The user's own last: what an agent wrote into a repository's must not take its place.
+    # The user's own configuration comes last, so that an agent cannot replace it in the
+    # repository's.
     for scope in ((), ("--global",)):
         output = await place.run("config", "-z", *scope, "--get-regexp", _FILTER_KEYS, ok=(0, 1))
         for record in output.fields:
@@ -285,13 +300,16 @@ async def _allowed_filters(place: Place) -> tuple[str, ...]:
             name = key.removeprefix("filter.").rpartition(".")[0]
             if name in place.git.filters and value:
                 values[key] = _make_filter_command(place.cwd, value)
-                # Git would take the file as it is where a filter fails that is not required.
+                # Without this, git takes the file unfiltered when the filter fails.
                 values[f"filter.{name}.required"] = "true"
     return tuple(f"{key}={value}" for key, value in values.items())
 
 
 def _make_filter_command(common_dir: Path, command: str) -> str:
-    """A filter's command in the repository itself: it keeps its keys and objects there."""
+    """Return a filter's command that runs in the repository itself.
+
+    Filters such as lfs keep their keys and objects there.
+    """
     own = {"GIT_DIR": str(common_dir), **own_configuration()}
     own.pop("GIT_CONFIG_GLOBAL", None)
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
@@ -299,7 +317,7 @@ def _make_filter_command(common_dir: Path, command: str) -> str:
 
 
 def own_configuration() -> dict[str, str]:
-    """Return the variables by which git reads this person's own configuration."""
+    """Return the variables with which git reads this person's own configuration."""
     home = os.environ.get("HOME", "")
     variables = {"HOME": home} if home else {}
     for name in ("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME"):

@@ -1,7 +1,7 @@
 """Signatures of a person's merges, and the hooks that Kapelle's git does not run.
 
-How commits are signed is read from the person's own configuration of git alone: a repository's
-names programs, and whoever can write into a repository would choose what is executed.
+How commits are signed is read from the person's own git configuration only. A repository's
+configuration names programs, so anybody who can write into it could have a program executed.
 """
 
 import os
@@ -13,7 +13,7 @@ from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.repository import find_checkout, own_configuration, read_person
 
 _SIGNING_KEYS = r"^(gpg\..*|user\.signingkey)$"
-# What the programs that sign need to find their keys and agents.
+# Variables with which the programs that sign find their keys and agents.
 _VARIABLES = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "GPG_TTY")
 _HOOKS = (
     "pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-merge-commit",
@@ -25,7 +25,7 @@ _HOOKS_PATH = "core.hookspath"
 
 @dataclass(frozen=True)
 class Signing:
-    """Settings and variables by which git signs a commit as its person configured it."""
+    """Settings and variables with which git signs a commit as its person configured."""
 
     settings: tuple[str, ...]
     variables: Mapping[str, str]
@@ -33,13 +33,13 @@ class Signing:
 
 @dataclass(frozen=True)
 class Habits:
-    """What git does at a person's own commits in a repository."""
+    """The signatures and hooks of a person's own commits in a repository."""
 
     signs: bool
-    # Whether only the repository's own configuration asks for signatures.
+    # True if only the repository's configuration asks for signatures.
     repository_signs: bool
     hooks: tuple[str, ...]
-    # Whether git knows a name and an address for this person.
+    # True if git is configured with a name and an address for this person.
     has_identity: bool
 
 
@@ -59,7 +59,7 @@ async def read_signing(git: Git, common_dir: Path) -> Signing | None:
 
 
 async def read_habits(git: Git, common_dir: Path) -> Habits:
-    """Return what git would do at a person's own commits: signatures and hooks."""
+    """Return the signatures and hooks of a person's own commits in a repository."""
     place = _place(git, common_dir)
     signs = await _is_on(place, "--global")
     is_asked_for = await _is_on(place)
@@ -76,7 +76,7 @@ async def read_habits(git: Git, common_dir: Path) -> Habits:
 
 
 async def read_habits_of(directory: Path) -> Habits | None:
-    """Return what git does at a person's own commits around a directory; None outside of git."""
+    """Return the habits for the repository around a directory; None outside of one."""
     checkout = find_checkout(directory)
     if checkout is None:
         return None
@@ -97,7 +97,7 @@ def _place(git: Git, common_dir: Path) -> Place:
 
 
 class _Plain(Place):
-    """Git without Kapelle's own settings, to read what a person configured; it runs nothing."""
+    """Git without Kapelle's settings, to read a person's configuration; it executes nothing."""
 
     @property
     def hardening(self) -> tuple[str, ...]:

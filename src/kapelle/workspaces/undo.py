@@ -1,4 +1,4 @@
-"""Undoing a merge: the branch goes back while nothing was built on the merge, else by a revert."""
+"""Undo a merge: move the branch back if nothing was built on the merge, otherwise revert it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _HELD_BY = ("refs/heads/", "refs/remotes/", "refs/tags/")
 
 @dataclass(frozen=True)
 class PastMerge:
-    """A merge that was made: the branch, and its commits before and after."""
+    """A past merge: the branch, and its commits before and after."""
 
     into: str
     parent: str
@@ -31,7 +31,7 @@ class PastMerge:
 
 @dataclass(frozen=True)
 class Undone:
-    """The branch after the undoing, how that was done, and the checkout that moved along."""
+    """The branch after the undo, how it was undone, and the checkout that was updated."""
 
     commit: str
     how: Literal["moved_back", "reverted"]
@@ -39,7 +39,7 @@ class Undone:
 
 
 async def merge_trees(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
-    """The tree of two commits merged, and where they conflict: those files hold markers."""
+    """Return the tree of two merged commits, and the paths in conflict, with markers."""
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
     output = await objects.run(*options, ours, theirs, ok=(0, 1))
     tree, *conflicts = output.fields
@@ -49,9 +49,9 @@ async def merge_trees(objects: Objects, ours: str, theirs: str) -> tuple[str, li
 async def apply_change(
     objects: Objects, base: str, onto: str, target_tree: str
 ) -> tuple[str, list[bytes]]:
-    """Apply the change from a commit to a tree onto another commit; the tree, and conflicts.
+    """Apply the change from a commit to a tree onto another commit; return tree and conflicts.
 
-    Git merges by what commits have in common: here that is the base alone.
+    git merges relative to the common ancestor: here it is the base alone.
     """
     trees = (await objects.tree_of(onto), target_tree)
     sides = [await objects.commit(tree, [base], "side") for tree in trees]
@@ -59,16 +59,16 @@ async def apply_change(
 
 
 class Undos(Guard):
-    """Undoing the merges of owners' branches."""
+    """Undo the merges of owners' branches."""
 
     async def undo_merge(
         self, owner: str, past: PastMerge, tip: str | None, message: str, *, sign: bool
     ) -> Undone:
         """Undo a merge and keep the owner's branch at its tip, so that it can be merged again.
 
-        The branch moves back if it still holds the merge and nothing else does; otherwise a commit
-        reverts the merge. Raises Conflict, and changes nothing, where uncommitted changes of a
-        checkout would be lost, and MergeConflict where later commits changed the same.
+        The branch moves back if it holds the merge and no other reference contains it; otherwise a
+        commit reverts the merge. Raises Conflict, and changes nothing, if uncommitted changes of a
+        checkout would be lost. Raises MergeConflict if later commits changed the same lines.
         """
         marker = self._markers.require(owner)
         ref = branch_ref(past.into)
@@ -97,7 +97,7 @@ class Undos(Guard):
 
 
 async def _keep_work(marker: Marker, tip: str | None, past: PastMerge) -> None:
-    """Have references hold the owner's work and the merge, whatever becomes of the branch."""
+    """Keep the owner's work and the merge in references, whatever happens to the branch."""
     if tip is not None and await marker.tip() is None:
         await marker.refs.move(marker.ref, tip, None, f"kapelle: {marker.task_id}")
     await archive_commit(marker, "undone", past.commit)
@@ -106,14 +106,14 @@ async def _keep_work(marker: Marker, tip: str | None, past: PastMerge) -> None:
 async def _goal(
     marker: Marker, ref: str, past: PastMerge, message: str, signing: Signing | None
 ) -> tuple[str, Literal["moved_back", "reverted"]]:
-    """The commit that the branch goes to, and how the merge is undone by that."""
+    """Return the commit that the branch goes to, and how the merge is undone by that."""
     objects = marker.objects
     now = await marker.refs.read(ref)
     if now is None:
         raise WorkspaceError(f"The branch {past.into} does not exist any more.")
     if not await objects.is_ancestor(past.commit, now):
         if await objects.is_ancestor(past.parent, now):
-            return now, "moved_back"  # before a crash, or by a person
+            return now, "moved_back"  # undone already, before a crash or by a person
         raise Conflict(
             f"{past.into} does not hold the merge {past.commit[:12]} any more, so there is nothing "
             "to undo."
@@ -131,13 +131,13 @@ async def _goal(
             "squash)",
         )
     if tree == await objects.tree_of(now):
-        return now, "reverted"  # before a crash, or by a person
+        return now, "reverted"  # reverted already, before a crash or by a person
     person = await read_person(marker.git, marker.common_dir)
     return await objects.commit(tree, [now], message, signing, **person), "reverted"
 
 
 async def _is_built_upon(marker: Marker, ref: str, commit: str) -> bool:
-    """Whether a branch, tag or remote besides the branch itself and the owner's holds a commit."""
+    """Tell whether a branch, tag or remote other than the two branches contains a commit."""
     options = ("--contains", commit, "--format=%(refname)")
     output = await marker.refs.run("for-each-ref", *options, *_HELD_BY)
     return bool({*output.line.splitlines()} - {ref, marker.ref})

@@ -1,4 +1,4 @@
-"""What one home has left in a repository, and removing it, for `kapelle uninstall`."""
+"""Find and remove the worktrees and references of one home, for `kapelle uninstall`."""
 
 import asyncio
 import re
@@ -23,9 +23,9 @@ class Leftovers:
     repository: str
     merged: dict[str, str] = field(default_factory=dict)
     unmerged: dict[str, str] = field(default_factory=dict)
-    # Content that was archived when its worktree was removed.
+    # Archived content of removed worktrees.
     archived: dict[str, str] = field(default_factory=dict)
-    # By the directory of each worktree, its directory below .git/worktrees.
+    # The directory below .git/worktrees, by the directory of the worktree.
     worktrees: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -34,12 +34,12 @@ class Leftovers:
 
 
 def find_leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
-    """Return what tasks and runs of these ids have left; None where the repository is gone."""
+    """Return the leftovers of tasks and runs; None if the repository is gone."""
     return asyncio.run(_find_leftovers(repository, home, owners))
 
 
 def remove(leftovers: Leftovers, home: Path, *, keep_work: bool) -> None:
-    """Remove worktrees and references; keep_work keeps what is not merged."""
+    """Remove worktrees and references; with `keep_work`, keep what is not merged."""
     asyncio.run(_remove(leftovers, home, keep_work))
 
 
@@ -54,7 +54,7 @@ async def _find_leftovers(repository: str, home: Path, owners: Set[str]) -> Left
         in_use = await _find_branches_in_use(refs, home)
         for ref, commit in await _list_references(refs, _OURS, _KEPT):
             owner = _OWNER.search(ref)
-            # Another home may work in the same repository, and a person on one of its branches.
+            # Another home may use the same repository, and a person one of its branches.
             if owner is None or owner[0] not in owners or ref in in_use:
                 continue
             if ref.startswith(_KEPT):
@@ -110,7 +110,7 @@ async def _list_references(place: Place, *prefixes: str) -> list[tuple[str, str]
 
 
 async def _find_branches_in_use(place: Place, home: Path) -> set[str]:
-    """Return the branches that are checked out anywhere but below the home."""
+    """Return the branches that are checked out outside of the home."""
     output = await place.run("worktree", "list", "--porcelain")
     branches: set[str] = set()
     for block in output.line.split("\n\n"):
@@ -121,7 +121,7 @@ async def _find_branches_in_use(place: Place, home: Path) -> set[str]:
 
 
 async def _is_merged(place: Place, commit: str) -> bool:
-    """Return whether a branch that is not ours holds the commit."""
+    """Tell whether a branch other than Kapelle's contains the commit."""
     others = ("--not", "--exclude=kapelle/*", "--branches")
     output = await place.run("rev-list", "--max-count=1", commit, *others)
     return not output.line

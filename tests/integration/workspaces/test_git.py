@@ -112,7 +112,7 @@ async def test_a_git_that_hangs_ends_when_its_work_is_stopped(tmp_path: Path) ->
     git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
     token = is_result_needed.set(is_wanted)
     try:
-        with pytest.raises(WorkspaceError, match="the work that needs it is stopped"):
+        with pytest.raises(WorkspaceError, match="its task was stopped"):
             await Place(git, tmp_path).run("status")
     finally:
         is_result_needed.reset(token)

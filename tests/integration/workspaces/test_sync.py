@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(box: Sandbox) -> None:
 def test_after_the_block_it_cannot_be_used(box: Sandbox) -> None:
     with worktree(box.repo) as tree:
         pass
-    with pytest.raises(Conflict, match="left already"):
+    with pytest.raises(Conflict, match="has ended"):
         tree.changed_files()
 
 
