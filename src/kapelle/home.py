@@ -154,10 +154,10 @@ def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
         folder = f"{place.rstrip('/')}/.kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
         if os.path.isdir(folder) and folder != os.path.realpath(home.config.parent):
-            here = {
-                name: Path(folder, name) for name in names if os.path.exists(f"{folder}/{name}")
-            }
-            paths = {**here, **paths}
+            for name in names:
+                # The nearest one counts, which was found first.
+                if name not in paths and os.path.exists(f"{folder}/{name}"):
+                    paths[name] = Path(folder, name)
         above = place
         place = os.path.dirname(place)
         if os.path.exists(f"{above}/.git"):

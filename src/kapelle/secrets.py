@@ -207,7 +207,10 @@ class SpecSecrets:
 
         Yields the specification with names in the place of the values.
         """
-        values = {name: spec[name] for name in _FIELDS if isinstance(spec.get(name), dict)}
+        values: dict[str, dict[str, Any]] = {}
+        for name in _FIELDS:
+            if isinstance(spec.get(name), dict):
+                values[name] = spec[name]
         try:
             if any(values.values()):
                 self._write(owner, values)
@@ -304,7 +307,10 @@ class SpecSecrets:
 
         Owners that may just be being stored are left out.
         """
-        return [name for kind in kinds for name in self._older(kind, REQUEST_AGE_S)]
+        names: list[str] = []
+        for kind in kinds:
+            names += self._older(kind, REQUEST_AGE_S)
+        return names
 
     def _older(self, kind: str, age_s: float) -> Iterator[str]:
         for path in self._directory.glob(f"{kind}_*.json"):
@@ -344,5 +350,6 @@ def collect_server_values(servers: Iterable[McpServer]) -> list[dict[str, str]]:
         environments.append(server.env)
         for value in server.headers.values():
             # "Bearer x" as a whole, and x alone.
-            environments += [{"SECRET": part} for part in (value, *value.split()[-1:])]
+            for part in (value, *value.split()[-1:]):
+                environments.append({"SECRET": part})
     return environments

@@ -133,8 +133,11 @@ def _redact_event(value: Any, patterns: tuple[bytes, ...]) -> Any:
     if isinstance(value, str):
         return redact(value.encode("utf-8", "replace"), patterns).decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        fields = {key: one for key, one in value.items() if key not in {"abs_path", "vars"}}
-        return {key: _redact_event(one, patterns) for key, one in fields.items()}
+        fields: dict[Any, Any] = {}
+        for key, one in value.items():
+            if key not in {"abs_path", "vars"}:
+                fields[key] = _redact_event(one, patterns)
+        return fields
     if isinstance(value, list | tuple):
         return [_redact_event(one, patterns) for one in value]
     return value

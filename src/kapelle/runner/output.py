@@ -56,7 +56,10 @@ def find_tail_offset(path: Path, lines: int, until: int | None = None, first: by
         if lines <= 0:
             return end
         file.seek(max(0, end - 1))
-        missing_lines = lines + (file.read(1) == b"\n")
+        missing_lines = lines
+        if file.read(1) == b"\n":
+            # The newline at the end begins no further line.
+            missing_lines += 1
         block = b""
         while begin > 0:
             at = min(begin, _BLOCK)
@@ -64,7 +67,8 @@ def find_tail_offset(path: Path, lines: int, until: int | None = None, first: by
             file.seek(begin)
             block = file.read(at) + block[:1]
             while (at := block.rfind(b"\n", 0, at)) != -1:
-                missing_lines -= not first or block[at + 1 : at + 2] in first
+                if not first or block[at + 1 : at + 2] in first:
+                    missing_lines -= 1
                 if missing_lines == 0:
                     return begin + at + 1
     return 0

@@ -225,7 +225,9 @@ def combine_layers(
             "commands would run outside of any container.",
             hint='Write `image = "…"` or `service = "…"` under [workspace.docker], or drop it.',
         )
-    origin = {key: source for source, values in layers.items() for key, _ in leaves(values)}
+    origin: dict[str, str] = {}
+    for source, values in layers.items():
+        origin.update(dict.fromkeys(dict(leaves(values)), source))
     if repository and repository.config:
         lying_there = f"repository config {repository.config}"
         place = repository.config.parent.parent
@@ -277,10 +279,11 @@ def _split_variable(name: str, tree: Tree) -> list[str]:
 
 
 def _merge_trees(below: Tree, above: Tree) -> dict[str, Any]:
-    tables = {
-        key: _merge_trees(below.get(key, {}), v) for key, v in above.items() if type(v) is dict
-    }
-    return {**below, **above, **tables}
+    tree = {**below, **above}
+    for key, value in above.items():
+        if type(value) is dict:
+            tree[key] = _merge_trees(below.get(key, {}), value)
+    return tree
 
 
 def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:

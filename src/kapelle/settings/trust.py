@@ -115,14 +115,11 @@ def determine_standing(home: Home, executable: Executable, environ: Mapping[str,
     if not executable.items:
         return "not_needed"
     records_by_place = read_records(home)
+    own_records: list[Record] = []
     if records_by_place:
-        own_records = [
-            records_by_place[key]
-            for key in map(str, _places(executable.place))
-            if key in records_by_place
-        ]
-    else:
-        own_records = []
+        for place in map(str, _places(executable.place)):
+            if place in records_by_place:
+                own_records.append(records_by_place[place])
     if any(record.digest == executable.digest and not record.dropped for record in own_records):
         return "trusted"
     if is_trusted_by(environ, executable.place):
@@ -171,17 +168,15 @@ def drop(home: Home, place: Path, *, forget: bool) -> bool:
     """Withdraw the trust; with `forget`, delete the record. Return False if there was none."""
     keys = {*map(str, _places(place))}
     with _hold_records(home) as records_by_place:
-        if not any(
-            key in records_by_place and (forget or not records_by_place[key].dropped)
-            for key in keys
-        ):
+        remaining = dict(records_by_place)
+        is_known = False
+        for key in keys & records_by_place.keys():
+            record = remaining.pop(key)
+            is_known = is_known or forget or not record.dropped
+            if not forget:
+                remaining[key] = replace(record, dropped=True)
+        if not is_known:
             return False
-        remaining = {key: record for key, record in records_by_place.items() if key not in keys}
-        if not forget:
-            remaining |= {
-                key: replace(records_by_place[key], dropped=True)
-                for key in keys & records_by_place.keys()
-            }
         _write(home, remaining)
     return True
 
@@ -263,12 +258,17 @@ def select_harmless(
             name for name in selection["fallback_agents"] if name not in foreign
         ]
     limits = {**defaults.model_dump(), **own.get(_LIMITS, {})}
-    lower = {
-        key: value
-        for key, value in values.get(_LIMITS, {}).items()
-        if (most := limits[key]) is None
-        or (_proves(value, most) if key == "prove" else value <= most)
-    }
+    lower: dict[str, Any] = {}
+    for key, value in values.get(_LIMITS, {}).items():
+        most = limits[key]
+        if most is None:
+            is_lower = True
+        elif key == "prove":
+            is_lower = _proves(value, most)
+        else:
+            is_lower = value <= most
+        if is_lower:
+            lower[key] = value
     if lower:
         return {**selection, _LIMITS: lower}
     return selection
@@ -398,10 +398,14 @@ def list_differences(before: Mapping[str, str], now: Mapping[str, str]) -> Itera
     """Return the removed and added lines, as in a patch, without context."""
     import difflib
 
-    old, new = (
-        [f"{name}: {line}" for name, text in sorted(items.items()) for line in text.splitlines()]
-        for items in (before, now)
-    )
-    for line in difflib.unified_diff(old, new, lineterm="", n=0):
+    for line in difflib.unified_diff(_list_lines(before), _list_lines(now), lineterm="", n=0):
         if not line.startswith(("---", "+++", "@@")):
             yield line
+
+
+def _list_lines(items: Mapping[str, str]) -> list[str]:
+    """Return each line of the items after the name of its item."""
+    lines: list[str] = []
+    for name, text in sorted(items.items()):
+        lines += [f"{name}: {line}" for line in text.splitlines()]
+    return lines

@@ -165,11 +165,11 @@ class BaseCheckout:
         names_in_index = set((await self._files.run("ls-files", "-z")).fields)
         untracked_names = [path for path in in_the_way if path not in names_in_index]
         goals = await self._list_blobs(new, set(untracked_names))
-        return [
-            path
-            for path in untracked_names
-            if not await self._has_content(top, path, goals.get(path))
-        ]
+        overwritten: list[bytes] = []
+        for path in untracked_names:
+            if not await self._has_content(top, path, goals.get(path)):
+                overwritten.append(path)
+        return overwritten
 
     async def _list_blobs(self, commit: str, paths: set[bytes]) -> dict[bytes, tuple[int, str]]:
         """Return the size and the object of these files in a commit."""
@@ -232,8 +232,10 @@ class BaseCheckout:
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
         await self._files.run(*arguments, stdin=changed_names)
         present = (await self._files.run("write-tree")).line
-        others = [set(await self._list_changes(tree, present)) for tree in (old, new)]
-        if foreign := set.intersection(*others, set(changed_names)):
+        neither_old = set(await self._list_changes(old, present))
+        neither_new = set(await self._list_changes(new, present))
+        foreign = neither_old & neither_new & set(changed_names)
+        if foreign:
             top = self.tree.toplevel
             names = format_names(sorted(foreign))
             text = f"A merge into {top} was interrupted, and {names} changed since."
@@ -246,7 +248,11 @@ class BaseCheckout:
         """Return the tree of the index with the changes between the commits applied."""
         fields = (await self._files.run("diff-tree", "-r", "-z", "--no-renames", old, new)).fields
         pairs = zip(fields[::2], fields[1::2], strict=True)
-        lines = [b" ".join(head.split(b" ")[1:4:2]) + b"\t" + name for head, name in pairs]
+        lines: list[bytes] = []
+        for head, name in pairs:
+            # Head: old mode, new mode, old object, new object, status.
+            _, mode, _, blob, _ = head.split(b" ")
+            lines.append(mode + b" " + blob + b"\t" + name)
         scratch = self.index.with_name("goal")
         shutil.copyfile(self.index, scratch)
         place = files_place(self.objects, self.tree, scratch)

@@ -91,8 +91,14 @@ async def _find_other_work(marker: Marker, heads: Heads) -> list[str]:
         others = []
     else:
         others = [heads.tip]
-    others += [line for line in marker.autostashes() if await marker.refs.commit_of(line) == line]
-    return [one for one in others if not await marker.objects.is_ancestor(one, heads.parent)]
+    for line in marker.autostashes():
+        if await marker.refs.commit_of(line) == line:
+            others.append(line)
+    commits: list[str] = []
+    for commit in others:
+        if not await marker.objects.is_ancestor(commit, heads.parent):
+            commits.append(commit)
+    return commits
 
 
 async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> str:

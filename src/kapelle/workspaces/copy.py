@@ -89,8 +89,8 @@ def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
     target.mkdir(mode=0o700)
     for place, folders, names in os.walk(source):
         if place == str(source):
-            folders[:] = [name for name in folders if name != ".git"]
-            names = [name for name in names if name != ".git"]
+            folders[:] = filter(_is_not_git, folders)
+            names = list(filter(_is_not_git, names))
         inside = target / Path(place).relative_to(source)
         for name in (*folders, *names):
             paths = (os.fsencode(source), os.fsencode(target))
@@ -100,6 +100,10 @@ def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
                 raise WorkspaceError(f"The workspace {source} is larger than {limit}.")
     _make_repository(marker, target / ".git", refs)
     return target
+
+
+def _is_not_git(name: str) -> bool:
+    return name != ".git"
 
 
 def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:

@@ -64,10 +64,8 @@ class Diffs(Guard):
         what = (commit, f"^{marker.base_commit}", "--")
         names = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--name-only")
         patches = ("--format=", *_DIFF[1:], *_PATCH, *_AS_TEXT, "--no-renames")
-        log_output, patch_output = [
-            await marker.objects.run(*log, *form, *what, max_output=MAX_PATCH)
-            for form in (names, patches)
-        ]
+        log_output = await marker.objects.run(*log, *names, *what, max_output=MAX_PATCH)
+        patch_output = await marker.objects.run(*log, *patches, *what, max_output=MAX_PATCH)
         return log_output.stdout, Diff(
             patch_output.stdout, "", [], log_output.is_truncated or patch_output.is_truncated
         )

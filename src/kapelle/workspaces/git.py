@@ -133,9 +133,8 @@ class Place:
         if stdin is not None and not isinstance(stdin, bytes):
             stdin = b"".join(record + b"\0" for record in stdin)
         limit_s = timeout_s or (_CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S)
-        options = (part for item in (*self.hardening, *self.settings) for part in ("-c", item))
         command = Command(
-            argv=[*self.git.argv, *options, *args],
+            argv=[*self.git.argv, *self._options(), *args],
             environment={**self.environment, **self.variables},
             cwd=self.cwd,
             timeout_s=limit_s,
@@ -159,6 +158,13 @@ class Place:
                 raise _make_error(args, result.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    def _options(self) -> list[str]:
+        """Return the settings as options of git."""
+        options: list[str] = []
+        for setting in (*self.hardening, *self.settings):
+            options += ["-c", setting]
+        return options
 
     def _require_objects(self) -> None:
         """Raise WorkspaceError if the repository with the objects is gone."""

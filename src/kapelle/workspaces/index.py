@@ -89,10 +89,13 @@ class Staging:
     async def find_ignored(self, paths: list[bytes]) -> list[bytes]:
         """Return those of the files that staging left out."""
         names_in_index = set((await self._place.run("ls-files", "-z")).fields)
-        names = [
-            path for path in paths if path not in names_in_index and not self._is_excluded(path)
-        ]
-        return [path for path in names if self._can_be_added(path, is_link=False)]
+        names: list[bytes] = []
+        for path in paths:
+            if path in names_in_index or self._is_excluded(path):
+                continue
+            if self._can_be_added(path, is_link=False):
+                names.append(path)
+        return names
 
     async def find_nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
         """Return directories with a repository of their own and no tracked file.
@@ -104,9 +107,12 @@ class Staging:
             others = self._untracked_at_top
         else:
             others = await self._list_others(self._place)
-        names = [name for name in others if name.endswith(b"/")]
-        included_names = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
-        return [self._work_tree.toplevel / os.fsdecode(name) for name in included_names]
+        directories: list[Path] = []
+        for name in others:
+            # git names a nested repository with a slash at the end.
+            if name.endswith(b"/") and not self._is_excluded(name.rstrip(b"/")):
+                directories.append(self._work_tree.toplevel / os.fsdecode(name))
+        return directories
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched = False
@@ -138,13 +144,24 @@ class Staging:
         """Compare the files with the index, in a single process."""
         arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run("ls-files", *arguments)).fields
-        others = [field[2:] for field in fields if field.startswith(b"? ")]
-        # Each entry: tag, mode, object and stage, then the path.
-        entries = [field.split(b"\t", 1) for field in fields if not field.startswith(b"? ")]
-        if await self._unhide([path for head, path in entries if head[:1] in _HIDDEN]):
+        others: list[bytes] = []
+        hidden_names: list[bytes] = []
+        is_submodule: dict[bytes, bool] = {}
+        differing: set[bytes] = set()
+        for field in fields:
+            if field.startswith(b"? "):
+                others.append(field[2:])
+                continue
+            # Each entry: tag, mode, object and stage, then the path.
+            head, path = field.split(b"\t", 1)
+            tag = head[:1]
+            is_submodule[path] = head[2:].startswith(_GITLINK)
+            if tag in _HIDDEN:
+                hidden_names.append(path)
+            if tag.upper() in _DIFFERING:
+                differing.add(path)
+        if await self._unhide(hidden_names):
             return await self._find_differences()
-        is_submodule = {path: head[2:].startswith(_GITLINK) for head, path in entries}
-        differing = {path for head, path in entries if head[:1].upper() in _DIFFERING}
         # git looks through a link in the place of a directory, and the link may be ignored.
         top = os.fsencode(self._work_tree.toplevel)
         directories = set(map(os.path.dirname, is_submodule))

@@ -42,8 +42,11 @@ class Leftovers(Guard):
         """Return the files of a commit by path, each with its mode and the id of its content."""
         marker = self._markers.require(owner)
         fields = (await marker.objects.run("ls-tree", "-r", "-z", commit)).fields
-        pairs = (field.split(b"\t", 1) for field in fields)
-        return {shown_path(path): head.decode() for head, path in pairs}
+        files: dict[str, str] = {}
+        for field in fields:
+            head, path = field.split(b"\t", 1)
+            files[shown_path(path)] = head.decode()
+        return files
 
     async def put_aside(self, owner: str, commit: str, since: Moment) -> None:
         """Move untracked files that were written after a moment out of the worktree."""

@@ -252,8 +252,11 @@ class Lifecycle(Guard):
             "for-each-ref", f"--merged={target_commit}", format_option, *places
         )
         lines = output.stdout.decode("utf-8", "replace").splitlines()
-        records = [line.split(" ", 2) for line in lines]
-        free = [(ref, commit) for ref, commit, place in records if not place]
+        free: list[tuple[str, str]] = []
+        for line in lines:
+            ref, commit, place = line.split(" ", 2)
+            if not place:
+                free.append((ref, commit))
         if tip is not None and (marker.ref, tip) in free:
             self._markers.write(replace(marker, left=tip))
         await marker.refs.delete(*free)

@@ -127,8 +127,11 @@ async def _find_marked(marker: Marker, paths: Sequence[str]) -> list[str]:
     """Return those of the paths that are text files with conflict markers."""
 
     def search() -> list[str]:
-        tops = ((path, _spellings(path)) for path in paths)
-        return [path for path, names in tops if any(_is_marked(marker.toplevel, n) for n in names)]
+        marked_paths: list[str] = []
+        for path in paths:
+            if any(_is_marked(marker.toplevel, name) for name in _spellings(path)):
+                marked_paths.append(path)
+        return marked_paths
 
     return await asyncio.to_thread(search)
 
@@ -237,8 +240,9 @@ class Merger:
                 else:
                     parents = [old]
                 new = await objects.commit(tree, parents, self.message, self.signing, **person)
-        trees = [await objects.tree_of(one) for one in (new, tip)]
-        is_other = new != old and not conflicts and trees[0] != trees[1]
+        is_other = False
+        if new != old and not conflicts:
+            is_other = await objects.tree_of(new) != await objects.tree_of(tip)
         return Candidate(ref, old, new, is_other, tuple(conflicts))
 
     async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:

@@ -201,8 +201,10 @@ def compute_digests(checkout: Checkout) -> dict[str, str]:
     """
     config = read_small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
     paths = sorted((checkout.common_dir / "hooks").glob("*"))
-    hooks = [hook for hook in paths if hook.suffix != ".sample"]
-    contents = [(hook.name, read_small_file(hook, _MAX_IGNORE)) for hook in hooks]
+    contents: list[tuple[str, bytes | None]] = []
+    for hook in paths:
+        if hook.suffix != ".sample":
+            contents.append((hook.name, read_small_file(hook, _MAX_IGNORE)))
     return {
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
         "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
@@ -233,8 +235,12 @@ def digest_of(content: bytes) -> str:
 
 def count_loose(objects: Path) -> int:
     """Return how many objects of a repository are files of their own."""
-    names = (f"{number:02x}" for number in range(256))
-    return sum(len(os.listdir(objects / name)) for name in names if (objects / name).is_dir())
+    count = 0
+    for number in range(256):
+        directory = objects / f"{number:02x}"
+        if directory.is_dir():
+            count += len(os.listdir(directory))
+    return count
 
 
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
@@ -259,9 +265,9 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         filters = ()
     mine = _own_ignore_file(values.get("core.excludesfile"))
     places = (mine, checkout.common_dir / "info/exclude")
-    ignore_files = [
-        read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places
-    ]
+    ignore_files: list[bytes] = []
+    for path in places:
+        ignore_files.append(read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"")
     own = [f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()]
     return WorkTree(
         checkout.toplevel,
@@ -280,12 +286,16 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     """
     place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
-    values = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
-    names = {
-        key.removeprefix("user.").upper(): name for key, name in values.items() if name.strip()
-    }
-    roles = ("AUTHOR", "COMMITTER")
-    return {f"GIT_{role}_{key}": name for key, name in names.items() for role in roles}
+    variables: dict[str, str] = {}
+    for record in output.fields:
+        key, value = record.decode("utf-8", "replace").split("\n", 1)
+        name = key.removeprefix("user.").upper()
+        for variable in (f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"):
+            # The last value counts, and an empty one takes an earlier one away.
+            variables.pop(variable, None)
+            if value.strip():
+                variables[variable] = value
+    return variables
 
 
 async def _allowed_filters(place: Place) -> tuple[str, ...]:

@@ -53,7 +53,9 @@ class Objects(Place):
 
         Raises Conflict if it is to be signed and cannot be.
         """
-        ancestry = [argument for parent in parents for argument in ("-p", parent)]
+        ancestry: list[str] = []
+        for parent in parents:
+            ancestry += ["-p", parent]
         text = message.replace("\0", "").encode("utf-8", "backslashreplace")
         place = self.with_variables(**variables)
         arguments = ("commit-tree", *ancestry, "-F", "-")
@@ -153,8 +155,11 @@ class Shadows:
 
 def _path_list(paths: Sequence[Path]) -> str:
     # Quoted, because a path may contain the separator.
-    texts = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in paths)
-    return os.pathsep.join(f'"{path}"' for path in texts)
+    texts: list[str] = []
+    for path in paths:
+        text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+        texts.append(f'"{text}"')
+    return os.pathsep.join(texts)
 
 
 def _remove_older(directory: Path, before: float) -> None:

@@ -105,8 +105,11 @@ def _find_worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
 
 async def _list_references(place: Place, *prefixes: str) -> list[tuple[str, str]]:
     output = await place.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes)
-    pairs = (line.split(" ") for line in output.line.splitlines())
-    return [(ref, commit) for ref, commit in pairs]
+    references: list[tuple[str, str]] = []
+    for line in output.line.splitlines():
+        ref, commit = line.split(" ")
+        references.append((ref, commit))
+    return references
 
 
 async def _find_branches_in_use(place: Place, home: Path) -> set[str]:

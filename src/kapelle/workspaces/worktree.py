@@ -219,8 +219,12 @@ class Marker(WorkTree):
 
     def autostashes(self) -> list[str]:
         """Return commits of changes that git stashed for such an operation."""
-        lines = [read_pointer(self.gitdir / name) for name in _AUTOSTASHES]
-        return [line for line in lines if line and line.isalnum()]
+        commits: list[str] = []
+        for name in _AUTOSTASHES:
+            line = read_pointer(self.gitdir / name)
+            if line and line.isalnum():
+                commits.append(line)
+        return commits
 
     def clear_operations(self) -> None:
         """Delete the state of such an operation; archive what it stashed before."""
@@ -332,10 +336,15 @@ class Markers:
         """Return every task with any file here, even only the marker of a removed worktree."""
         # By file names only: there may be thousands of markers, and some may be damaged.
         try:
-            names = [Path(name) for name in os.listdir(self.directory) if name[0] != "."]
+            names = os.listdir(self.directory)
         except FileNotFoundError:
             return set()
-        return {name.stem for name in names if name.suffix in {"", ".json", ".making"}}
+        owners: set[str] = set()
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            if not name.startswith(".") and suffix in {"", ".json", ".making"}:
+                owners.add(stem)
+        return owners
 
 
 def write_durably(path: Path, text: str) -> None:

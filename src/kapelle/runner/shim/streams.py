@@ -106,7 +106,8 @@ class Redactor:
             if position > hold:
                 hold = self._hold_from(data, position)
         clean.append(data[position:hold])
-        self._held, self._passed = data[hold:], max(0, passed_end - hold)
+        self._held = data[hold:]
+        self._passed = max(0, passed_end - hold)
         if len(self._held) <= _FEW and (self._eager or self._held.endswith(b"\n")):
             # Pass on a few last bytes, so that no line and no echo of typed input is delayed. They
             # are remembered in case they begin a secret.
@@ -180,7 +181,10 @@ class _Patterns:
         self._table = table
         self._without = rb"(?:" + _COLOUR + rb"|[" + re.escape(separators) + rb"])+"
         self._patterns = sorted(patterns, key=lambda p: (-len(p), p))
-        self._beginnings = {p[:n] for p in patterns for n in range(1, min(_BEGINNING, len(p)))}
+        self._beginnings: set[bytes] = set()
+        for pattern in patterns:
+            for length in range(1, min(_BEGINNING, len(pattern))):
+                self._beginnings.add(pattern[:length])
         self._regex: re.Pattern[bytes] | None = None
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
