@@ -25,7 +25,7 @@ from kapelle.home import Home, NoRegularFile, read_own, write_private
 _log = logging.getLogger("kapelle.secrets")
 
 _SERVICE = "kapelle"
-Place = Literal["keyring", "file"]
+KeyStorage = Literal["keyring", "file"]
 
 
 class Vault:
@@ -47,7 +47,7 @@ class Vault:
         return _usable_keyring()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyStorage:
         """Return where new keys are stored."""
         return "keyring" if self._keyring else "file"
 

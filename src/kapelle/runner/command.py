@@ -45,7 +45,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """The exit code of a command, the beginning of its output and the end of its errors."""
 
     code: int
@@ -63,13 +63,13 @@ def read_output(
     Blocks, so the daemon calls it in a thread. Raises OSError if the program cannot be started.
     """
     command = Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05, only_prints=True)
-    result = Running(command).run()
+    result = RunningCommand(command).run()
     if result.timed_out:
         return None
     return result.stdout.decode("utf-8", "replace")
 
 
-class Running:
+class RunningCommand:
     """A running command in a session of its own; none of its processes is left after `run`.
 
     `stop` may be called from another thread, even before the command has started.
@@ -90,7 +90,7 @@ class Running:
         self._stopped_by = how
         self._signal(how)
 
-    def run(self) -> Finished:
+    def run(self) -> CommandResult:
         """Start the command, exchange its data and reap it.
 
         Raises OSError when the program cannot be started.
@@ -120,7 +120,7 @@ class Running:
         stdout = b"".join(self._stdout)[: command.max_output]
         is_truncated = self._size > command.max_output
         timed_out = self._stopped_by is not None and not is_truncated
-        return Finished(code, stdout, self._stderr, is_truncated, timed_out)
+        return CommandResult(code, stdout, self._stderr, is_truncated, timed_out)
 
     def _signal(self, how: signal.Signals) -> None:
         # Not after the process was reaped: by then the number may belong to another group.

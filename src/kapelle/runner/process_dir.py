@@ -56,7 +56,7 @@ class Launch:
     secret: bytes = field(default_factory=new_secret, repr=False)
 
 
-class Ended(Record):
+class ProcessEnd(Record):
     """The result of an execution; `leftovers` counts processes that outlived the command."""
 
     exit: Exit
@@ -92,7 +92,7 @@ class Ended(Record):
         return self.detail or "it did not end by itself"
 
 
-class Claim(Record):
+class ProcessClaim(Record):
     """The content of the claim file."""
 
     kind: Literal["shim", "daemon"]
@@ -105,7 +105,7 @@ class UnreadableRecord(ValueError):
     """A file of a process directory exists, but Kapelle did not write it."""
 
 
-def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
+def read_claim(process_dir: Path, secret: bytes | None = None) -> ProcessClaim | None:
     """Return the claim of a process directory, None if nobody has claimed it.
 
     Raises UnreadableRecord if the file is damaged. Without the secret, the content is not verified:
@@ -114,10 +114,10 @@ def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
     fields = _read_json(process_dir, files.CLAIM, secret)
     if fields is None:
         return None
-    return _validate(Claim, {**fields, "owner": fields}, files.CLAIM)
+    return _validate(ProcessClaim, {**fields, "owner": fields}, files.CLAIM)
 
 
-def read_claim_unverified(process_dir: Path) -> Claim | None:
+def read_claim_unverified(process_dir: Path) -> ProcessClaim | None:
     """Return a claim that any process may have written; None if it is unreadable."""
     with suppress(UnreadableRecord):
         return read_claim(process_dir)
@@ -190,7 +190,7 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
     return request.encode(fields, launch.stdin)
 
 
-def read_exit(process_dir: Path, secret: bytes) -> Ended | None:
+def read_exit(process_dir: Path, secret: bytes) -> ProcessEnd | None:
     """Return the verified result of an execution, None if there is no exit record yet.
 
     Raises UnreadableRecord if the record is damaged or not signed with the secret. This is the only
@@ -200,7 +200,7 @@ def read_exit(process_dir: Path, secret: bytes) -> Ended | None:
     if record is None:
         return None
     exit = {name: record.get(name) for name in ("kind", "code", "signal")}
-    return _validate(Ended, {**record, "exit": exit}, files.EXIT)
+    return _validate(ProcessEnd, {**record, "exit": exit}, files.EXIT)
 
 
 def declare_exit(

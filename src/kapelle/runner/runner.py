@@ -13,7 +13,14 @@ from typing import Any
 from kapelle.runner import process_dir as records
 from kapelle.runner import process_tree
 from kapelle.runner.identity import Identity
-from kapelle.runner.process_dir import Claim, Ended, Launch, UnreadableRecord, read_claim, read_exit
+from kapelle.runner.process_dir import (
+    Launch,
+    ProcessClaim,
+    ProcessEnd,
+    UnreadableRecord,
+    read_claim,
+    read_exit,
+)
 from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.spawner_client import Spawner, install
@@ -68,7 +75,7 @@ class Runner:
             with contextlib.suppress(OSError):
                 self._root.rmdir()
 
-    async def execute(self, launch: Launch) -> Ended:
+    async def execute(self, launch: Launch) -> ProcessEnd:
         """Start a command, or find the one already started, and wait for its end.
 
         Safe to call again for the same process directory, at once or after a crash: the command is
@@ -105,7 +112,7 @@ class Runner:
         if claim is not None and claim.kind == "shim":
             claim.owner.send(signal.SIGTERM)
 
-    async def _execute(self, launch: Launch) -> Ended:
+    async def _execute(self, launch: Launch) -> ProcessEnd:
         """Find the result of an execution, or start it and try again."""
         for number in range(_START_TRIES):
             result = await self._find_result(launch)
@@ -119,7 +126,7 @@ class Runner:
         assert result is not None
         return result
 
-    async def _find_result(self, launch: Launch) -> Ended | None:
+    async def _find_result(self, launch: Launch) -> ProcessEnd | None:
         """Wait for the end of an execution that has begun; None if it has not begun."""
         process_dir = launch.process_dir
         secret = launch.secret
@@ -150,7 +157,7 @@ class Runner:
             return await _declare_end(launch, "not_started", None)
         return None
 
-    async def _follow(self, claim: Claim, launch: Launch) -> Ended:
+    async def _follow(self, claim: ProcessClaim, launch: Launch) -> ProcessEnd:
         """Wait until the claiming process is dead, and return the result."""
         process_dir = launch.process_dir
         shim = claim.owner
@@ -177,7 +184,7 @@ class Runner:
 
     async def _kill_and_declare(
         self, launch: Launch, leaf: Path | None, kind: str, detail: str
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Kill what is left of an execution, and record that its end was not observed."""
         process_dir = launch.process_dir
         if leaf is None and self._root is not None:
@@ -243,7 +250,9 @@ async def _wait_for_shim(shim: Identity, stop_request: asyncio.Event, grace_s: f
         stop.cancel()
 
 
-async def _declare_end(launch: Launch, kind: str, detail: str | None, survivors: int = 0) -> Ended:
+async def _declare_end(
+    launch: Launch, kind: str, detail: str | None, survivors: int = 0
+) -> ProcessEnd:
     """Record a result durably and return it; a record that a shim wrote has precedence."""
     while True:
         try:

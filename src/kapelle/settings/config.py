@@ -20,7 +20,7 @@ from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, names_in, read_toml, stamp
-from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
+from kapelle.settings.models import REPOSITORY_KEYS, Settings, TasksSettings
 
 # Variables that redirect a program: to another server, another configuration or other code.
 _FOREIGN = re.compile(
@@ -59,11 +59,11 @@ def mask_setting(key: str, value: Any) -> Any:
     return value
 
 
-Scope = Literal["user", "repository"]
+SettingScope = Literal["user", "repository"]
 Tree = Mapping[str, Any]
 
 
-def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
+def validate(values: Tree, where: str, scope: SettingScope = "user") -> Settings:
     """Return validated settings; raises InvalidInput with their source and the invalid key."""
     foreign = (set(values) & set(Settings.model_fields)) - REPOSITORY_KEYS
     if scope == "repository" and foreign:
@@ -163,7 +163,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """The effective settings, and the source of each one by its dotted key.
 
     `held_back` names the settings of a repository that are ignored because it is not trusted.
@@ -179,7 +179,7 @@ class Loaded:
             yield key, mask_setting(key, value), self.origin[key]
 
 
-def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
+def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """Return the effective settings for a directory; raises InvalidInput for invalid ones."""
     if directory:
         repository = trust.find_executable(home, directory)
@@ -193,7 +193,7 @@ def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Load
 
 def combine_layers(
     home: Home, repository: trust.Executable | None, is_trusted: bool, environ: Mapping[str, str]
-) -> Loaded:
+) -> LoadedSettings:
     """Combine the settings of the person, of the repository and of the environment.
 
     An untrusted repository contributes harmless settings only.
@@ -205,7 +205,7 @@ def combine_layers(
         validate(repository.settings, str(repository.config), "repository")
         holds = trust.drop_lower_proof(repository.settings, own)
         if not is_trusted:
-            holds = trust.select_harmless(repository.settings, own, Tasks())
+            holds = trust.select_harmless(repository.settings, own, TasksSettings())
             held_back = sorted(
                 dict(leaves(repository.settings)).keys() - dict(leaves(holds)).keys()
             )
@@ -234,7 +234,9 @@ def combine_layers(
         keys = [key for key, source in origin.items() if source == lying_there]
         settings = settings.with_places(dict.fromkeys(keys, place))
     all_leaves = leaves(settings.model_dump(mode="json", by_alias=True))
-    return Loaded(settings, {key: origin.get(key, "default") for key, _ in all_leaves}, held_back)
+    return LoadedSettings(
+        settings, {key: origin.get(key, "default") for key, _ in all_leaves}, held_back
+    )
 
 
 @lru_cache(maxsize=16)
@@ -286,7 +288,7 @@ def _merge_trees(below: Tree, above: Tree) -> dict[str, Any]:
     return tree
 
 
-def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:
+def set_value(path: Path, dotted_key: str, text: str, scope: SettingScope = "user") -> None:
     """Write one setting to a config file; the rest of the file stays as it is."""
     import tomlkit
 
@@ -304,7 +306,7 @@ def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> 
     _write(path, dotted_key, document, scope)
 
 
-def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
+def reset_value(path: Path, dotted_key: str, scope: SettingScope = "user") -> None:
     """Remove one setting from a config file; a missing setting is not an error."""
     import tomlkit
 
@@ -320,7 +322,7 @@ def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
         _write(path, dotted_key, document, scope)
 
 
-def _write(path: Path, key: str, document: Any, scope: Scope) -> None:
+def _write(path: Path, key: str, document: Any, scope: SettingScope) -> None:
     """Write a changed document after validating it, if the change has the intended effect."""
     text = document.as_string()
     settings = validate(document.unwrap(), str(path), scope)

@@ -19,11 +19,15 @@ from kapelle.domain.specs import (
     Turns,
 )
 
-AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
-Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
+ConfiguredAgentName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)
+]
+VariablePattern = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)
+]
 FilterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 Count = Annotated[int, Field(ge=0)]
-Address = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
+HttpUrl = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
 REPOSITORY_KEYS = frozenset(
     {
@@ -33,11 +37,11 @@ REPOSITORY_KEYS = frozenset(
 )  # fmt: skip
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, validate_by_name=True)
 
 
-class Limits(Section):
+class LimitsSettings(SettingsSection):
     max_attempts: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of concurrent attempts; default: chosen from cores and memory."""
     max_runs: Annotated[int, Field(ge=1)] = 100
@@ -50,7 +54,7 @@ class Limits(Section):
     """No attempt starts above this load average per core; 0 ignores the load."""
 
 
-class Tasks(Section):
+class TasksSettings(SettingsSection):
     timeout_s: Seconds | None = 86_400
     """Maximum seconds of an attempt, unless the task sets its own timeout."""
     max_turns: Turns | None = 1000
@@ -63,7 +67,7 @@ class Tasks(Section):
     """Seconds between asking a process to end and killing it."""
 
 
-class Children(Section):
+class ChildrenSettings(SettingsSection):
     max_depth: Annotated[int, Field(ge=1, le=10)] = 5
     """Maximum depth of child tasks below a task of a person or a pattern."""
     max_live: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -72,7 +76,7 @@ class Children(Section):
     """Maximum cost in USD of a task and all its child tasks, unless it has its own budget."""
 
 
-class Docker(Section):
+class DockerSettings(SettingsSection):
     engine: Annotated[Text, Field(min_length=1)] = "docker"
     """Container engine: docker, podman, or a path."""
     image: Text | None = None
@@ -101,7 +105,7 @@ class Docker(Section):
         return self
 
 
-class WorkspaceSettings(Section):
+class WorkspaceSettings(SettingsSection):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, otherwise in place."""
     copy_: list[Text] = Field([], alias="copy")
@@ -114,10 +118,10 @@ class WorkspaceSettings(Section):
     """Shell command to run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
     """Maximum seconds of the setup command."""
-    docker: Docker = Docker()
+    docker: DockerSettings = DockerSettings()
 
 
-class Browser(Section):
+class BrowserSettings(SettingsSection):
     enabled: bool = False
     """Give a browser to agents that verify work in patterns, if they support MCP."""
     package: Text = "chrome-devtools-mcp@latest"
@@ -134,26 +138,26 @@ class Browser(Section):
     """Maximum seconds until the application responds."""
 
 
-class Environment(Section):
-    pass_: list[Passed] = Field([], alias="pass")
+class EnvironmentSettings(SettingsSection):
+    pass_: list[VariablePattern] = Field([], alias="pass")
     """Additional variables to pass to agents; NAME or PREFIX*."""
     set: dict[EnvName, Text] = {}
     """Variables to set for every agent."""
 
 
-class Difficulty(Section):
+class DifficultySettings(SettingsSection):
     classify: bool = False
     """Select the model of a task without one by its difficulty (agents.NAME.models)."""
-    agent: AgentName | None = None
+    agent: ConfiguredAgentName | None = None
     """Agent that classifies the difficulty; default: the task's agent."""
 
 
-class Roles(Section):
-    judge: AgentName | None = None
+class RolesSettings(SettingsSection):
+    judge: ConfiguredAgentName | None = None
     """Agent that analyzes failed attempts (retry policy analyze); default: the task's agent."""
 
 
-class Health(Section):
+class HealthSettings(SettingsSection):
     stall_s: Seconds = 900
     """Seconds without output and CPU time after which an agent counts as stalled."""
     on_stall: Literal["nudge", "end", "warn"] = "nudge"
@@ -166,7 +170,7 @@ class Health(Section):
     """Share of a limit (turns, budget, time) at which a warning is given."""
 
 
-class Failures(Section):
+class FailuresSettings(SettingsSection):
     environment: list[Text] = []
     """Output texts that mark a failure as one of the environment; * matches within a line."""
     patience_s: Seconds = 120
@@ -177,7 +181,7 @@ class Failures(Section):
     """Duration of that pause in seconds."""
 
 
-class Price(Section):
+class Price(SettingsSection):
     """Prices in USD per million tokens."""
 
     input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -188,7 +192,7 @@ class Price(Section):
     """Input tokens read from a cache; default: the price of input tokens."""
 
 
-class ReadJson(Section):
+class ReadJson(SettingsSection):
     text: Text | None = None
     """Path of the agent's text, such as message.content.0.text."""
     result: Text | None = None
@@ -209,8 +213,8 @@ class ReadJson(Section):
     """Path of the cost in US dollars."""
 
 
-class AgentSettings(Section):
-    type: AgentName | None = None
+class AgentSettings(SettingsSection):
+    type: ConfiguredAgentName | None = None
     """Adapter: "command" for a template, or the name of another agent."""
     command: list[Text] = []
     """Template with {prompt} {system} {combined} {model} {workspace} {prompt_file} {session}."""
@@ -228,7 +232,7 @@ class AgentSettings(Section):
     """Paths of values in the JSON output of a command template."""
     program: Text | None = None
     """Path of the agent's program, if it is not on PATH."""
-    base_url: Address | None = None
+    base_url: HttpUrl | None = None
     """URL of the provider's API, for a proxy or your own server."""
     models: dict[Literal["simple", "medium", "complex"], Name] = {}
     """Model by difficulty, for tasks without a model when difficulty.classify is on."""
@@ -240,7 +244,7 @@ class AgentSettings(Section):
     """MCP servers of this agent."""
 
 
-class Server(Section):
+class ServerSettings(SettingsSection):
     host: Name = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -249,14 +253,14 @@ class Server(Section):
     """Additional host names accepted by the API, for `kapelle serve --expose`."""
 
 
-class Log(Section):
+class LogSettings(SettingsSection):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity of lines in daemon.log."""
-    sentry_dsn: Address | None = None
+    sentry_dsn: HttpUrl | None = None
     """Sentry DSN for internal errors (needs `kapelle[sentry]`); default: SENTRY_DSN."""
 
 
-class Backup(Section):
+class BackupSettings(SettingsSection):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
     hours: Count = 24
@@ -272,7 +276,7 @@ class Backup(Section):
         return self.hours, self.days, self.weeks
 
 
-class Upkeep(Section):
+class UpkeepSettings(SettingsSection):
     archive_days: Count = 7
     """Days after which merged and cancelled work is archived; 0 disables this."""
     archive_failed_days: Count = 30
@@ -283,16 +287,16 @@ class Upkeep(Section):
     """Retention of ended tasks, runs, schedules and events in days; 0 is unlimited."""
 
 
-class Knowledge(Section):
+class KnowledgeSettings(SettingsSection):
     prompt_tokens: Count = 1000
     """Maximum tokens of learnings in a prompt, under ## Memory; 0 leaves them out."""
-    agent: AgentName | None = None
+    agent: ConfiguredAgentName | None = None
     """Agent that reviews reported learnings; a cheap one suffices; default: a simple rule."""
     review_days: Count = 30
     """Days after which reported learnings are reviewed again; 0 disables this."""
 
 
-class Git(Section):
+class GitSettings(SettingsSection):
     author_name: Name = "Kapelle"
     """Author of Kapelle's commits."""
     author_email: Name = "kapelle@localhost"
@@ -303,10 +307,10 @@ class Git(Section):
     """Filters of .gitattributes that Kapelle's git may run, such as lfs."""
 
 
-class ForgeHost(Section):
+class ForgeHost(SettingsSection):
     kind: Literal["github", "gitlab", "gitea"] | None = None
     """Type of the forge; for Forgejo, gitea."""
-    url: Address | None = None
+    url: HttpUrl | None = None
     """URL of the API; default: the usual path on that host."""
     token_variable: EnvName | None = None
     """Environment variable with the token; default: gh or git's credential helpers."""
@@ -314,7 +318,7 @@ class ForgeHost(Section):
     """Allow token and code to be sent without TLS, in a trusted network."""
 
 
-class Forge(Section):
+class ForgeSettings(SettingsSection):
     remote: Name = "origin"
     """Remote to push to."""
     hosts: dict[Name, ForgeHost] = {}
@@ -325,8 +329,8 @@ class Forge(Section):
     """Seconds between polls of CI while a check waits for it."""
 
 
-class Keyed(Section):
-    url: Address | None = None
+class KeyedSettings(SettingsSection):
+    url: HttpUrl | None = None
     """URL; default: the service's public address."""
     key_variable: EnvName | None = None
     """Environment variable with the key."""
@@ -334,7 +338,7 @@ class Keyed(Section):
     """File with the key, for a daemon that the system starts."""
 
 
-class Notify(Keyed):
+class NotifySettings(KeyedSettings):
     command: list[Text] = []
     """Program and arguments that receive notifications as JSON on standard input."""
     on: list[Literal["question", "failed", "finished", "budget"]] = [
@@ -343,12 +347,12 @@ class Notify(Keyed):
     """Events to notify about: questions, failures, finished runs, spent budgets."""
 
 
-class Integration(Keyed):
+class Integration(KeyedSettings):
     name: Name | None = None
     """Index pattern of logs (default: *), or OWNER/REPOSITORY of ci."""
 
 
-class Integrations(Section):
+class IntegrationsSettings(SettingsSection):
     linear: Integration = Integration()
     """Issues in Linear, by GraphQL."""
     logs: Integration = Integration()
@@ -359,7 +363,7 @@ class Integrations(Section):
     """Failed jobs in GitHub Actions."""
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     _search_path: str | None = PrivateAttr(None)
 
     @property
@@ -375,9 +379,9 @@ class Settings(Section):
         copy._search_path = search_path
         return copy
 
-    default_agent: AgentName | None = None
+    default_agent: ConfiguredAgentName | None = None
     """Default agent."""
-    fallback_agents: list[AgentName] = []
+    fallback_agents: list[ConfiguredAgentName] = []
     """Agents that take over, in this order, when a task's agent is limited or unavailable."""
     project: Name | None = None
     """Default project."""
@@ -385,49 +389,49 @@ class Settings(Section):
     """Default checks."""
     database_url: Text | None = None
     """URL of a PostgreSQL database, only in your own config.toml; default: SQLite."""
-    limits: Limits = Limits()
+    limits: LimitsSettings = LimitsSettings()
     """Limits on starting attempts."""
-    tasks: Tasks = Tasks()
+    tasks: TasksSettings = TasksSettings()
     """Defaults of tasks."""
-    children: Children = Children()
+    children: ChildrenSettings = ChildrenSettings()
     """Limits on tasks that agents start."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Workspaces of tasks."""
-    browser: Browser = Browser()
+    browser: BrowserSettings = BrowserSettings()
     """Browser for agents."""
-    environment: Environment = Environment()
+    environment: EnvironmentSettings = EnvironmentSettings()
     """Environment variables of agents."""
-    agents: dict[AgentName, AgentSettings] = {}
+    agents: dict[ConfiguredAgentName, AgentSettings] = {}
     """Agents by name."""
     mcp: dict[ServerName, McpServer] = {}
     """MCP servers of every agent that supports MCP."""
     prices: dict[Name, Price] = {}
     """Prices by model; they override the built-in table."""
-    difficulty: Difficulty = Difficulty()
+    difficulty: DifficultySettings = DifficultySettings()
     """Selection of a model by difficulty."""
-    roles: Roles = Roles()
+    roles: RolesSettings = RolesSettings()
     """Agents that assist other agents."""
-    health: Health = Health()
+    health: HealthSettings = HealthSettings()
     """Warnings, and handling of stalled agents."""
-    failures: Failures = Failures()
+    failures: FailuresSettings = FailuresSettings()
     """Classification and handling of failures."""
-    server: Server = Server()
+    server: ServerSettings = ServerSettings()
     """The API over TCP."""
-    log: Log = Log()
+    log: LogSettings = LogSettings()
     """The daemon's log."""
-    backup: Backup = Backup()
+    backup: BackupSettings = BackupSettings()
     """Backups of the database."""
-    upkeep: Upkeep = Upkeep()
+    upkeep: UpkeepSettings = UpkeepSettings()
     """Retention of ended work."""
-    knowledge: Knowledge = Knowledge()
+    knowledge: KnowledgeSettings = KnowledgeSettings()
     """Learnings from earlier work."""
-    git: Git = Git()
+    git: GitSettings = GitSettings()
     """Commits by Kapelle."""
-    forge: Forge = Forge()
+    forge: ForgeSettings = ForgeSettings()
     """Forges for pull requests."""
-    notify: Notify = Notify()
+    notify: NotifySettings = NotifySettings()
     """Notifications."""
-    integrations: Integrations = Integrations()
+    integrations: IntegrationsSettings = IntegrationsSettings()
     """External services that agents may query."""
 
     # The directory that contains the .kapelle with a setting, by the setting's dotted key.

@@ -59,7 +59,7 @@ class Executable:
 
 
 @dataclass(frozen=True)
-class Record:
+class TrustRecord:
     """What was trusted, and when; a record that was dropped stays for later comparisons."""
 
     digest: str
@@ -115,7 +115,7 @@ def determine_standing(home: Home, executable: Executable, environ: Mapping[str,
     if not executable.items:
         return "not_needed"
     records_by_place = read_records(home)
-    own_records: list[Record] = []
+    own_records: list[TrustRecord] = []
     if records_by_place:
         for place in map(str, _places(executable.place)):
             if place in records_by_place:
@@ -159,7 +159,7 @@ def grant(home: Home, executable: Executable, digest: str | None = None) -> None
             home,
             {
                 **records_by_place,
-                str(executable.place): Record(executable.digest, executable.items, now),
+                str(executable.place): TrustRecord(executable.digest, executable.items, now),
             },
         )
 
@@ -237,7 +237,7 @@ def _places(place: Path) -> list[Path]:
     return [place]
 
 
-def read_records(home: Home) -> dict[str, Record]:
+def read_records(home: Home) -> dict[str, TrustRecord]:
     """Return all trust records by place; none if the file cannot be read."""
     return _read_cached_records(home.trust, stamp(home.trust))
 
@@ -337,19 +337,19 @@ def _read(
 
 
 @lru_cache(maxsize=4)
-def _read_cached_records(path: Path, version: Stamp | None) -> dict[str, Record]:
+def _read_cached_records(path: Path, version: Stamp | None) -> dict[str, TrustRecord]:
     try:
         return _parse_records(path) if version else {}
     except _UNREADABLE:
         return {}
 
 
-def _parse_records(path: Path) -> dict[str, Record]:
-    return {place: Record(**record) for place, record in json.loads(read_own(path)).items()}
+def _parse_records(path: Path) -> dict[str, TrustRecord]:
+    return {place: TrustRecord(**record) for place, record in json.loads(read_own(path)).items()}
 
 
 @contextmanager
-def _hold_records(home: Home) -> Iterator[dict[str, Record]]:
+def _hold_records(home: Home) -> Iterator[dict[str, TrustRecord]]:
     """Yield all records while no other process changes them. Blocks.
 
     Raises Conflict if they cannot be read, and Unavailable if another process keeps the lock.
@@ -389,7 +389,7 @@ def _lock(descriptor: int, home: Home) -> None:
         time.sleep(0.05)
 
 
-def _write(home: Home, records_by_place: Mapping[str, Record]) -> None:
+def _write(home: Home, records_by_place: Mapping[str, TrustRecord]) -> None:
     data = {place: vars(record) for place, record in records_by_place.items()}
     write_private(home.trust, json.dumps(data, indent=1, ensure_ascii=False).encode())
 

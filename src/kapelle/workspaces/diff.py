@@ -10,9 +10,9 @@ from pathlib import Path
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import read_tip, require_commit
 from kapelle.workspaces.files import shown_path
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.index import Staging, files_place
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
 from kapelle.workspaces.worktree import Marker
@@ -35,7 +35,7 @@ class Diff:
     is_truncated: bool = False
 
 
-class Diffs(Guard):
+class WorkspaceDiffs(WorkspaceGuard):
     """Differences in an owner's worktree, and in directories that are worked on in place."""
 
     async def diff(self, owner: str, *, as_text: bool = False, since: str | None = None) -> Diff:
@@ -136,12 +136,12 @@ async def _find_work_tree(git: Git, directory: Path) -> WorkTree:
     return await read_work_tree(git, checkout)
 
 
-async def _stage_files(place: Place, work_tree: WorkTree, scratch: Path) -> str:
+async def _stage_files(place: GitLocation, work_tree: WorkTree, scratch: Path) -> str:
     head = await Refs.at(place.git, work_tree).head_commit()
     return await Staging(place, work_tree, scratch).stage(head)
 
 
-async def _stage_content(marker: Marker, scratch: Path) -> tuple[Place, str]:
+async def _stage_content(marker: Marker, scratch: Path) -> tuple[GitLocation, str]:
     """Return the tree of the worktree's files, or the branch's commit if it is gone."""
     if marker.is_present:
         place = marker.shadows.objects_in(scratch / "objects", marker)
@@ -162,7 +162,7 @@ async def _stage_content(marker: Marker, scratch: Path) -> tuple[Place, str]:
     return marker.objects, tip
 
 
-async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
+async def _diff(place: GitLocation, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
     """Return paths, summary and patch from one call of git; only the patch may be cut."""
     options = (*_PATCH, *form, "-r", "-z", "--raw", "--stat=120")
     output = await place.run(*_DIFF, *options, old, new, "--", max_output=MAX_PATCH)

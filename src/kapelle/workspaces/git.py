@@ -15,8 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from kapelle.domain.errors import GitError, KapelleError, Unavailable, Unreadable, WorkspaceError
-from kapelle.runner.command import Command, Finished, Running
+from kapelle.domain.errors import (
+    GitError,
+    KapelleError,
+    Unavailable,
+    UnreadableFile,
+    WorkspaceError,
+)
+from kapelle.runner.command import Command, CommandResult, RunningCommand
 from kapelle.workspaces.entries import find_any_special, find_special
 
 # Timeouts: commands that read or write whole trees of files get more time.
@@ -101,7 +107,7 @@ class LockBusy(Unavailable):
 
 
 @dataclass(frozen=True)
-class Place:
+class GitLocation:
     """The context of a call of git: variables that select the repository, directory, settings."""
 
     git: "Git"
@@ -124,7 +130,7 @@ class Place:
         ok: Sequence[int] = (0,),
         timeout_s: float | None = None,
         max_output: int = MAX_OUTPUT,
-    ) -> "Output":
+    ) -> "GitOutput":
         """Run one command; raise unless its exit code is in `ok`. Waits for a held lock.
 
         Several records of input are separated by NUL, as with -z. Raises Unavailable when the
@@ -152,7 +158,7 @@ class Place:
             stderr = result.stderr.decode("utf-8", "replace")
             is_exhausted = result.code != 0 and _EXHAUSTED.search(stderr) is not None
             if result.is_truncated or (result.code in ok and not is_exhausted):
-                return Output(result.code, result.stdout, result.is_truncated, stderr)
+                return GitOutput(result.code, result.stdout, result.is_truncated, stderr)
             if pause_s is None or is_exhausted or not _BUSY.search(stderr):
                 self._require_objects()
                 raise _make_error(args, result.code, stderr)
@@ -195,7 +201,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Output:
+class GitOutput:
     """The exit code and the output of one git command."""
 
     code: int
@@ -284,13 +290,13 @@ class Git:
 
     async def execute(
         self, command: Command, examine: Callable[[int], Awaitable[None]] | None = None
-    ) -> Finished:
+    ) -> CommandResult:
         """Run a command in a thread.
 
         While the command runs for long, `examine` is called with the number of the call; it ends
         the command by raising.
         """
-        running = Running(command)
+        running = RunningCommand(command)
         future = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         looks = 0
         try:
@@ -307,7 +313,9 @@ class Git:
             raise _make_start_error(command.cwd, error) from error
 
 
-async def _stop(running: Running, future: asyncio.Future[Finished], grace_s: float) -> None:
+async def _stop(
+    running: RunningCommand, future: asyncio.Future[CommandResult], grace_s: float
+) -> None:
     """End git; it gets the grace period to remove its locks, and never outlives the call."""
     running.stop(signal.SIGTERM)
     try:
@@ -319,9 +327,9 @@ async def _stop(running: Running, future: asyncio.Future[Finished], grace_s: flo
     future.exception()
 
 
-def _make_unreadable_error(entry: str) -> Unreadable:
+def _make_unreadable_error(entry: str) -> UnreadableFile:
     name = os.fsencode(entry).decode("utf-8", "backslashreplace")
-    return Unreadable(
+    return UnreadableFile(
         f"git cannot read {name}: it is a pipe or a device.",
         hint="Remove it, or put the file back that was there.",
     )

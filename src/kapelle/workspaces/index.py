@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, GitError, Unfiltered, WorkspaceError
-from kapelle.workspaces.git import Place
+from kapelle.domain.errors import Conflict, FilterMissing, GitError, WorkspaceError
+from kapelle.workspaces.git import GitLocation
 from kapelle.workspaces.repository import WorkTree, digest_of, open_file
 
 _GITLINK = b"160000"
@@ -31,15 +31,15 @@ _CHUNK = 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
-def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
+def files_place(place: GitLocation, work_tree: WorkTree, index: Path) -> GitLocation:
     """Return the context for commands that use the files of a work tree through an index."""
     top = work_tree.toplevel
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
-    return Place(place.git, top, {**place.variables, **variables}, work_tree.settings)
+    return GitLocation(place.git, top, {**place.variables, **variables}, work_tree.settings)
 
 
 @dataclass(frozen=True)
-class _Differences:
+class _IndexDifferences:
     """The differences between the files of a work tree and its index."""
 
     missing_names: list[bytes]
@@ -51,7 +51,7 @@ class _Differences:
 class Staging:
     """Brings a temporary copy of a work tree's index up to date with its files."""
 
-    def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
+    def __init__(self, place: GitLocation, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
         self.index = scratch / "index"
         self._no_index = scratch / "no-index"
@@ -82,7 +82,7 @@ class Staging:
         return await self._write_tree()
 
     async def require_filters(self, parent: str, tree: str) -> None:
-        """Raise Unfiltered if a file staged since the parent needs a filter that may not run."""
+        """Raise FilterMissing if a file staged since the parent needs a filter that may not run."""
         names = [name for name in self._added if not self._is_excluded(name)]
         await require_filters(self._place, self._work_tree, names, parent, tree)
 
@@ -140,7 +140,7 @@ class Staging:
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
-    async def _find_differences(self) -> "_Differences":
+    async def _find_differences(self) -> "_IndexDifferences":
         """Compare the files with the index, in a single process."""
         arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run("ls-files", *arguments)).fields
@@ -171,7 +171,7 @@ class Staging:
             if not self._can_be_added(path, is_link=is_submodule[path]):
                 missing_names.add(path)
         submodules = {path for path in is_submodule if is_submodule[path]} - missing_names
-        return _Differences(
+        return _IndexDifferences(
             sorted(missing_names), sorted(differing - missing_names), others, sorted(submodules)
         )
 
@@ -195,7 +195,11 @@ class Staging:
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
 
     async def _list_untracked(
-        self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
+        self,
+        place: GitLocation,
+        prefix: bytes = b"",
+        depth: int = 0,
+        others: list[bytes] | None = None,
     ) -> list[bytes]:
         """Return untracked files that are not ignored, also those of nested repositories.
 
@@ -218,12 +222,12 @@ class Staging:
                 paths.append(prefix + name)
         return paths
 
-    async def _list_others(self, place: Place) -> list[bytes]:
+    async def _list_others(self, place: GitLocation) -> list[bytes]:
         arguments = ("ls-files", "-z", "--others", "--exclude-standard")
         return (await place.run(*arguments)).fields
 
     async def _list_nested(
-        self, place: Place, prefix: bytes, name: bytes, depth: int
+        self, place: GitLocation, prefix: bytes, name: bytes, depth: int
     ) -> list[bytes]:
         directory = place.cwd / os.fsdecode(name)
         inside = replace(place, cwd=directory).with_variables(
@@ -286,9 +290,9 @@ def _find_links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
 
 
 async def require_filters(
-    place: Place, work_tree: WorkTree, names: list[bytes], old: str, new: str
+    place: GitLocation, work_tree: WorkTree, names: list[bytes], old: str, new: str
 ) -> None:
-    """Raise Unfiltered if a changed file has a filter that may not run.
+    """Raise FilterMissing if a changed file has a filter that may not run.
 
     The place reads the files of the work tree, whose attributes count.
     """
@@ -323,7 +327,7 @@ async def require_filters(
             hint = f"Set it as the tool documents: git config {missing} …"
         text = f"{os.fsdecode(bad[0])}{more} needs the filter {name} (.gitattributes), but "
         text += f"Kapelle's git {why}: the file would be committed unfiltered."
-        raise Unfiltered(text, hint=hint)
+        raise FilterMissing(text, hint=hint)
 
 
 def copy_index(source: Path, target: Path) -> str | None:
@@ -359,7 +363,9 @@ def install_index(source: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-async def find_obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+async def find_obstacles(
+    reading: GitLocation, directory: Path, tree: str, goal: str
+) -> list[bytes]:
     """Return existing paths where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
     what = ("--ignore-submodules=all", tree, goal, "--")

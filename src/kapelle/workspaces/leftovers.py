@@ -17,24 +17,24 @@ from pathlib import Path
 from kapelle.workspaces.copy import remove_tree
 from kapelle.workspaces.files import read_inside, shown_path
 from kapelle.workspaces.index import files_place
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.worktree import Marker
 
 FileState = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Moment:
+class FileSystemMoment:
     """A time on the clock of the worktree's file system, and the worktree's inode then."""
 
     ns: int
     inode: int
 
 
-class Leftovers(Guard):
+class WorkspaceLeftovers(WorkspaceGuard):
     """Untracked files of worktrees, and tracked files that differ from the commit."""
 
-    async def moment(self, owner: str) -> Moment:
+    async def moment(self, owner: str) -> FileSystemMoment:
         """Return the present time on the clock of the worktree's file system."""
         return await asyncio.to_thread(_read_moment, self._markers.require(owner))
 
@@ -48,7 +48,7 @@ class Leftovers(Guard):
             files[shown_path(path)] = head.decode()
         return files
 
-    async def put_aside(self, owner: str, commit: str, since: Moment) -> None:
+    async def put_aside(self, owner: str, commit: str, since: FileSystemMoment) -> None:
         """Move untracked files that were written after a moment out of the worktree."""
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
@@ -105,7 +105,7 @@ async def _list_tracked(marker: Marker, commit: str) -> list[bytes]:
     return output.fields
 
 
-def _read_moment(marker: Marker) -> Moment:
+def _read_moment(marker: Marker) -> FileSystemMoment:
     """Create and remove a file to read the clock of the file system."""
     file = marker.toplevel.with_name(f".{marker.toplevel.name}.moment")
     file.unlink(missing_ok=True)
@@ -115,14 +115,14 @@ def _read_moment(marker: Marker) -> Moment:
     finally:
         os.close(descriptor)
         file.unlink(missing_ok=True)
-    return Moment(ns, os.lstat(marker.toplevel).st_ino)
+    return FileSystemMoment(ns, os.lstat(marker.toplevel).st_ino)
 
 
 def _aside_path(worktree: Path) -> Path:
     return worktree.with_name(f".{worktree.name}.aside")
 
 
-def _put_aside(worktree: Path, tracked_names: list[bytes], since: Moment) -> None:
+def _put_aside(worktree: Path, tracked_names: list[bytes], since: FileSystemMoment) -> None:
     aside = _aside_path(worktree)
     # A worktree that was created again has no files of the first set-up.
     if os.lstat(worktree).st_ino == since.inode:

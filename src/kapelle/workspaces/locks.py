@@ -39,7 +39,7 @@ async def _acquire(descriptor: int, give_up_at: float) -> bool:
         await asyncio.sleep(0.01)
 
 
-class Guard:
+class WorkspaceGuard:
     """The shared state of all operations on worktrees, and their locks.
 
     Lock order: the lock of an owner before the lock for merging, and never two owners at once.

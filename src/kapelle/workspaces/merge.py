@@ -22,7 +22,7 @@ from kapelle.workspaces.commit import commit_worktree, read_tip
 from kapelle.workspaces.files import open_inside, shown_path
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import find_checkout, read_person
 from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
@@ -155,7 +155,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MergeCandidate:
     """The commit that a merge would give a branch; the present one if nothing is to merge."""
 
     ref: str
@@ -207,7 +207,7 @@ class Merger:
         hint = f"Name the branch to merge into: kapelle merge {marker.task_id} --into {into}"
         return InvalidInput(text, hint=hint)
 
-    async def candidate(self, ref: str) -> Candidate:
+    async def candidate(self, ref: str) -> MergeCandidate:
         """Return the commit that the merge would lead to, or the paths in conflict."""
         marker = self.marker
         objects = self.marker.objects
@@ -224,7 +224,7 @@ class Merger:
         if self.undone is not None and await objects.is_ancestor(self.undone.commit, old):
             return await self._redo(self.undone, ref, old, tip)
         if await objects.is_ancestor(tip, old):
-            return Candidate(ref, old, old)
+            return MergeCandidate(ref, old, old)
         if self.by_person:
             person = await read_person(marker.git, marker.common_dir)
         else:
@@ -243,9 +243,9 @@ class Merger:
         is_other = False
         if new != old and not conflicts:
             is_other = await objects.tree_of(new) != await objects.tree_of(tip)
-        return Candidate(ref, old, new, is_other, tuple(conflicts))
+        return MergeCandidate(ref, old, new, is_other, tuple(conflicts))
 
-    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
+    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> MergeCandidate:
         """Return the commit that merges a branch again whose merge was reverted."""
         marker = self.marker
         objects = self.marker.objects
@@ -256,7 +256,7 @@ class Merger:
         if not conflicts:
             target, conflicts = await apply_change(objects, undone.parent, old, target)
         if conflicts or target == await objects.tree_of(old):
-            return Candidate(ref, old, old, conflicts=tuple(conflicts))
+            return MergeCandidate(ref, old, old, conflicts=tuple(conflicts))
         if self.by_person:
             person = await read_person(marker.git, marker.common_dir)
         else:
@@ -266,9 +266,9 @@ class Merger:
         else:
             parents = [old]
         new = await objects.commit(target, parents, self.message, self.signing, **person)
-        return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
+        return MergeCandidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
-    async def require_candidate(self, ref: str) -> Candidate:
+    async def require_candidate(self, ref: str) -> MergeCandidate:
         """Return the commit that the merge would lead to; raises MergeConflict."""
         candidate = await self.candidate(ref)
         if candidate.conflicts:
@@ -304,7 +304,7 @@ class Merger:
                 new = await objects.commit(tree, [new], text, self.signing, **{**person, **author})
         return new, []
 
-    async def move(self, candidate: Candidate, mover: Mover, standing: Marker | None) -> Merge:
+    async def move(self, candidate: MergeCandidate, mover: Mover, standing: Marker | None) -> Merge:
         """Move the branch to the candidate; raises RefMoved if it has moved meanwhile.
 
         `standing` is the worktree of Kapelle in which the branch is checked out, if there is one.
@@ -357,7 +357,7 @@ class Merger:
             raise Conflict(text, hint=hint)
 
 
-class Merges(Guard):
+class WorkspaceMerges(WorkspaceGuard):
     """Merges of owners' branches into others, and of others into them."""
 
     async def take_in(
@@ -412,7 +412,7 @@ class Merges(Guard):
         by_person: bool = False,
         sign: bool = False,
         undone: PastMerge | None = None,
-        verify: Callable[[Candidate], Awaitable[None]] | None = None,
+        verify: Callable[[MergeCandidate], Awaitable[None]] | None = None,
     ) -> Merge:
         """Merge the owner's branch into a branch, by default its base.
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
@@ -249,7 +249,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     The user's own configuration counts as well.
     """
     variables = {**checkout.variables, **own_configuration()}
-    place = Place(git, checkout.common_dir, variables)
+    place = GitLocation(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
     for record in output.fields:
@@ -284,7 +284,7 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
 
     They come from the repository's and the user's configuration; what neither has is left out.
     """
-    place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
+    place = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     variables: dict[str, str] = {}
     for record in output.fields:
@@ -298,7 +298,7 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     return variables
 
 
-async def _allowed_filters(place: Place) -> tuple[str, ...]:
+async def _allowed_filters(place: GitLocation) -> tuple[str, ...]:
     """Return the filters that the user allows, as settings for git."""
     values: dict[str, str] = {}
     # The user's own configuration comes last, so that an agent cannot replace it in the

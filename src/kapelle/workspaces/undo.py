@@ -9,7 +9,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, Workspa
 from kapelle.workspaces.checkout import Mover, format_names, git_in
 from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.git import RefMoved
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import BRANCHES, branch_ref
 from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
@@ -30,7 +30,7 @@ class PastMerge:
 
 
 @dataclass(frozen=True)
-class Undone:
+class UndoResult:
     """The branch after the undo, how it was undone, and the checkout that was updated."""
 
     commit: str
@@ -58,12 +58,12 @@ async def apply_change(
     return await merge_trees(objects, *sides)
 
 
-class Undos(Guard):
+class WorkspaceUndos(WorkspaceGuard):
     """Undo the merges of owners' branches."""
 
     async def undo_merge(
         self, owner: str, past: PastMerge, tip: str | None, message: str, *, sign: bool
-    ) -> Undone:
+    ) -> UndoResult:
         """Undo a merge and keep the owner's branch at its tip, so that it can be merged again.
 
         The branch moves back if it holds the merge and no other reference contains it; otherwise a
@@ -90,7 +90,7 @@ class Undos(Guard):
                     new, how = await _goal(marker, ref, past, message, signing)
                     now = await marker.refs.read(ref)
                     moved_checkout = await _move(marker, mover, ref, now, new, standing)
-                    return Undone(new, how, moved_checkout)
+                    return UndoResult(new, how, moved_checkout)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{past.into} kept moving.", hint="Undo the merge again later.")

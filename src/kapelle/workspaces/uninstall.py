@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import find_checkout, read_pointer
 
@@ -17,7 +17,7 @@ _OWNER = re.compile(r"(?:task|run)_[0-9a-z]{26}")
 
 
 @dataclass
-class Leftovers:
+class RepositoryLeftovers:
     """References with their commits, and worktrees, of one repository."""
 
     repository: str
@@ -33,21 +33,25 @@ class Leftovers:
         return not (self.merged or self.unmerged or self.archived or self.worktrees)
 
 
-def find_leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+def find_leftovers(repository: str, home: Path, owners: Set[str]) -> RepositoryLeftovers | None:
     """Return the leftovers of tasks and runs; None if the repository is gone."""
     return asyncio.run(_find_leftovers(repository, home, owners))
 
 
-def remove(leftovers: Leftovers, home: Path, *, keep_work: bool) -> None:
+def remove(leftovers: RepositoryLeftovers, home: Path, *, keep_work: bool) -> None:
     """Remove worktrees and references; with `keep_work`, keep what is not merged."""
     asyncio.run(_remove(leftovers, home, keep_work))
 
 
-async def _find_leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+async def _find_leftovers(
+    repository: str, home: Path, owners: Set[str]
+) -> RepositoryLeftovers | None:
     checkout = find_checkout(Path(repository))
     if checkout is None:
         return None
-    leftovers = Leftovers(repository, worktrees=_find_worktrees(checkout.common_dir, home))
+    leftovers = RepositoryLeftovers(
+        repository, worktrees=_find_worktrees(checkout.common_dir, home)
+    )
     git = _git(home)
     try:
         refs = Refs.of(git, checkout.common_dir)
@@ -68,7 +72,7 @@ async def _find_leftovers(repository: str, home: Path, owners: Set[str]) -> Left
     return leftovers
 
 
-async def _remove(leftovers: Leftovers, home: Path, keep_work: bool) -> None:
+async def _remove(leftovers: RepositoryLeftovers, home: Path, keep_work: bool) -> None:
     checkout = find_checkout(Path(leftovers.repository))
     if checkout is None:
         return
@@ -103,7 +107,7 @@ def _find_worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
     return worktrees
 
 
-async def _list_references(place: Place, *prefixes: str) -> list[tuple[str, str]]:
+async def _list_references(place: GitLocation, *prefixes: str) -> list[tuple[str, str]]:
     output = await place.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes)
     references: list[tuple[str, str]] = []
     for line in output.line.splitlines():
@@ -112,7 +116,7 @@ async def _list_references(place: Place, *prefixes: str) -> list[tuple[str, str]
     return references
 
 
-async def _find_branches_in_use(place: Place, home: Path) -> set[str]:
+async def _find_branches_in_use(place: GitLocation, home: Path) -> set[str]:
     """Return the branches that are checked out outside of the home."""
     output = await place.run("worktree", "list", "--porcelain")
     branches: set[str] = set()
@@ -123,7 +127,7 @@ async def _find_branches_in_use(place: Place, home: Path) -> set[str]:
     return branches
 
 
-async def _is_merged(place: Place, commit: str) -> bool:
+async def _is_merged(place: GitLocation, commit: str) -> bool:
     """Tell whether a branch other than Kapelle's contains the commit."""
     others = ("--not", "--exclude=kapelle/*", "--branches")
     output = await place.run("rev-list", "--max-count=1", commit, *others)

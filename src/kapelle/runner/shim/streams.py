@@ -152,7 +152,7 @@ def _remove_colours(data: bytes) -> bytes:
     return data
 
 
-class _Places:
+class _PatternPositions:
     """Maps positions in data without separators to positions in the original data."""
 
     def __init__(self, data: bytes, without: bytes) -> None:
@@ -195,7 +195,7 @@ class _Patterns:
         spans = [match.span() for match in self._regex.finditer(self._remove_separators(data))]
         if not spans:
             return []
-        places = _Places(data, self._without)
+        places = _PatternPositions(data, self._without)
         return [places.span(*span) for span in spans]
 
     def begins(self, data: bytes) -> int:
@@ -203,7 +203,7 @@ class _Patterns:
         at = self._find_beginning(self._remove_separators(data))
         if at is None:
             return len(data)
-        return _Places(data, self._without).begin(at)
+        return _PatternPositions(data, self._without).begin(at)
 
     def _remove_separators(self, data: bytes) -> bytes:
         return _remove_colours(data).translate(self._table, self._separators)
@@ -234,7 +234,7 @@ def _needles(patterns: set[bytes]) -> list[bytes]:
     return needles
 
 
-class Stream:
+class PipeStream:
     """Moves bytes from a pipe to a log; stops reading while the disk refuses them."""
 
     def __init__(self, pipe: int, log: int, redactor: Redactor) -> None:

@@ -11,8 +11,8 @@ import time
 
 from . import system, terminal, tree
 from .files import MARKER
-from .request import Request
-from .streams import Stream
+from .request import ShimRequest
+from .streams import PipeStream
 from .system import Signals, restore_signals
 from .terminal import Terminal
 from .tree import KILL_LIMIT_S, Subtree
@@ -25,7 +25,7 @@ _KILL_ROUND_S = 0.02
 class Child:
     """A forked process that executes the command once it is released."""
 
-    def __init__(self, request: Request, stdin: int, leaf: str | None) -> None:
+    def __init__(self, request: ShimRequest, stdin: int, leaf: str | None) -> None:
         self.out, out = os.pipe() if request.terminal is None else os.openpty()
         self.err, err = os.pipe()
         standard = (stdin, out, err)
@@ -66,7 +66,7 @@ class Child:
         return os.fork()
 
 
-def explain_failure(report: bytes, request: Request) -> str:
+def explain_failure(report: bytes, request: ShimRequest) -> str:
     """Return why the command could not be started, from the child's report."""
     reason = os.strerror(int(report[1:]))
     if report[:1] == b"d":
@@ -84,7 +84,7 @@ def _move_to_cgroup(pid: int, leaf: str) -> bool:
 
 
 def _become_agent(
-    request: Request, shim: int, standard: tuple[int, int, int], go: int, report: int
+    request: ShimRequest, shim: int, standard: tuple[int, int, int], go: int, report: int
 ) -> None:
     stage = b"x"
     try:
@@ -118,11 +118,11 @@ class Supervisor:
 
     _agent: Child
 
-    def __init__(self, request: Request, signals: Signals) -> None:
+    def __init__(self, request: ShimRequest, signals: Signals) -> None:
         self._request = request
         self._signals = signals
         self._tree = Subtree()
-        self._streams: tuple[Stream, ...] = ()
+        self._streams: tuple[PipeStream, ...] = ()
         self._terminal: Terminal | None = None
         self._status: int | None = None
         self._ended_by: str | None = None
