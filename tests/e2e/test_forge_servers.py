@@ -164,7 +164,7 @@ def test_an_internal_server_below_a_path_with_an_authority_of_its_own(
         git(repository, *personal, "http.sslVerify", "false")
         # It is pushed, but the token is sent to nobody whose certificate is not trusted.
         told = refused(kapelle, id_)
-        assert (hint in told, "tried again" in told) == (True, False)
+        assert (hint in told, "retries" in told) == (True, False)
         git(repository, *personal, "--unset", "http.sslVerify")
         git(repository, *personal, f"http.https://{forge.host}/.sslCAInfo", str(authority))
         kapelle.cli("pr", id_, check=True)

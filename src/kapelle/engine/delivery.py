@@ -347,7 +347,7 @@ async def push(
     branch = str(work.workspace.branch)
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
-    what = {"branch": branch, "ours": ours, "held": held}
+    what = {"branch": branch, "ours": ours, "remote_commit": held}
     what["worktree"] = work.workspace.path
     await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 

@@ -200,7 +200,7 @@ class Workspaces(
                 login,
                 branch=upstream,
                 ours=(),
-                held=remote_commit,
+                remote_commit=remote_commit,
                 worktree=str(checkout.toplevel),
             )
         return remote
