@@ -32,7 +32,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.sentry import ErrorReports
 from kapelle.service import Service
 from kapelle.service.daemon import Stopping

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kapelle.runner.redaction import patterns, redact
-from kapelle.runner.shim.streams import Redactor
+from kapelle.runner.shim.redactor import Redactor
 
 SECRET = "pa ss/w+örd$\"'<&>~"
 RAW = SECRET.encode()

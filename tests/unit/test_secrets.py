@@ -15,7 +15,8 @@ import pytest
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import McpServer
 from kapelle.home import Home
-from kapelle.secrets import Vault, collect_server_values, find_secrets
+from kapelle.secrets.detection import collect_server_values, find_secrets
+from kapelle.secrets.vault import Vault
 
 needs_keyring = pytest.mark.skipif(find_spec("keyring") is None, reason="keyring is not installed")
 

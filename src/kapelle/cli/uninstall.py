@@ -201,7 +201,7 @@ def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[RepositoryLefto
 
 
 def _remove(home: Home, owners: dict[str, set[str]], keep_work: bool) -> None:
-    from kapelle.secrets import Vault
+    from kapelle.secrets.vault import Vault
     from kapelle.settings import load
     from kapelle.workspaces.uninstall import remove
 

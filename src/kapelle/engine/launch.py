@@ -26,7 +26,7 @@ from kapelle.engine.output import SHOWN_OUTPUT, SideLog, check_result
 from kapelle.engine.parts import Parts
 from kapelle.runner.output import read_both_streams
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.secrets import collect_server_values
+from kapelle.secrets.detection import collect_server_values
 from kapelle.settings import Settings
 from kapelle.workspaces import checkouts_around
 

@@ -18,7 +18,9 @@ from kapelle.home import Home
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.runner.redaction import patterns, redact
 from kapelle.runner.runner import Runner
-from kapelle.secrets import SpecSecrets, Vault, collect_server_values, find_secrets
+from kapelle.secrets.detection import collect_server_values, find_secrets
+from kapelle.secrets.specs import SpecSecrets
+from kapelle.secrets.vault import Vault
 from kapelle.settings import Settings
 from kapelle.settings.config import combine_layers
 from kapelle.settings.files import stamp

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from kapelle.domain.budget import NOTHING, Spent
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.library.execution import block_on
+from kapelle.library.worktree import AUTHOR
 from kapelle.patterns.roles import TeamResult
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.sync import AUTHOR
 
 T = TypeVar("T")
 TeamStatus = Literal["completed", "budget", "failed", "needs_input"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
-from kapelle.runner.shim.streams import Redactor
+from kapelle.runner.shim.redactor import Redactor
 
 MIN_CHARACTERS = 6
 _ESCAPED_MARKUP = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&"})

@@ -28,7 +28,7 @@ from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.submit import Belonging, examine, require_still_there, submit
 from kapelle.patterns.spec import PatternSpec
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database

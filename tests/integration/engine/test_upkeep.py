@@ -25,7 +25,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.store import attempts, backup, events, query, runs, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate

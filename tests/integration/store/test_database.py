@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.store import events, tables
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import migrate

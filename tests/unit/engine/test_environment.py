@@ -10,7 +10,7 @@ from kapelle.domain.specs import Shell
 from kapelle.engine.environment import Origin, in_worktree, leads_into, passed
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.home import Home
-from kapelle.secrets import find_secrets
+from kapelle.secrets.detection import find_secrets
 
 
 def test_only_listed_variables_are_passed_on() -> None:

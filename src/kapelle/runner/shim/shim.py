@@ -13,9 +13,10 @@ import time
 from . import exit_record, files, system, tree
 from .exit_record import encode
 from .failpoints import failpoint
+from .redactor import Redactor
 from .request import ShimRequest, receive
 from .request import encode as encode_request
-from .streams import PipeStream, Redactor
+from .streams import PipeStream
 from .supervisor import Child, Supervisor, explain_failure
 from .system import Signals
 from .terminal import Terminal
