@@ -205,29 +205,16 @@ async def _serve(
     listener: socket.socket,
     reports: ErrorReports | None,
 ) -> int:
+    """Serve until a person or a signal stops this daemon; return its exit code.
+
+    The order matters: merges and work of a crashed daemon are taken over before any request is
+    served, and the database is closed last.
+    """
     host, port = listener.getsockname()[:2]
     url_host = f"[{host}]" if ":" in host else host
     token = _read_or_create(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
-    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
     db = await asyncio.to_thread(_open_database, home, settings)
-    parts: Parts = Parts(
-        home=home,
-        db=db,
-        runner=Runner(home.root),
-        workspaces=Workspaces(
-            home.root,
-            settings.git.author_name,
-            settings.git.author_email,
-            filters=lambda: parts.settings().git.filters,
-            is_alone=True,
-        ),
-        environ=dict(os.environ),
-        secret=token,
-        vault=Vault(home),
-        url=f"http://{url_host}:{port}",
-        # The name of the first daemon of this home; it stays when the host is renamed.
-        performer=_read_or_create(home.identity, lambda: name),
-    )
+    parts = _make_parts(home, settings, db, token, f"http://{url_host}:{port}")
     if reports is not None:
         reports.redact_by(parts.all_secrets)
     await parts.runner.start()
@@ -277,6 +264,30 @@ async def _serve(
     # After the checkpoint, the database file alone holds everything.
     await db.checkpoint()
     return 0
+
+
+def _make_parts(home: Home, settings: Settings, db: Database, token: str, url: str) -> Parts:
+    """Connect what every use case needs."""
+    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+    parts: Parts = Parts(
+        home=home,
+        db=db,
+        runner=Runner(home.root),
+        workspaces=Workspaces(
+            home.root,
+            settings.git.author_name,
+            settings.git.author_email,
+            filters=lambda: parts.settings().git.filters,
+            is_alone=True,
+        ),
+        environ=dict(os.environ),
+        secret=token,
+        vault=Vault(home),
+        url=url,
+        # The name of the first daemon of this home; it stays when the host is renamed.
+        performer=_read_or_create(home.identity, lambda: name),
+    )
+    return parts
 
 
 async def _finish_merges(parts: Parts) -> None:

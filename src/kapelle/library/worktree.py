@@ -159,11 +159,7 @@ def worktree(
     workspaces = Workspaces(library_home(home), *AUTHOR)
     loop = _Loop()
     try:
-        # Without a daemon, the next program completes a merge that a killed one left unfinished.
-        try:
-            loop.run(workspaces.finish_merges())
-        except KapelleError as error:
-            _log.warning("An interrupted merge could not be completed: %s", error.message)
+        _finish_merges(loop, workspaces)
         owner = f"work_{new_id('run').partition('_')[2]}"
         directory = Path(repository).expanduser()
         workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
@@ -180,6 +176,14 @@ def worktree(
     finally:
         loop.close()
         workspaces.close()
+
+
+def _finish_merges(loop: _Loop, workspaces: Workspaces) -> None:
+    """Complete the merges that a killed program left unfinished; there is no daemon to do it."""
+    try:
+        loop.run(workspaces.finish_merges())
+    except KapelleError as error:
+        _log.warning("An interrupted merge could not be completed: %s", error.message)
 
 
 def library_home(home: Path | str | None) -> Path:

@@ -21,6 +21,7 @@ def boot_id() -> str:
     """Return a text that identifies the current boot of this machine."""
     if sys.platform == "linux":
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    # Elsewhere the time of the boot stands for it.
     return f"boot-{int(psutil.boot_time())}"
 
 

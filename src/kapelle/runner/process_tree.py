@@ -29,6 +29,7 @@ def find_root(home: Path) -> Path | None:
         root.mkdir(exist_ok=True)
     except OSError:
         return None
+    # Moving a process needs the right to write to the common ancestor of both cgroups.
     usable = (root / "cgroup.kill").exists() and os.access(own / "cgroup.procs", os.W_OK)
     return root if usable else None
 
@@ -116,6 +117,7 @@ def kill_tree(process_dir: Path, leaf: Path | None) -> int:
     while True:
         if leaf is not None:
             kill_leaf(str(leaf))
+        # Found by their environment as well, because a process may have left the cgroup.
         survivors = find_marked_processes(process_dir)
         for pid, start in survivors:
             tree.send(pid, start, signal.SIGKILL)

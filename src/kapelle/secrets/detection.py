@@ -17,10 +17,10 @@ def find_secrets(*environments: Mapping[str, str]) -> list[str]:
 
     The path of an existing file is not a secret.
     """
-    values = []
+    values: list[str] = []
     for environment in environments:
         for name, value in environment.items():
-            values += [unquote(password) for password in _URL_PASSWORD.findall(value)]
+            values += map(unquote, _URL_PASSWORD.findall(value))
             if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
                 values.append(value)
     return [secret for secret in values if len(secret) >= _SHORTEST_SECRET]

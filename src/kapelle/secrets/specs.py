@@ -46,7 +46,10 @@ class SpecSecrets:
         try:
             if any(values.values()):
                 self._write(owner, values)
-            yield {**spec, **{name: sorted(value) for name, value in values.items()}}
+            public = dict(spec)
+            for name, value in values.items():
+                public[name] = sorted(value)
+            yield public
         except asyncio.CancelledError:
             raise  # the row may have been stored; if not, upkeep deletes the values
         except BaseException:

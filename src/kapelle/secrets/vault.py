@@ -74,13 +74,15 @@ class Vault:
                 text = f"The key of {agent} is in the system's keyring, which cannot be used now."
                 raise KapelleError(text, hint="Unlock the keyring and try again.") from error
         if agent in keys:
-            self._write({name: key for name, key in keys.items() if name != agent})
-        return was_in_keyring or agent in keys
+            del keys[agent]
+            self._write(keys)
+            return True
+        return was_in_keyring
 
     def all(self) -> list[str]:
         """Return every key that the file held or that was read, for redaction."""
         self._file()
-        return sorted(self._seen.union(key for key in self._known.values() if key))
+        return sorted(self._seen.union(filter(None, self._known.values())))
 
     def _read(self, agent: str) -> str | None:
         """Return the key of an agent from the file or the keyring."""
@@ -142,7 +144,7 @@ class Vault:
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
         keys = {str(agent): key and str(key) for agent, key in content.items()}
-        self._seen.update(key for key in keys.values() if key)
+        self._seen.update(filter(None, keys.values()))
         return keys
 
     def _file_to_change(self) -> dict[str, str | None]:

@@ -20,7 +20,7 @@ from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, names_in, read_toml, stamp
-from kapelle.settings.models import REPOSITORY_KEYS, Settings, TasksSettings
+from kapelle.settings.models import REPOSITORY_KEYS, DockerSettings, Settings, TasksSettings
 
 # Variables that redirect a program: to another server, another configuration or other code.
 _FOREIGN = re.compile(
@@ -65,6 +65,7 @@ Tree = Mapping[str, Any]
 
 def validate(values: Tree, where: str, scope: SettingScope = "user") -> Settings:
     """Return validated settings; raises InvalidInput with their source and the invalid key."""
+    # Unknown keys are left to pydantic, so that the error can suggest a valid one.
     foreign = (set(values) & set(Settings.model_fields)) - REPOSITORY_KEYS
     if scope == "repository" and foreign:
         key = min(foreign)
@@ -151,6 +152,7 @@ def value_of(annotation: Any, text: str) -> Any:
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
     value = document.get("value")
+    # More than one key: the text itself contained further TOML.
     if len(document) > 1 or (_is_text(annotation) and type(value) is not str):
         return text
     return value
@@ -217,26 +219,33 @@ def combine_layers(
         layers[f"environment {name}"] = values
         tree = _merge_trees(tree, values)
     settings = validate(tree, "the configuration")
-    docker = settings.workspace.docker
+    _require_container(settings.workspace.docker)
+    origin: dict[str, str] = {}
+    for source, values in layers.items():
+        origin.update(dict.fromkeys(dict(leaves(values)), source))
+    if repository and repository.config:
+        # Commands from the repository's configuration run where its .kapelle lies.
+        its_source = f"repository config {repository.config}"
+        place = repository.config.parent.parent
+        keys = [key for key, source in origin.items() if source == its_source]
+        settings = settings.with_places(dict.fromkeys(keys, place))
+    effective = dict(leaves(settings.model_dump(mode="json", by_alias=True)))
+    sources = {key: origin.get(key, "default") for key in effective}
+    return LoadedSettings(settings, sources, held_back)
+
+
+def _require_container(docker: DockerSettings) -> None:
+    """Raise InvalidInput for settings of a container without an image or a service."""
+    if docker.is_configured:
+        return
     # A person may choose the engine alone, for whichever repository has an image.
-    if not docker.is_configured and (useless_keys := sorted(docker.model_fields_set - {"engine"})):
+    useless_keys = sorted(docker.model_fields_set - {"engine"})
+    if useless_keys:
         raise InvalidInput(
             f"workspace.docker.{useless_keys[0]} is set, but neither an image nor a service: "
             "commands would run outside of any container.",
             hint='Write `image = "…"` or `service = "…"` under [workspace.docker], or drop it.',
         )
-    origin: dict[str, str] = {}
-    for source, values in layers.items():
-        origin.update(dict.fromkeys(dict(leaves(values)), source))
-    if repository and repository.config:
-        lying_there = f"repository config {repository.config}"
-        place = repository.config.parent.parent
-        keys = [key for key, source in origin.items() if source == lying_there]
-        settings = settings.with_places(dict.fromkeys(keys, place))
-    all_leaves = leaves(settings.model_dump(mode="json", by_alias=True))
-    return LoadedSettings(
-        settings, {key: origin.get(key, "default") for key, _ in all_leaves}, held_back
-    )
 
 
 @lru_cache(maxsize=16)
@@ -257,6 +266,7 @@ def _read_environment(environ: Mapping[str, str], tree: Tree) -> Iterator[tuple[
                 values = {key: values}
             if keys:
                 validate(values, where)
+                # Validated alone first, so that an error names this variable.
                 yield name, values
 
 
@@ -265,12 +275,15 @@ def _split_variable(name: str, tree: Tree) -> list[str]:
     parts = name.removeprefix("KAPELLE_").split("__")
     keys = [part.lower() for part in parts]
     if len(keys) == 1 and keys[0] not in Settings.model_fields:
+        # Probably a misspelled setting.
         near = difflib.get_close_matches(keys[0], Settings.model_fields, 1, 0.8)
         if near:
             raise InvalidInput(f"{name} is no setting; did you mean KAPELLE_{near[0].upper()}?")
         return []  # KAPELLE_HOME and similar variables are no settings
     if keys[0] == "agents" and len(keys) > 1:
         for agent in tree.get("agents", {}):
+            # Variables have neither dashes nor lower case, so the name is looked up among the
+            # agents.
             if agent.lower().replace("-", "_") == keys[1]:
                 keys[1] = agent
     # Names below environment.set and agents.NAME.env are case-sensitive.
@@ -298,6 +311,7 @@ def set_value(path: Path, dotted_key: str, text: str, scope: SettingScope = "use
     while len(keys) > 1 and isinstance(table.get(keys[0]), dict):
         table = table[keys.pop(0)]
     while len(keys) > 1:
+        # Tables that do not exist yet are written inline.
         value = {keys.pop(): value}
     if isinstance(table.get(keys[0]), dict | list):
         # tomlkit would write a plain value into the table before it.
@@ -327,6 +341,7 @@ def _write(path: Path, key: str, document: Any, scope: SettingScope) -> None:
     text = document.as_string()
     settings = validate(document.unwrap(), str(path), scope)
     try:
+        # In an unusual layout tomlkit may write a value where it means something else.
         is_unchanged = Settings.model_validate(tomllib.loads(text)) == settings
     except ValueError:
         is_unchanged = False

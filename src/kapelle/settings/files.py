@@ -34,6 +34,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         return "", {}
     except tomllib.TOMLDecodeError as error:
         lines = text.rstrip("\n").split("\n")
+        # tomllib gives no line for an error at the end of the file.
         end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
         problem = str(error).replace("at end of document", end)
         raise InvalidInput(f"{path} is not valid TOML: {problem}.") from None
@@ -44,6 +45,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value that is not a table, by its dotted key; see names_in."""
     for name, value in values.items():
+        # A name with dots is quoted, as in TOML.
         key = f'"{name}"' if "." in name else name
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")

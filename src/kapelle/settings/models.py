@@ -29,6 +29,7 @@ FilterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-
 Count = Annotated[int, Field(ge=0)]
 HttpUrl = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
+# The settings that a repository may have; all others are a person's own.
 REPOSITORY_KEYS = frozenset(
     {
         "default_agent", "fallback_agents", "project", "agents", "checks", "workspace", "tasks",

@@ -72,12 +72,14 @@ def find_executable(home: Home, directory: Path) -> Executable:
     """Read the nearest .kapelle from a directory up to its git toplevel."""
     paths = in_repository(home, directory, "config.toml", "playbook.toml", "patterns", "prompts")
     places = [path.parent.parent for path in paths] or [Path(os.path.realpath(directory))]
+    # Settings, patterns and prompts may lie in different directories; the innermost one counts.
     place = max(places, key=lambda path: len(path.parts))
     files = []
     problems = []
     for path in paths:
         for file in _files(path):
             try:
+                # In a shared parent, another user may own any of these.
                 for part in dict.fromkeys((path.parent, path, file)):
                     require_ours(part, directory)
                 files.append((file, stamp(file)))
@@ -250,6 +252,7 @@ def select_harmless(
     They name things, or lower a limit of the person's own settings.
     """
     selection = {key: values[key] for key in _HARMLESS if key in values}
+    # Agents that only the repository defines: their commands need trust.
     foreign = set(values.get("agents", {})) - set(own.get("agents", {}))
     if selection.get("default_agent") in foreign:
         del selection["default_agent"]
@@ -332,6 +335,7 @@ def _read(
             prompts[f"{path.parent.name}/{path.stem}"] = text
         if sum(map(len, [*sources.values(), *prompts.values()])) > _MOST_TEXT:
             raise InvalidInput(f"{place}/.kapelle holds more than 2 MB that could be executed.")
+    # Sorted, so that the order of files and settings does not change the digest.
     digest = hashlib.sha256(json.dumps(sorted(items.items())).encode()).hexdigest()
     return Executable(place, config, settings, sources, prompts, errors, items, digest)
 
@@ -355,6 +359,7 @@ def _hold_records(home: Home) -> Iterator[dict[str, TrustRecord]]:
     Raises Conflict if they cannot be read, and Unavailable if another process keeps the lock.
     """
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The directory itself is locked: the file of the records is replaced at each write.
     descriptor = os.open(home.root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _lock(descriptor, home)

@@ -43,6 +43,7 @@ _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
     """Return every work tree of the repository that is on the branch."""
     candidates = await asyncio.to_thread(_find_candidates, common_dir, branch)
+    # The main checkout has no entry below .git/worktrees.
     candidates.add(toplevel)
     if common_dir.name == ".git":
         candidates.add(common_dir.parent)
@@ -150,6 +151,7 @@ class BaseCheckout:
             text = f"{top} holds files that the merge would overwrite: {format_names(lost_names)}."
             raise Conflict(text, hint=f"Move or remove them in {top}, then try again")
         try:
+            # With -n git checks everything and writes nothing.
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
             text = f"{top} holds files that the merge would overwrite ({error.message})"
@@ -195,6 +197,7 @@ class BaseCheckout:
 
     async def list_dirty(self, old: str, new: str) -> list[bytes]:
         """Return files with uncommitted changes that differ between the commits."""
+        # Files that were only touched are not dirty.
         await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
         names = await self._list_names("diff-files") + await self._list_names(
             "diff-index", "--cached", old
@@ -384,6 +387,7 @@ class Mover:
         toplevels = tuple(str(item.toplevel) for item in places)
         move = Move(ref, old, new, toplevels, owner.task_id)
         record = {"common_dir": str(self._common_dir), "move": asdict(move)}
+        # From here on, a crash is repaired by recover.
         write_durably(self._journal, json.dumps(record))
         with self._shadows.scratch() as scratch:
             checkouts = [await self._open_checkout(item, scratch) for item in places]
@@ -412,6 +416,7 @@ class Mover:
                 await checkout.advance(move.old, move.new)
             except (GitError, Unavailable) as error:
                 if checkout is checkouts[0]:
+                    # No checkout was updated yet, so the branch can go back.
                     await self._refs.move(move.ref, move.old, move.new, "kapelle: undo")
                     if isinstance(error, Unavailable):
                         raise

@@ -45,6 +45,7 @@ async def _commit(marker: Marker, message: str) -> str:
         await staging.require_filters(heads.parent, tree)
         marker.require_present()  # again: a process of the agent may still be running
         new = await objects.commit_unless_held(tree, [heads.parent], message)
+        # The usual case: HEAD is at the tip of the branch, and there is something to commit.
         if heads.parent == heads.tip != new:
             await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         elif heads.tip is not None and await objects.is_ancestor(new, heads.tip):
@@ -54,6 +55,7 @@ async def _commit(marker: Marker, message: str) -> str:
                 await archive_commit(marker, f"before-{new[:12]}", heads.tip)
             await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         if await objects.tree_of(new) == tree:
+            # The agent's git then sees a clean worktree.
             install_index(staging.index, marker.index)
             if not await marker.stands_on_branch():
                 await marker.own.point_head(marker.ref)

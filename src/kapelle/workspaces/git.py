@@ -136,25 +136,14 @@ class GitLocation:
         Several records of input are separated by NUL, as with -z. Raises Unavailable when the
         machine has run out of something: the same call may succeed later.
         """
-        if stdin is not None and not isinstance(stdin, bytes):
-            stdin = b"".join(record + b"\0" for record in stdin)
-        limit_s = timeout_s or (_CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S)
-        command = Command(
-            argv=[*self.git.argv, *self._options(), *args],
-            environment={**self.environment, **self.variables},
-            cwd=self.cwd,
-            timeout_s=limit_s,
-            max_output=max_output,
-            stdin=stdin,
-            descriptors=inherited_locks.get(),
-        )
+        command = self._make_command(args, stdin, timeout_s, max_output)
         if entry := find_special(command.environment):
             raise _make_unreadable_error(entry)
         for pause_s in (*_LOCK_PATIENCE_S, None):
             result = await self.git.execute(command, self._examine)
             if result.timed_out:
                 # Not Unavailable: a command that always takes too long would be retried forever.
-                raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
+                raise GitError(f"git {args[0]} did not finish within {command.timeout_s:g} s.")
             stderr = result.stderr.decode("utf-8", "replace")
             is_exhausted = result.code != 0 and _EXHAUSTED.search(stderr) is not None
             if result.is_truncated or (result.code in ok and not is_exhausted):
@@ -165,12 +154,31 @@ class GitLocation:
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def _options(self) -> list[str]:
-        """Return the settings as options of git."""
+    def _make_command(
+        self,
+        args: Sequence[str],
+        stdin: bytes | Sequence[bytes] | None,
+        timeout_s: float | None,
+        max_output: int,
+    ) -> Command:
+        """Return the command line of one call, with its environment and its limits."""
+        # In this order, for of settings with the same name git takes the last.
         options: list[str] = []
         for setting in (*self.hardening, *self.settings):
             options += ["-c", setting]
-        return options
+        if timeout_s is None:
+            timeout_s = _CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S
+        if stdin is not None and not isinstance(stdin, bytes):
+            stdin = b"".join(record + b"\0" for record in stdin)
+        return Command(
+            argv=[*self.git.argv, *options, *args],
+            environment={**self.environment, **self.variables},
+            cwd=self.cwd,
+            timeout_s=timeout_s,
+            max_output=max_output,
+            stdin=stdin,
+            descriptors=inherited_locks.get(),
+        )
 
     def _require_objects(self) -> None:
         """Raise WorkspaceError if the repository with the objects is gone."""
@@ -229,6 +237,7 @@ class Memory(dict[K, V]):
 
     def __setitem__(self, key: K, fact: V) -> None:
         super().__setitem__(key, fact)
+        # Dictionaries keep their order, so the first key is the oldest.
         if len(self) > self._most:
             del self[next(iter(self))]
 
@@ -363,6 +372,7 @@ def _make_missing_error(directory: Path) -> WorkspaceError:
 
 def _make_error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    # git prints hints after the line that names the error.
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
     last = (telling or lines or [f"exit code {code}"])[-1]
     message = f"git {args[0]} failed: {last[:1000]}"

@@ -129,6 +129,7 @@ class Staging:
         await self._add(await self._list_untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
+            # Nothing differs from an index whose tree is known.
             tree = self._place.git.index_trees.get((self._work_tree.common_dir, digest))
         return tree or await self._write_tree()
 
@@ -403,6 +404,7 @@ def _list_below(top: bytes, directory: bytes) -> Iterator[bytes]:
         return  # git cannot read it either
     for entry in entries:
         path = os.path.join(directory, entry.name)
+        # Some file systems ignore case.
         if entry.name.lower() == b".git":
             continue
         if entry.is_dir(follow_symlinks=False):

@@ -136,6 +136,7 @@ def _put_aside(worktree: Path, tracked_names: list[bytes], since: FileSystemMome
             continue
         source = worktree / path
         target = aside / path
+        # Written before the agent began: it belongs to the set-up.
         if source.lstat().st_ctime_ns <= limit_ns:
             continue
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

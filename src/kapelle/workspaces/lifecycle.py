@@ -67,6 +67,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
             plan = await self._plan(owner, directory, marker.base_commit if marker else base)
             if marker is not None:
                 plan = replace(plan, base=marker.base, left=marker.left)
+            # If a crash follows, the next call clears what was created so far.
             self._markers.write_intent(owner, plan.common_dir)
             start = await _place_branch(plan, afresh=marker is None)
             new_marker = await _check_out(plan, start, plan.branch, copy, link)
@@ -327,6 +328,7 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     """Put the task's branch at the base; return the commit that it holds."""
     tip = await plan.tip()
     if tip is not None:
+        # The branch of an earlier worktree of this owner is continued.
         if tip == plan.base_commit or not afresh:
             return tip
         await archive_commit(plan, "found", tip)

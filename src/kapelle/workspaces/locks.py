@@ -213,6 +213,7 @@ class WorkspaceGuard:
         common_dir, _ = entry
         async with self._lock_merging(common_dir):
             if not (common_dir / "objects").is_dir():
+                # The journal stays, in case the repository comes back.
                 text = f"A merge into {common_dir} was interrupted, and the repository is gone."
                 raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)

@@ -98,6 +98,7 @@ async def _merge_into_worktree(
         return standing
     tree, conflicts = await merge_trees(objects, tip, theirs)
     new = await objects.commit(tree, [tip, theirs], message)
+    # The worktree moves along, so its files hold the conflict markers.
     await mover.move(marker, marker.ref, tip, new, standing=marker)
     return [shown_path(name) for name in conflicts]
 
@@ -118,6 +119,7 @@ async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
     except GitError:  # a manual merge of commits that git does not merge by itself
         return []
     conflicts = [shown_path(name) for name in names]
+    # The merge is the last commit: conflicts without markers, as in binary files, count too.
     if last == tip and tree == await objects.tree_of(tip):
         return conflicts
     return await _find_marked(marker, conflicts)
@@ -357,6 +359,21 @@ class Merger:
             raise Conflict(text, hint=hint)
 
 
+async def _verify_candidate(
+    merger: Merger,
+    mover: Mover,
+    ref: str,
+    verify: Callable[[MergeCandidate], Awaitable[None]],
+) -> MergeCandidate:
+    """Return the candidate of a merge; verify it if its files differ from the branch's."""
+    candidate = await merger.require_candidate(ref)
+    if candidate.is_other:
+        # Before verify, which may take minutes that would be wasted if the move is refused.
+        await mover.require_clean(merger.marker, ref, candidate.old, candidate.new)
+        await verify(candidate)
+    return candidate
+
+
 class WorkspaceMerges(WorkspaceGuard):
     """Merges of owners' branches into others, and of others into them."""
 
@@ -386,6 +403,8 @@ class WorkspaceMerges(WorkspaceGuard):
                 raise GitError(text)
             if as_base:
                 ends = (await read_tip(marker), f"{await marker.refs.commit_of(branch)}")
+                # The common ancestor, not the branch's tip: the branch may have moved since the
+                # merge.
                 base = (await marker.objects.run("merge-base", *ends)).line
                 self._markers.write(replace(marker, base_commit=base))
             return conflicts
@@ -433,12 +452,7 @@ class WorkspaceMerges(WorkspaceGuard):
             mover = self._mover(marker)
             candidate = None
             if verify is not None:
-                candidate = await merger.require_candidate(ref)
-                if candidate.is_other:
-                    # Check this first: minutes of verification would be wasted if the move is
-                    # refused.
-                    await mover.require_clean(marker, ref, candidate.old, candidate.new)
-                    await verify(candidate)
+                candidate = await _verify_candidate(merger, mover, ref, verify)
             try:
                 async with (
                     self._lock_branch_worktree(target) as standing,

@@ -71,6 +71,7 @@ class WorkspaceRelocations(WorkspaceGuard):
             if new_marker == marker:
                 return False
             self._markers.write(new_marker)
+            # The marker alone is enough for a worktree that was removed.
             if not new_marker.is_present:
                 return False
             await asyncio.to_thread(_link, new_marker, old, new)

@@ -83,6 +83,7 @@ class WorkTree(Checkout):
 def find_checkout(directory: Path) -> Checkout | None:
     """Return the innermost work tree that contains the directory, or None."""
     for candidate in _upwards(directory):
+        # A directory inside of .git belongs to no work tree.
         if candidate.name == ".git":
             return None
         if (checkout := checkout_at(candidate)) is not None:
@@ -116,6 +117,7 @@ def repository_of(directory: str) -> str:
 def is_git_directory(directory: Path) -> bool:
     """Tell whether a directory is inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):
+        # The same parts by which git recognizes a bare repository.
         has_parts = (candidate / "objects").is_dir() and (candidate / "refs").is_dir()
         if candidate.name == ".git" or (has_parts and (candidate / "HEAD").is_file()):
             return True

@@ -129,6 +129,7 @@ class Shadows:
             (scratch / "config").write_text(f"{config}\tobjectformat = {object_format}\n")
             (scratch / "HEAD").write_text("ref: refs/heads/none\n")
             try:
+                # Renamed as a whole, so that a repository is either complete or absent.
                 scratch.rename(target)
             except OSError:
                 if not (target / "HEAD").exists():

@@ -169,6 +169,8 @@ class Workspaces(
         checkout = find_checkout(directory)
         if checkout is None:
             raise Conflict(f"{directory} is in no git repository.")
+        # Only to read the configuration; a push uses the shadow with the repository's object
+        # format.
         shadow = self._shadows.snapshots("sha1").parent
         return await find_remote(self._git, checkout.common_dir, shadow, settings, environ)
 

@@ -181,6 +181,7 @@ class Marker(WorkTree):
             )
             raise WorkspaceError(text, hint=hint)
         gitdir = self.gitdir
+        # An agent may have replaced it to have git write elsewhere.
         if gitdir.resolve() != self.common_dir.resolve() / "worktrees" / gitdir.name:
             text = f"{gitdir} was replaced by a link that leads elsewhere."
             raise WorkspaceError(text, hint=f"Remove {gitdir}, then try again.")

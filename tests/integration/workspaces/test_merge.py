@@ -262,7 +262,7 @@ async def test_commits_that_nobody_verified_are_not_merged(box: Sandbox) -> None
     box.write("late.txt", "l", path)
     late = box.save("after the checks", path)
     main = box.commit_of("main")
-    with pytest.raises(Conflict, match="kapelle/task_1 holds commits that were not") as refused:
+    with pytest.raises(Conflict, match="kapelle/task_1 has unverified commits") as refused:
         await box.workspaces.merge("task_1", None, "m", expected_tip=verified)
     for advice in ("kapelle merge --force", "kapelle resume"):
         assert advice in (refused.value.hint or "")

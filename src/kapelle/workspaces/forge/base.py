@@ -260,6 +260,7 @@ class Forge(ABC):
         message = _read_error_message(answer)
         host = self.host
         headers = answer.headers
+        # GitHub answers 403 when the rate limit is reached.
         is_limit = headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers
         if code == 429 or (code == 403 and is_limit):
             reset = headers.get("x-ratelimit-reset", "")

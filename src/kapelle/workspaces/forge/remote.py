@@ -242,6 +242,7 @@ class Remote(GitLocation):
             pull = f"git -C {quote(worktree)} pull --no-rebase {self.name} {branch}"
             hint = f"`{pull}` merges it, then `kapelle pr` again."
             raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
+        # The server compares and swaps: a commit pushed meanwhile is never lost.
         lease = f"--force-with-lease={BRANCHES}{branch}:{remote_commit or ''}"
         what = ("--porcelain", "--no-verify", lease, "--", self.url, f"{commit}:{BRANCHES}{branch}")
         try:
