@@ -30,7 +30,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
-from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
+from kapelle.home import Home, NoRegularFile, read_file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets.vault import Vault
 from kapelle.sentry import ErrorReports
@@ -137,7 +137,7 @@ class DaemonLock:
 
     @property
     def is_ours(self) -> bool:
-        return file_identity(self._home.lock) == file_identity(self.descriptor)
+        return read_file_identity(self._home.lock) == read_file_identity(self.descriptor)
 
     def keep(self) -> None:
         """Take the lock again if its file was deleted; raises Unavailable if another has it."""

@@ -142,7 +142,7 @@ def _make_private(directory: Path) -> None:
         raise InvalidInput(f"{directory} cannot be used: {error.strerror}.", hint=advice) from None
 
 
-def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
+def find_in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
     """Return the paths with these names in the nearest .kapelle that has them.
 
     Looks from a directory up to its git toplevel.
@@ -203,7 +203,7 @@ def read_own(path: Path) -> bytes:
         return file.read(_LARGEST_OWN_FILE)
 
 
-def file_identity(path: Path | int) -> tuple[int, int] | None:
+def read_file_identity(path: Path | int) -> tuple[int, int] | None:
     """Return the device and inode of a file by name or descriptor; None if there is none."""
     try:
         status = os.stat(path)

@@ -23,7 +23,7 @@ from kapelle.client.environment import shell_for
 from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, disk_use
-from kapelle.runner.process_tree import own_cgroup
+from kapelle.runner.process_tree import find_own_cgroup
 
 if TYPE_CHECKING:
     from kapelle.agents.registry import AgentInfo
@@ -212,7 +212,7 @@ def cgroup(home: Home) -> Iterator[DoctorFinding]:
         text = "not on this system: agents are ended by process group, which is a weaker promise"
         yield DoctorFinding("cgroup", "warning", text)
         return
-    own = own_cgroup()
+    own = find_own_cgroup()
     writable = own and os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)
     instead = "not writable; agents' process trees are ended one by one"
     yield DoctorFinding("cgroup", "ok", f"{own} is writable" if writable else instead)

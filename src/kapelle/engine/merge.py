@@ -40,7 +40,7 @@ from kapelle.workspaces import (
     MergeCandidate,
     PastMerge,
     checkouts_around,
-    git_in,
+    format_git_command,
     working_directory,
 )
 
@@ -286,9 +286,10 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
     """What a task or run changed since it began, uncommitted work included; of one that went on
     after its merge, what is new since then."""
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
+        git = format_git_command(Path(work.directory))
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told from others'.",
-            hint=f"In a git repository `{git_in(Path(work.directory))} diff` shows what is there.",
+            hint=f"In a git repository `{git} diff` shows what is there.",
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])

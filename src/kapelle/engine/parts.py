@@ -16,7 +16,7 @@ from kapelle.engine.locks import LockManager
 from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.runner.redaction import patterns, redact
+from kapelle.runner.redaction import redact, spell_secrets
 from kapelle.runner.runner import Runner
 from kapelle.secrets.detection import collect_server_values, find_secrets
 from kapelle.secrets.specs import SpecSecrets
@@ -150,7 +150,7 @@ class Parts:
         """How the secrets that these attempts could see may be spelled."""
         own = [self.secret, *self.vault.all()]
         own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
-        return patterns([*own, *find_secrets(self.environ, *environments)])
+        return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:
         """Return how any secret that this daemon knows may be spelled, of whichever work."""

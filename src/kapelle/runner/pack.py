@@ -31,7 +31,7 @@ _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 _lock = threading.Lock()
 
 
-def pack_of(process_dir: Path) -> Path:
+def pack_path(process_dir: Path) -> Path:
     """Return the path of the archive of a process directory."""
     return Path(f"{process_dir}{SUFFIX}")
 
@@ -50,7 +50,7 @@ def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
 
 
 def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
-    target = pack_of(process_dir)
+    target = pack_path(process_dir)
     draft = target.with_name(f".{target.name}")
     # Left by a crash, or planted under this name.
     draft.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def delete(process_dir: Path) -> None:
     """Delete a process directory, packed or not."""
     with _lock:
         shutil.rmtree(process_dir, ignore_errors=True)
-        pack_of(process_dir).unlink(missing_ok=True)
+        pack_path(process_dir).unlink(missing_ok=True)
 
 
 def open_file(path: Path) -> BinaryIO | None:
@@ -162,7 +162,7 @@ def open_file(path: Path) -> BinaryIO | None:
     descriptor = open_regular(str(path))
     if descriptor is not None:
         return os.fdopen(descriptor, "rb")
-    descriptor = open_regular(str(pack_of(path.parent)))
+    descriptor = open_regular(str(pack_path(path.parent)))
     if descriptor is None:
         return None
     return _open_packed(descriptor, path.name)

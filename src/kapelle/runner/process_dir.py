@@ -22,7 +22,7 @@ from kapelle.runner.shim import exit_record, files, request
 R = TypeVar("R", bound=Record)
 
 
-def new_secret() -> bytes:
+def make_secret() -> bytes:
     """Return a new secret, with which the records of one process are signed."""
     return secrets.token_bytes(32)
 
@@ -36,7 +36,7 @@ class Process:
     """
 
     directory: Path
-    secret: bytes = field(default_factory=new_secret, repr=False)
+    secret: bytes = field(default_factory=make_secret, repr=False)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Launch:
     redact: tuple[bytes, ...] = ()
     label: str = ""
     terminal: tuple[int, int] | None = None  # rows and columns, if it gets a terminal
-    secret: bytes = field(default_factory=new_secret, repr=False)
+    secret: bytes = field(default_factory=make_secret, repr=False)
 
 
 class ProcessEnd(Record):

@@ -21,10 +21,10 @@ _PAUSE_S = 0.01
 
 def find_root(home: Path) -> Path | None:
     """Return a writable cgroup for all processes of this home; None if the system has none."""
-    own = own_cgroup()
+    own = find_own_cgroup()
     if own is None:
         return None
-    root = own / f"{_ROOT_PREFIX}{_digest(str(home))}"
+    root = own / f"{_ROOT_PREFIX}{_hash_text(str(home))}"
     try:
         root.mkdir(exist_ok=True)
     except OSError:
@@ -36,10 +36,10 @@ def find_root(home: Path) -> Path | None:
 
 def leaf(root: Path, process_dir: Path) -> Path:
     """Return the cgroup for the processes of one execution."""
-    return root / f"{_LEAF_PREFIX}{_digest(str(process_dir))}"
+    return root / f"{_LEAF_PREFIX}{_hash_text(str(process_dir))}"
 
 
-def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
+def verify_leaf(path: str | None, process_dir: Path) -> Path | None:
     """Return the leaf that a process directory names, if it can only be its own leaf.
 
     An agent can write into its process directory, and must not make Kapelle kill other processes.
@@ -47,7 +47,7 @@ def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
     if path is None:
         return None
     claimed_leaf = Path(path)
-    mount = _mount()
+    mount = _find_mount()
     if mount is None or ".." in claimed_leaf.parts or not claimed_leaf.is_relative_to(mount[0]):
         return None
     is_ours = claimed_leaf == leaf(claimed_leaf.parent, process_dir)
@@ -72,13 +72,13 @@ def is_populated(leaf: Path) -> bool:
         return False
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
 
-def own_cgroup() -> Path | None:
+def find_own_cgroup() -> Path | None:
     """Return the cgroup v2 directory of this process; None if there is none."""
-    mount = _mount()
+    mount = _find_mount()
     lines = _read_lines("/proc/self/cgroup")
     inside = next((line[3:] for line in lines if line.startswith("0::")), None)
     if mount is None or inside is None or ".." in inside:
@@ -90,7 +90,7 @@ def own_cgroup() -> Path | None:
     return None
 
 
-def _mount() -> tuple[Path, Path] | None:
+def _find_mount() -> tuple[Path, Path] | None:
     """Return the mount point of cgroup v2, and the part of the hierarchy mounted there."""
     for line in _read_lines("/proc/self/mountinfo"):
         fields, _, filesystem = line.partition(" - ")
@@ -134,7 +134,7 @@ def kill_tree(process_dir: Path, leaf: Path | None) -> int:
 def find_marked_processes(process_dir: Path) -> list[tuple[int, int]]:
     """Return pid and start time of the processes whose environment names the directory."""
     if tree.LINUX:
-        pids = tree.all_pids()
+        pids = tree.list_pids()
     else:
         pids = psutil.pids()
     # The start time is read before the environment, and compared again before any signal is sent.
@@ -166,7 +166,7 @@ def read_cpu_seconds(process_dir: Path) -> float | None:
     claim = read_claim_unverified(process_dir)
     if claim is None:
         return None
-    leaf = trusted_leaf(claim.cgroup, process_dir)
+    leaf = verify_leaf(claim.cgroup, process_dir)
     if leaf is not None:
         with contextlib.suppress(OSError, ValueError, StopIteration):
             lines = (leaf / "cpu.stat").read_text("ascii").splitlines()

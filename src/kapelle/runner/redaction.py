@@ -23,7 +23,7 @@ _UNESCAPED = ("", "/", "$&+:=@", "!'()*", ";,/?:@&=+$!'()*#")
 _ENTITIES = {mark: f"&{name}" for name, mark in html.entities.html5.items() if name.endswith(";")}
 
 
-def patterns(secrets: Iterable[str]) -> tuple[bytes, ...]:
+def spell_secrets(secrets: Iterable[str]) -> tuple[bytes, ...]:
     """Return every encoding of every secret of at least 6 characters, the longest first."""
     spellings: set[bytes] = set()
     for secret in secrets:

@@ -179,7 +179,7 @@ class Runner:
             detail = str(error)
         if not shim.is_same_boot:
             return await _declare_end(launch, "lost", "the machine was rebooted")
-        leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
+        leaf = process_tree.verify_leaf(claim.cgroup, process_dir)
         return await self._kill_and_declare(launch, leaf, kind, detail)
 
     async def _kill_and_declare(

@@ -12,14 +12,14 @@ from kapelle.runner.shim import files
 from kapelle.runner.shim.terminal import LARGEST, RESIZE, TYPE, make_message
 
 
-def is_begun(process_dir: Path) -> bool:
+def has_begun(process_dir: Path) -> bool:
     """Tell whether the process has, or had, a terminal that accepts input."""
     return (process_dir / files.INPUT).is_fifo()
 
 
 def is_open(process_dir: Path) -> bool:
     """Tell whether the terminal accepts input now."""
-    return is_begun(process_dir) and not (process_dir / files.EXIT).exists()
+    return has_begun(process_dir) and not (process_dir / files.EXIT).exists()
 
 
 def make_input_messages(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -20,7 +20,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, picture
 from kapelle.runner.output import FARTHEST, LogReader, find_tail_offset, find_text, read
-from kapelle.runner.pack import pack_of
+from kapelle.runner.pack import pack_path
 from kapelle.store import attempts, person_messages, tasks
 from kapelle.store.database import Connection
 
@@ -344,7 +344,7 @@ class OutputService:
     def _is_deleted(self, attempt: Attempt) -> bool:
         process_dir = self._parts.process_directory(attempt.id)
         printed = attempt.ended_at is not None and attempt.output_bytes > 0
-        return printed and not process_dir.exists() and not pack_of(process_dir).exists()
+        return printed and not process_dir.exists() and not pack_path(process_dir).exists()
 
 
 async def _outline(lines: AsyncIterator[TranscriptEvent]) -> AsyncIterator[TranscriptEvent]:

@@ -107,7 +107,7 @@ class TerminalViewer:
             if task.attempts:
                 attempt = attempt_of(task, self._which)
                 process_dir = self._parts.process_directory(attempt.id)
-                if terminal.is_begun(process_dir) or attempt.ended_at is not None:
+                if terminal.has_begun(process_dir) or attempt.ended_at is not None:
                     row = await self._parts.db.glance(attempts.row, attempt.id)
                     self._attempt, self._secret = attempt, bytes.fromhex(row["secret"])
                     return

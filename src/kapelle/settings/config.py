@@ -19,7 +19,7 @@ from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
-from kapelle.settings.files import Stamp, leaves, names_in, read_toml, stamp
+from kapelle.settings.files import Stamp, leaves, read_toml, split_key, stamp
 from kapelle.settings.models import REPOSITORY_KEYS, DockerSettings, Settings, TasksSettings
 
 # Variables that redirect a program: to another server, another configuration or other code.
@@ -50,7 +50,7 @@ def mask_setting(key: str, value: Any) -> Any:
     """Return a setting's value for display, with secrets masked."""
     if key.endswith(_ADDRESSES) and value:
         return _URL_PASSWORD.sub(r"\1:***@", str(value))
-    *_, table, name = ["", *names_in(key)]
+    *_, table, name = ["", *split_key(key)]
     # A header mostly carries a token, whatever its name is.
     if table == "headers":
         return mask_value("TOKEN", str(value))
@@ -110,7 +110,7 @@ def _refuse_foreign(values: Tree, where: str) -> None:
 
 def _make_unknown_error(where: str, keys: list[str]) -> InvalidInput:
     """Return the error for an unknown setting, with the nearest valid name."""
-    names = children_of(annotation_of(keys[:-1], where))
+    names = list_children(find_annotation(keys[:-1], where))
     prefix = "".join(f"{key}." for key in keys[:-1])
     problem = f"{where}: there is no setting {prefix}{keys[-1]}"
     near = difflib.get_close_matches(keys[-1].lower(), names, 1, 0.5)
@@ -124,19 +124,19 @@ def _make_unknown_error(where: str, keys: list[str]) -> InvalidInput:
     return InvalidInput(f"{problem}; valid names are {', '.join(sorted(names))}.", hint=hint)
 
 
-def children_of(annotation: Any) -> dict[str, Any]:
+def list_children(annotation: Any) -> dict[str, Any]:
     """Return the settings directly below one, by key; none below a plain value."""
     fields = getattr(annotation, "model_fields", {})
     return {field.alias or name: field.annotation for name, field in fields.items()}
 
 
-def annotation_of(keys: list[str], where: str) -> Any:
+def find_annotation(keys: list[str], where: str) -> Any:
     """Return the type of the setting with this dotted key; raises InvalidInput if unknown."""
     annotation: Any = Settings
     for depth, key in enumerate(keys):
         if get_origin(annotation) in {dict, list} and key:
             annotation = get_args(annotation)[-1]
-        elif key in (children := children_of(annotation)):
+        elif key in (children := list_children(annotation)):
             annotation = children[key]
         elif children:
             raise _make_unknown_error(where, keys[: depth + 1])
@@ -145,7 +145,7 @@ def annotation_of(keys: list[str], where: str) -> Any:
     return annotation
 
 
-def value_of(annotation: Any, text: str) -> Any:
+def parse_value(annotation: Any, text: str) -> Any:
     """Parse text as TOML if the setting accepts such a value; else return it as a string."""
     try:
         document = tomllib.loads(f"value = {text}")
@@ -261,7 +261,7 @@ def _read_environment(environ: Mapping[str, str], tree: Tree) -> Iterator[tuple[
         if name.startswith("KAPELLE_") and environ[name]:
             keys = _split_variable(name, tree)
             where = f"environment variable {name}"
-            values = value_of(annotation_of(keys, where), environ[name])
+            values = parse_value(find_annotation(keys, where), environ[name])
             for key in reversed(keys):
                 values = {key: values}
             if keys:
@@ -305,8 +305,8 @@ def set_value(path: Path, dotted_key: str, text: str, scope: SettingScope = "use
     """Write one setting to a config file; the rest of the file stays as it is."""
     import tomlkit
 
-    keys = names_in(dotted_key)
-    value = value_of(annotation_of(keys, str(path)), text)
+    keys = split_key(dotted_key)
+    value = parse_value(find_annotation(keys, str(path)), text)
     table: Any = (document := tomlkit.parse(read_toml(path)[0]))
     while len(keys) > 1 and isinstance(table.get(keys[0]), dict):
         table = table[keys.pop(0)]
@@ -324,8 +324,8 @@ def reset_value(path: Path, dotted_key: str, scope: SettingScope = "user") -> No
     """Remove one setting from a config file; a missing setting is not an error."""
     import tomlkit
 
-    keys = names_in(dotted_key)
-    annotation_of(keys, str(path))
+    keys = split_key(dotted_key)
+    find_annotation(keys, str(path))
     table: Any = (document := tomlkit.parse(read_toml(path)[0]))
     for key in keys[:-1]:
         table = table.get(key)

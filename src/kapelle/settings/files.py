@@ -53,7 +53,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def names_in(dotted_key: str) -> list[str]:
+def split_key(dotted_key: str) -> list[str]:
     """Split a dotted key into names; a name in quotes may contain dots."""
     names = re.split(r"""\.(?=(?:[^"]*"[^"]*")*[^"]*$)""", dotted_key)
     return [name.strip('"') for name in names]

@@ -23,7 +23,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted, Unavailabl
 from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted_files, relocated
 from kapelle.domain.views import Standing
-from kapelle.home import Home, in_repository, read_own, read_small, require_ours, write_private
+from kapelle.home import Home, find_in_repository, read_own, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
@@ -70,7 +70,9 @@ class TrustRecord:
 
 def find_executable(home: Home, directory: Path) -> Executable:
     """Read the nearest .kapelle from a directory up to its git toplevel."""
-    paths = in_repository(home, directory, "config.toml", "playbook.toml", "patterns", "prompts")
+    paths = find_in_repository(
+        home, directory, "config.toml", "playbook.toml", "patterns", "prompts"
+    )
     places = [path.parent.parent for path in paths] or [Path(os.path.realpath(directory))]
     # Settings, patterns and prompts may lie in different directories; the innermost one counts.
     place = max(places, key=lambda path: len(path.parts))
@@ -93,13 +95,13 @@ def find_executable(home: Home, directory: Path) -> Executable:
 def _files(path: Path) -> list[Path]:
     """Return the files of one entry of .kapelle."""
     if path.name == "prompts":
-        return pattern_files(path, "[!.]*/[!.]*.md")
+        return list_pattern_files(path, "[!.]*/[!.]*.md")
     if path.name == "patterns":
-        return pattern_files(path)
+        return list_pattern_files(path)
     return [path]
 
 
-def pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
+def list_pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
     """Return the pattern files of a directory; hidden files belong to editors."""
     paths = sorted(path for path in place.glob(names) if os.path.isfile(path))
     if len(paths) > _MOST_FILES:
@@ -200,7 +202,7 @@ def relocate(home: Home, old: str, new: str) -> Standing | None:
             del remaining[place]
             if record.dropped or target in records_by_place:
                 continue
-            executable = _executable_at(home, Path(target))
+            executable = _read_executable_at(home, Path(target))
             is_same = executable is not None and executable.digest == record.digest
             remaining[target] = replace(record, dropped=not is_same)
             if is_same and status != "changed":
@@ -211,7 +213,7 @@ def relocate(home: Home, old: str, new: str) -> Standing | None:
     return status
 
 
-def _executable_at(home: Home, place: Path) -> Executable | None:
+def _read_executable_at(home: Home, place: Path) -> Executable | None:
     """Return the content of the .kapelle at exactly this place; None if unreadable."""
     try:
         repository = find_executable(home, place)

@@ -24,12 +24,12 @@ from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.index import (
     copy_index,
-    files_place,
     find_obstacles,
     install_index,
+    make_files_location,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs, owner_of
+from kapelle.workspaces.refs import BRANCHES, Refs, find_owner
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
@@ -49,11 +49,11 @@ async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str
         candidates.add(common_dir.parent)
     checkouts = []
     for candidate in sorted(candidates):
-        checkout = repository.checkout_at(candidate)
+        checkout = repository.read_checkout(candidate)
         if checkout is None or checkout.common_dir != common_dir:
             continue
         if any(read_pointer(checkout.gitdir / name) == BRANCHES + branch for name in _REWRITING):
-            hint = f"{git_in(candidate)} rebase --continue (or --abort), then try again"
+            hint = f"{format_git_command(candidate)} rebase --continue (or --abort), then try again"
             raise Conflict(f"{branch} is being rebased in {candidate}.", hint=hint)
         if await Refs.at(git, checkout).head_branch() == branch:
             checkouts.append(checkout)
@@ -74,7 +74,7 @@ def _find_candidates(common_dir: Path, branch: str) -> set[Path]:
             continue
         pointer = read_pointer(admin / "gitdir")
         # Only a directory that points back is a worktree; other entries are leftovers or forged.
-        if pointer and repository.linked_gitdir(Path(pointer)) == admin.resolve():
+        if pointer and repository.read_gitdir(Path(pointer)) == admin.resolve():
             directories.add(Path(pointer).parent)
     return directories
 
@@ -93,7 +93,7 @@ class BaseCheckout:
 
     @property
     def _files(self) -> GitLocation:
-        return files_place(self.objects, self.tree, self.index)
+        return make_files_location(self.objects, self.tree, self.index)
 
     async def lock(self) -> None:
         """Lock the index and make a private copy of it."""
@@ -116,7 +116,9 @@ class BaseCheckout:
         """Make a private copy of the index."""
         if not await asyncio.to_thread(copy_index, self.tree.index, self.index):
             top = self.tree.toplevel
-            raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then try again")
+            raise Conflict(
+                f"{top} has no index.", hint=f"{format_git_command(top)} reset, then try again"
+            )
 
     def is_locked(self) -> bool:
         """Tell whether Kapelle holds the lock."""
@@ -137,7 +139,7 @@ class BaseCheckout:
         """
         top = self.tree.toplevel
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
-            hint = f"Finish or abort it there ({git_in(top)} status), then try again"
+            hint = f"Finish or abort it there ({format_git_command(top)} status), then try again"
             raise Conflict(f"A merge, rebase or cherry-pick is under way in {top}.", hint=hint)
         await self._require_whole()
         changed_names = await self._list_changes(old, new)
@@ -145,7 +147,7 @@ class BaseCheckout:
         if dirty_names := await self.list_dirty(old, new):
             text = f"{top} has uncommitted changes in {format_names(dirty_names)}, "
             text += "which the merge changes too."
-            raise Conflict(text, hint=f"{git_in(top)} stash, then try again")
+            raise Conflict(text, hint=f"{format_git_command(top)} stash, then try again")
         # git overwrites ignored files without a warning.
         if not is_ours and (lost_names := await self._list_overwritten(old, new)):
             text = f"{top} holds files that the merge would overwrite: {format_names(lost_names)}."
@@ -155,7 +157,7 @@ class BaseCheckout:
             await self._files.run("read-tree", "-n", "-m", "-u", old, new)
         except GitError as error:
             text = f"{top} holds files that the merge would overwrite ({error.message})"
-            hint = f"Move or commit them ({git_in(top)} status), then try again"
+            hint = f"Move or commit them ({format_git_command(top)} status), then try again"
             raise Conflict(text, hint=hint) from error
 
     async def _list_overwritten(self, old: str, new: str) -> list[bytes]:
@@ -242,7 +244,7 @@ class BaseCheckout:
             top = self.tree.toplevel
             names = format_names(sorted(foreign))
             text = f"A merge into {top} was interrupted, and {names} changed since."
-            hint = f"Remove {self.lock_file}, then look at {git_in(top)} status"
+            hint = f"Remove {self.lock_file}, then look at {format_git_command(top)} status"
             raise Conflict(text, hint=hint)
         await self.advance(present, await self._with_changes(old, new))
         self.unlock()
@@ -258,7 +260,7 @@ class BaseCheckout:
             lines.append(mode + b" " + blob + b"\t" + name)
         scratch = self.index.with_name("goal")
         shutil.copyfile(self.index, scratch)
-        place = files_place(self.objects, self.tree, scratch)
+        place = make_files_location(self.objects, self.tree, scratch)
         await place.run("update-index", "-z", "--index-info", stdin=lines)
         return (await place.run("write-tree")).line
 
@@ -268,7 +270,7 @@ class BaseCheckout:
         return (await self._files.run("diff-tree", *options, old, new, "--")).fields
 
 
-def git_in(directory: Path) -> str:
+def format_git_command(directory: Path) -> str:
     """Return the beginning of a git command for a directory, as a person types it."""
     return f"git -C {shlex.quote(str(directory))}"
 
@@ -337,7 +339,7 @@ class Mover:
         must_finish = has_moved and await self._objects.is_ancestor(move.new, str(now))
         moved_checkout = None
         for toplevel in map(Path, move.toplevels):
-            place = repository.checkout_at(toplevel)
+            place = repository.read_checkout(toplevel)
             if place is None or place.common_dir != self._common_dir:
                 continue
             with self._shadows.scratch() as scratch:
@@ -351,7 +353,7 @@ class Mover:
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless all checkouts of the branch could be updated."""
-        is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
+        is_ours = find_owner(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copy_checkouts(owner, ref):
             await checkout.require_clean(old, new, is_ours=is_ours)
 
@@ -408,7 +410,7 @@ class Mover:
         """Lock and check every checkout, move the branch, then update the checkouts."""
         for checkout in checkouts:
             await checkout.lock()
-            is_ours = owner_of(move.ref.removeprefix(BRANCHES)) is not None
+            is_ours = find_owner(move.ref.removeprefix(BRANCHES)) is not None
             await checkout.require_clean(move.old, move.new, is_ours=is_ours)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
@@ -421,7 +423,7 @@ class Mover:
                     if isinstance(error, Unavailable):
                         raise
                 top = checkout.tree.toplevel
-                hint = f"Look at {git_in(top)} status, then try again."
+                hint = f"Look at {format_git_command(top)} status, then try again."
                 text = f"{top} changed during the merge: {error.message}"
                 raise Conflict(text, hint=hint) from error
         for checkout in checkouts:

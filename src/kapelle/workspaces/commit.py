@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.index import find_obstacles, install_index
-from kapelle.workspaces.refs import ARCHIVE, plain_name
+from kapelle.workspaces.refs import ARCHIVE, require_plain_name
 from kapelle.workspaces.shadow import Objects
 from kapelle.workspaces.worktree import Heads, Marker
 
@@ -93,7 +93,7 @@ async def _find_other_work(marker: Marker, heads: Heads) -> list[str]:
         others = []
     else:
         others = [heads.tip]
-    for line in marker.autostashes():
+    for line in marker.list_autostashes():
         if await marker.refs.commit_of(line) == line:
             others.append(line)
     commits: list[str] = []
@@ -127,7 +127,7 @@ async def archive_commit(
     """
     for number in range(1, 1000):
         suffix = "" if number == 1 else f"-{number}"
-        ref = f"{ARCHIVE}{marker.task_id}/{plain_name(name)}{suffix}"
+        ref = f"{ARCHIVE}{marker.task_id}/{require_plain_name(name)}{suffix}"
         present = await marker.refs.read(ref)
         if present == commit:
             return ref, commit

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.index import files_place
+from kapelle.workspaces.index import make_files_location
 from kapelle.workspaces.locks import WorkspaceGuard
-from kapelle.workspaces.refs import plain_name
+from kapelle.workspaces.refs import require_plain_name
 from kapelle.workspaces.worktree import Marker
 
 _MAX_BYTES = 2_000_000_000
@@ -45,7 +45,7 @@ class WorkspaceCopies(WorkspaceGuard):
 
     def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
         """Hold the lock of the copy."""
-        return self._hold_lock("copy", plain_name(owner))
+        return self._hold_lock("copy", require_plain_name(owner))
 
     async def copy(
         self,
@@ -167,7 +167,9 @@ async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -
     """Restore these files of a copy from a commit; remove those that it does not have."""
     await asyncio.to_thread(_remove_paths, copy, paths)
     with marker.shadows.scratch() as scratch:
-        files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
+        files = make_files_location(
+            marker.objects, replace(marker, toplevel=copy), scratch / "index"
+        )
         await files.run("read-tree", base)
         names_in_base = set((await files.run("ls-files", "-z")).fields)
         names = [name for name in map(os.fsencode, paths) if name in names_in_base]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import read_tip, require_commit
-from kapelle.workspaces.files import shown_path
+from kapelle.workspaces.files import format_path
 from kapelle.workspaces.git import Git, GitLocation
-from kapelle.workspaces.index import Staging, files_place
+from kapelle.workspaces.index import Staging, make_files_location
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
@@ -72,7 +72,7 @@ class WorkspaceDiffs(WorkspaceGuard):
 
     async def list_uncommitted(self, owner: str) -> list[str]:
         """Return the files of the worktree that differ from the owner's branch."""
-        return [*map(shown_path, await self._list_uncommitted(self._markers.require(owner)))]
+        return [*map(format_path, await self._list_uncommitted(self._markers.require(owner)))]
 
     async def _list_uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
         with self._shadows.scratch() as scratch:
@@ -89,10 +89,10 @@ class WorkspaceDiffs(WorkspaceGuard):
             marker.require_present()
             if names := await self._list_uncommitted(marker, "--diff-filter=a"):
                 with self._shadows.scratch() as scratch:
-                    files = files_place(marker.objects, marker, scratch / "index")
+                    files = make_files_location(marker.objects, marker, scratch / "index")
                     await files.run("read-tree", await read_tip(marker))
                     await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
-        return [shown_path(name) for name in names]
+        return [format_path(name) for name in names]
 
     async def remove_new(self, owner: str) -> list[str]:
         """Remove files that are neither on the branch nor ignored by git; return their paths."""
@@ -100,7 +100,7 @@ class WorkspaceDiffs(WorkspaceGuard):
             marker.require_present()
             names = await self._list_uncommitted(marker, "--diff-filter=A")
             await asyncio.to_thread(_remove_files, marker.toplevel, names)
-        return [shown_path(name) for name in names]
+        return [format_path(name) for name in names]
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """Compare two commits of the owner's repository, also of other owners."""
@@ -178,7 +178,7 @@ async def _diff(place: GitLocation, old: str, new: str, form: tuple[str, ...] = 
         *names, rest = rest.split(b"\0", count)
         files.update(names)
     stat, _, patch = rest.partition(b"\0")
-    return Diff(patch, shown_path(stat), [*map(shown_path, sorted(files))], output.is_truncated)
+    return Diff(patch, format_path(stat), [*map(format_path, sorted(files))], output.is_truncated)
 
 
 def _remove_files(top: Path, names: Sequence[bytes]) -> None:

@@ -19,7 +19,7 @@ _TARGET = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _A_LINK_IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR}
 
 
-def relative_parts(path: str) -> tuple[str, ...]:
+def split_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path; raises InvalidInput if it could lead out of the repository."""
     parts = tuple(part for part in path.split("/") if part not in {"", "."})
     if not is_text(path) or path.startswith("/") or ".." in parts or not parts:
@@ -29,7 +29,7 @@ def relative_parts(path: str) -> tuple[str, ...]:
     return parts
 
 
-def shown_path(name: bytes) -> str:
+def format_path(name: bytes) -> str:
     """Return a path as text that can be stored and printed anywhere."""
     return name.decode("utf-8", "backslashreplace")
 
@@ -37,7 +37,7 @@ def shown_path(name: bytes) -> str:
 def open_inside(top: Path, path: str) -> BinaryIO | None:
     """Open a regular file below the top to read; None for anything else."""
     with ExitStack() as stack:
-        parent, name = _parent_inside(stack, top, path)
+        parent, name = _open_parent(stack, top, path)
         if parent is None:
             return None
         return open_file(name, parent)
@@ -54,7 +54,7 @@ def read_inside(top: Path, path: str, most: int) -> bytes | None:
 
 def write_inside(top: Path, path: str, content: bytes) -> None:
     """Write a file below the top, replacing an existing entry of this name."""
-    *above, name = relative_parts(path)
+    *above, name = split_path(path)
     with (
         ExitStack() as stack,
         _create_file(_descend_or_make(stack, top, above), name, 0o644) as writer,
@@ -65,13 +65,13 @@ def write_inside(top: Path, path: str, content: bytes) -> None:
 def unlink_inside(top: Path, path: str) -> None:
     """Remove a file or link below the top, if it exists."""
     with ExitStack() as stack:
-        parent, name = _parent_inside(stack, top, path)
+        parent, name = _open_parent(stack, top, path)
         if parent is not None:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=parent)
 
 
-def _parent_inside(stack: ExitStack, top: Path, path: str) -> tuple[int | None, str]:
+def _open_parent(stack: ExitStack, top: Path, path: str) -> tuple[int | None, str]:
     *above, name = path.split("/")
     leads_away = "\0" in path or any(part in {"", ".", ".."} for part in (*above, name))
     return None if leads_away else _descend(stack, top, above), name
@@ -79,7 +79,7 @@ def _parent_inside(stack: ExitStack, top: Path, path: str) -> tuple[int | None, 
 
 def copy_inside(source: Path, target: Path, path: str) -> bool:
     """Copy a file or directory; return False if the source does not exist."""
-    *above, name = relative_parts(path)
+    *above, name = split_path(path)
     with ExitStack() as stack:
         origin = _descend(stack, source, above)
         if origin is None or not _is_copyable(origin, name):
@@ -92,7 +92,7 @@ def copy_inside(source: Path, target: Path, path: str) -> bool:
 
 def link_inside(source: Path, target: Path, path: str) -> bool:
     """Link to a file or directory of the source; an existing target is left alone."""
-    *above, name = parts = relative_parts(path)
+    *above, name = parts = split_path(path)
     origin = source.joinpath(*parts)
     if not origin.exists() or os.path.lexists(target.joinpath(*parts)):
         return False

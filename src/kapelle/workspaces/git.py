@@ -344,7 +344,7 @@ def _make_unreadable_error(entry: str) -> UnreadableFile:
     )
 
 
-def relocation_command(place: Path | str) -> str:
+def format_relocation_command(place: Path | str) -> str:
     """Return the command to type at the new place of a moved repository."""
     return f"kapelle relocate {shlex.quote(str(place))}"
 
@@ -366,7 +366,8 @@ def _make_missing_error(directory: Path) -> WorkspaceError:
         top = directory
     return WorkspaceError(
         f"The directory {directory} does not exist.",
-        hint=f"If the repository was moved, type at its new place: {relocation_command(top)}",
+        hint="If the repository was moved, type at its new place: "
+        f"{format_relocation_command(top)}",
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, FilterMissing, GitError, WorkspaceError
 from kapelle.workspaces.git import GitLocation
-from kapelle.workspaces.repository import WorkTree, digest_of, open_file
+from kapelle.workspaces.repository import WorkTree, compute_digest, open_file
 
 _GITLINK = b"160000"
 # Tags of ls-files -v for files that git does not examine: skip-worktree, and assume-unchanged in
@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
-def files_place(place: GitLocation, work_tree: WorkTree, index: Path) -> GitLocation:
+def make_files_location(place: GitLocation, work_tree: WorkTree, index: Path) -> GitLocation:
     """Return the context for commands that use the files of a work tree through an index."""
     top = work_tree.toplevel
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
@@ -60,7 +60,7 @@ class Staging:
         self._untracked_at_top: list[bytes] = []
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
-        files = files_place(place, work_tree, self.index)
+        files = make_files_location(place, work_tree, self.index)
         self._place = files.with_settings(f"core.excludesFile={ignore}")
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
@@ -137,7 +137,7 @@ class Staging:
         tree = (await self._place.run("write-tree")).line
         # Not cached otherwise: objects elsewhere are temporary.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = digest_of(self.index.read_bytes())
+            digest = compute_digest(self.index.read_bytes())
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.workspaces.copy import remove_tree
-from kapelle.workspaces.files import read_inside, shown_path
-from kapelle.workspaces.index import files_place
+from kapelle.workspaces.files import format_path, read_inside
+from kapelle.workspaces.index import make_files_location
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.worktree import Marker
 
@@ -45,7 +45,7 @@ class WorkspaceLeftovers(WorkspaceGuard):
         files: dict[str, str] = {}
         for field in fields:
             head, path = field.split(b"\t", 1)
-            files[shown_path(path)] = head.decode()
+            files[format_path(path)] = head.decode()
         return files
 
     async def put_aside(self, owner: str, commit: str, since: FileSystemMoment) -> None:
@@ -77,7 +77,7 @@ class WorkspaceLeftovers(WorkspaceGuard):
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
             with self._shadows.scratch() as scratch:
-                files = files_place(marker.objects, marker, scratch / "index")
+                files = make_files_location(marker.objects, marker, scratch / "index")
                 await files.run("read-tree", commit)
                 options = ("-z", "--name-only", "--ignore-submodules=all", "--no-ext-diff", "--")
                 names = (await files.run("diff-files", *options)).fields
@@ -85,7 +85,7 @@ class WorkspaceLeftovers(WorkspaceGuard):
                     await files.run("checkout-index", "--force", "--all")
                 elif names:
                     await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
-            return [shown_path(name) for name in names]
+            return [format_path(name) for name in names]
 
     async def read_start(self, owner: str, path: str, most: int) -> str:
         """Return the beginning of a regular file of the worktree; empty for anything else."""
@@ -199,7 +199,7 @@ def _summarize(paths: Iterable[str], tracked_names: list[bytes]) -> list[str]:
             depth += 1
         name = "/".join(parts[:depth])
         summary[f"{name}/" if depth < len(parts) else name] = None
-    return [shown_path(os.fsencode(name)) for name in summary]
+    return [format_path(os.fsencode(name)) for name in summary]
 
 
 def _read_file_states(worktree: Path, names: list[bytes]) -> dict[str, FileState | None]:
@@ -209,9 +209,9 @@ def _read_file_states(worktree: Path, names: list[bytes]) -> dict[str, FileState
         try:
             status = os.lstat(os.path.join(top, name))
         except OSError:
-            states[shown_path(name)] = None
+            states[format_path(name)] = None
             continue
         if not stat.S_ISDIR(status.st_mode):
             fields = (status.st_ctime_ns, status.st_ino, status.st_mode, status.st_size)
-            states[shown_path(name)] = fields
+            states[format_path(name)] = fields
     return states

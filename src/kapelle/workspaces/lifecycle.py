@@ -16,19 +16,19 @@ from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import archive_commit, archive_worktree, require_commit, stage_all
 from kapelle.workspaces.copy import remove_copy
-from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
+from kapelle.workspaces.files import copy_inside, link_inside, split_path
 from kapelle.workspaces.git import Git
-from kapelle.workspaces.index import files_place, install_index
+from kapelle.workspaces.index import install_index, make_files_location
 from kapelle.workspaces.leftovers import remove_aside
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import (
     ARCHIVE,
     BRANCHES,
     Refs,
-    branch_of,
-    branch_ref,
     is_text,
-    plain_name,
+    make_branch_name,
+    make_branch_ref,
+    require_plain_name,
 )
 from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
 from kapelle.workspaces.worktree import Marker, delete_directory, is_real_directory
@@ -53,7 +53,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
             marker = self._markers.read(owner)
             await self._try_to_settle(marker)
             for path in (*copy, *link):
-                relative_parts(path)
+                split_path(path)
             if marker is not None and marker.is_present:
                 self._markers.remove_intent(owner)
                 commit = await marker.tip()
@@ -64,7 +64,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
                 raise WorkspaceError(text, hint="Move it away, then try again.")
             # The branch it was made from may be gone. The owner's own branch was kept, and so is
             # the base.
-            plan = await self._plan(owner, directory, marker.base_commit if marker else base)
+            plan = await self._make_plan(owner, directory, marker.base_commit if marker else base)
             if marker is not None:
                 plan = replace(plan, base=marker.base, left=marker.left)
             # If a crash follows, the next call clears what was created so far.
@@ -98,11 +98,11 @@ class WorkspaceLifecycle(WorkspaceGuard):
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive the worktree, then reset it to its base commit, or to that of another base."""
-        plain_name(name)
+        require_plain_name(name)
         async with self._lock_marker(owner) as marker:
             marker.make_ready()
             # The user's filters and conversions may have changed since the worktree was created.
-            checkout = repository.checkout_at(marker.source)
+            checkout = repository.read_checkout(marker.source)
             if checkout:
                 tree = await repository.read_work_tree(self._git, checkout)
             else:
@@ -120,7 +120,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
 
         The base stays the same, and ignored files stay.
         """
-        plain_name(name)
+        require_plain_name(name)
         async with self._lock_marker(owner) as marker:
             await require_commit(marker, commit)
             await restore_worktree(marker, name, commit)
@@ -164,7 +164,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
             return
         if view.base is None or view.base_commit is None or find_checkout(directory) is None:
             return
-        plan = await self._plan(owner, directory, view.base_commit)
+        plan = await self._make_plan(owner, directory, view.base_commit)
         self._markers.recall(replace(plan, base=view.base, removed=True, left=view.commit))
 
     async def traces(self) -> set[str]:
@@ -188,9 +188,9 @@ class WorkspaceLifecycle(WorkspaceGuard):
     async def _clear_half_made(self, owner: str, common_dir: Path) -> None:
         """Remove the remains of a worktree in which no agent ever ran."""
         await asyncio.to_thread(_clear_directory, self._markers.worktree(owner), common_dir)
-        (common_dir / f"{BRANCHES}{branch_of(owner)}.lock").unlink(missing_ok=True)
+        (common_dir / f"{BRANCHES}{make_branch_name(owner)}.lock").unlink(missing_ok=True)
 
-    async def _plan(self, owner: str, directory: Path, revision: str | None) -> Marker:
+    async def _make_plan(self, owner: str, directory: Path, revision: str | None) -> Marker:
         """Return the marker of a worktree that is to be created."""
         checkout = find_checkout(directory)
         if checkout is None:
@@ -202,7 +202,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
             **{**vars(origin), "toplevel": self._markers.worktree(owner), "gitdir": Path()},
             task_id=owner,
             source=origin.toplevel,
-            branch=branch_of(owner),
+            branch=make_branch_name(owner),
             base=base,
             base_commit=commit,
             shadows=self._shadows,
@@ -235,7 +235,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
         With `is_squashed`, its own branch is archived and deleted. Returns whether that branch is
         gone. A branch that somebody has checked out stays.
         """
-        target = branch_ref(into)
+        target = make_branch_ref(into)
         if target is None:
             target_commit = None
         else:
@@ -274,7 +274,7 @@ async def _resolve_base(git: Git, checkout: Checkout, base: str | None) -> tuple
             hint = "Make a first commit: git add . && git commit -m 'Start'"
             raise WorkspaceError(text, hint=hint)
         return await refs.head_branch() or commit, commit
-    ref = branch_ref(base)
+    ref = make_branch_ref(base)
     if ref is not None and (branch_commit := await refs.read(ref)) is not None:
         return ref.removeprefix(BRANCHES), branch_commit
     can_be = base and not base.startswith("-") and is_text(base)
@@ -310,17 +310,17 @@ async def _check_out(
     options = ["--quiet", "--no-checkout", "--lock", "--reason", "kapelle"]
     options += [] if branch else ["--detach"]
     await plan.refs.run("worktree", "add", *options, "--", str(plan.toplevel), branch or start)
-    gitdir = repository.linked_gitdir(plan.toplevel / ".git")
+    gitdir = repository.read_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
         raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
     marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino, left=None)
-    files = files_place(marker.objects, marker, marker.index)
+    files = make_files_location(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start)
     excluded_paths = []
     for place_file, paths in ((copy_inside, copy), (link_inside, link)):
         for path in paths:
             if await asyncio.to_thread(place_file, marker.source, marker.toplevel, path):
-                excluded_paths.append("/".join(relative_parts(path)))
+                excluded_paths.append("/".join(split_path(path)))
     return replace(marker, excluded=tuple(excluded_paths))
 
 
@@ -380,7 +380,7 @@ async def _restore_files(marker: Marker, commit: str) -> None:
     heads = await marker.heads()
     with marker.staging() as staging:
         await staging.stage(heads.parent)
-        files = files_place(marker.objects, marker, staging.index)
+        files = make_files_location(marker.objects, marker, staging.index)
         marker.require_present()
         await files.run("read-tree", "--reset", "-u", commit)
         for nested_repository in await staging.find_nested_repositories():

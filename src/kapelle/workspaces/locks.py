@@ -14,9 +14,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
-from kapelle.workspaces.checkout import Move, Mover, git_in, read_journal
+from kapelle.workspaces.checkout import Move, Mover, format_git_command, read_journal
 from kapelle.workspaces.git import Git, inherited_locks
-from kapelle.workspaces.refs import owner_of, plain_name
+from kapelle.workspaces.refs import find_owner, require_plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
@@ -114,7 +114,7 @@ class WorkspaceGuard:
 
     def _lock_owner(self, owner: str) -> AbstractAsyncContextManager[None]:
         """Hold the lock of an owner."""
-        return self._hold_lock("task", plain_name(owner))
+        return self._hold_lock("task", require_plain_name(owner))
 
     def _lock_merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
         """Hold the lock for merging in a repository."""
@@ -153,7 +153,7 @@ class WorkspaceGuard:
 
         Without this, half of the merge would pass for work of the agent.
         """
-        mover = self._mover(marker)
+        mover = self._make_mover(marker)
         move = mover.read_pending()
         if move is not None and str(marker.toplevel) in move.toplevels:
             async with self._lock_merging(marker.common_dir):
@@ -165,7 +165,7 @@ class WorkspaceGuard:
 
         Yields None if there is no such worktree.
         """
-        owner = owner_of(branch)
+        owner = find_owner(branch)
         if owner is None:
             yield None
             return
@@ -180,11 +180,12 @@ class WorkspaceGuard:
                 # The worktree would not move along with the branch, and its next commit would undo
                 # the merge.
                 text = f"{marker.toplevel} is not on its branch {marker.branch}."
-                hint = f"{git_in(marker.toplevel)} switch {marker.branch}, then merge again"
+                git = format_git_command(marker.toplevel)
+                hint = f"{git} switch {marker.branch}, then merge again"
                 raise Conflict(text, hint=hint)
             yield marker
 
-    def _mover(self, tree: WorkTree) -> Mover:
+    def _make_mover(self, tree: WorkTree) -> Mover:
         return Mover(self._shadows, tree, self._journals)
 
     async def finish_merges(self) -> list[str]:
@@ -217,7 +218,7 @@ class WorkspaceGuard:
                 text = f"A merge into {common_dir} was interrupted, and the repository is gone."
                 raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)
-            mover = self._mover(await read_work_tree(self._git, place))
+            mover = self._make_mover(await read_work_tree(self._git, place))
             move = mover.read_pending()
             await mover.recover()
         return move

@@ -19,11 +19,11 @@ from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflic
 from kapelle.domain.views import MergePreview
 from kapelle.workspaces.checkout import Mover, format_names
 from kapelle.workspaces.commit import commit_worktree, read_tip
-from kapelle.workspaces.files import open_inside, shown_path
+from kapelle.workspaces.files import format_path, open_inside
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
 from kapelle.workspaces.locks import WorkspaceGuard
-from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
+from kapelle.workspaces.refs import BRANCHES, find_owner, make_branch_ref
 from kapelle.workspaces.repository import find_checkout, read_person
 from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
 from kapelle.workspaces.undo import PastMerge, apply_change, merge_trees
@@ -68,7 +68,7 @@ def _is_marked(top: Path, path: str) -> bool:
 
 async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
     """Return the full reference and the commit of a branch; raises InvalidInput without one."""
-    ref = branch_ref(name)
+    ref = make_branch_ref(name)
     if ref is None:
         commit = None
     else:
@@ -100,7 +100,7 @@ async def _merge_into_worktree(
     new = await objects.commit(tree, [tip, theirs], message)
     # The worktree moves along, so its files hold the conflict markers.
     await mover.move(marker, marker.ref, tip, new, standing=marker)
-    return [shown_path(name) for name in conflicts]
+    return [format_path(name) for name in conflicts]
 
 
 async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
@@ -118,7 +118,7 @@ async def _find_open_conflicts(marker: Marker, tip: str) -> list[str]:
         tree, names = await merge_trees(objects, parents[0], parents[1])
     except GitError:  # a manual merge of commits that git does not merge by itself
         return []
-    conflicts = [shown_path(name) for name in names]
+    conflicts = [format_path(name) for name in names]
     # The merge is the last commit: conflicts without markers, as in binary files, count too.
     if last == tip and tree == await objects.tree_of(tip):
         return conflicts
@@ -188,21 +188,21 @@ class Merger:
 
     async def target(self, into: str) -> str:
         """Return the full reference of the branch to merge into."""
-        ref = branch_ref(into)
+        ref = make_branch_ref(into)
         if into == self.marker.base and (ref is None or await self.marker.refs.read(ref) is None):
-            raise await self._no_base()
+            raise await self._make_base_error()
         ref, _ = await _require_branch(self.marker, into)
         if await self.marker.refs.is_symbolic(ref):
             raise InvalidInput(f"{into!r} is a symbolic reference to another branch.")
         return ref
 
-    async def _no_base(self) -> InvalidInput:
+    async def _make_base_error(self) -> InvalidInput:
         """Return the error for a base that is not a branch, with a branch to merge into."""
         marker = self.marker
         options = ("--format=%(refname:lstrip=2)", "--sort=refname")
         containing = ("--contains", marker.base_commit)
         output = await marker.refs.run("for-each-ref", *containing, *options, BRANCHES)
-        names = [name for name in output.line.splitlines() if not owner_of(name)]
+        names = [name for name in output.line.splitlines() if not find_owner(name)]
         usual = [name for name in ("main", "master") if name in names]
         into = shlex.quote((usual + names + ["BRANCH"])[0])
         text = f"{marker.task_id} was made from {marker.base}, which is not a branch."
@@ -277,7 +277,7 @@ class Merger:
             names = format_names(candidate.conflicts)
             text = f"{self.marker.branch} and {candidate.base} conflict in {names}. "
             text += f"{candidate.base} was not changed."
-            raise MergeConflict(text, hint=self._way_out(candidate.base))
+            raise MergeConflict(text, hint=self._make_conflict_hint(candidate.base))
         return candidate
 
     async def _rebase(
@@ -335,7 +335,7 @@ class Merger:
             parent=candidate.old,
         )
 
-    def _way_out(self, into: str) -> str:
+    def _make_conflict_hint(self, into: str) -> str:
         """Return the hint for a conflict."""
         owner = self.marker.task_id
         top = shlex.quote(str(self.marker.toplevel))
@@ -387,7 +387,7 @@ class WorkspaceMerges(WorkspaceGuard):
         nothing more is merged. With `as_base`, the merged branch becomes the base of later diffs.
         """
         async with self._lock_worktree(owner) as marker, self._lock_merging(marker.common_dir):
-            mover = self._mover(marker)
+            mover = self._make_mover(marker)
             await _require_branch(marker, branch)
             await mover.recover()
             for _ in range(_TAKE_IN_TRIES):
@@ -449,7 +449,7 @@ class WorkspaceMerges(WorkspaceGuard):
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
         for number in count():
-            mover = self._mover(marker)
+            mover = self._make_mover(marker)
             candidate = None
             if verify is not None:
                 candidate = await _verify_candidate(merger, mover, ref, verify)
@@ -480,7 +480,7 @@ class WorkspaceMerges(WorkspaceGuard):
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)
-        mover = self._mover(marker)
+        mover = self._make_mover(marker)
         candidate = await merger.candidate(ref)
         problem = None
         dirty = await mover.list_dirty(marker, ref, candidate.old, candidate.new)
@@ -498,8 +498,8 @@ class WorkspaceMerges(WorkspaceGuard):
             ahead=ahead,
             behind=behind,
             already=candidate.new == candidate.old and not candidate.conflicts,
-            conflicts=[shown_path(name) for name in candidate.conflicts],
-            dirty=[shown_path(name) for name in dirty],
+            conflicts=[format_path(name) for name in candidate.conflicts],
+            dirty=[format_path(name) for name in dirty],
             check_again=candidate.is_other,
             problem=problem,
         )

@@ -17,19 +17,19 @@ _MAX_BYTES = 1 << 20
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
 
 
-def plain_name(name: str) -> str:
+def require_plain_name(name: str) -> str:
     """Return an owner's id or archive name unchanged; raises InvalidInput unless it is plain."""
     if not _PLAIN.fullmatch(name):
         raise InvalidInput(f"{name!r} cannot be used as a name in git.")
     return name
 
 
-def branch_of(owner: str) -> str:
+def make_branch_name(owner: str) -> str:
     """Return the branch of an owner."""
-    return f"{_OURS}{plain_name(owner)}"
+    return f"{_OURS}{require_plain_name(owner)}"
 
 
-def owner_of(branch: str) -> str | None:
+def find_owner(branch: str) -> str | None:
     """Return the owner of a branch by its name; None for a branch that is not Kapelle's."""
     name = branch.removeprefix(BRANCHES)
     owner = name.removeprefix(_OURS)
@@ -38,7 +38,7 @@ def owner_of(branch: str) -> str | None:
     return None
 
 
-def branch_ref(name: str) -> str | None:
+def make_branch_ref(name: str) -> str | None:
     """Return the full reference of a branch; None if no branch can have this name."""
     name = name.removeprefix(BRANCHES)
     if not is_text(name) or not name or name == "@" or _FORBIDDEN.search(name):
@@ -126,7 +126,7 @@ class Refs(GitLocation):
         commit = read_pointer(self._head)
         if target is not None:
             if target.startswith(BRANCHES):
-                ref = branch_ref(target)
+                ref = make_branch_ref(target)
             else:
                 ref = None
             if ref is None:

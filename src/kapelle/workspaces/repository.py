@@ -86,7 +86,7 @@ def find_checkout(directory: Path) -> Checkout | None:
         # A directory inside of .git belongs to no work tree.
         if candidate.name == ".git":
             return None
-        if (checkout := checkout_at(candidate)) is not None:
+        if (checkout := read_checkout(candidate)) is not None:
             return checkout
     return None
 
@@ -121,7 +121,7 @@ def is_git_directory(directory: Path) -> bool:
         has_parts = (candidate / "objects").is_dir() and (candidate / "refs").is_dir()
         if candidate.name == ".git" or (has_parts and (candidate / "HEAD").is_file()):
             return True
-        if checkout_at(candidate) is not None:
+        if read_checkout(candidate) is not None:
             return False
     return False
 
@@ -137,9 +137,9 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
     return ()
 
 
-def checkout_at(toplevel: Path) -> Checkout | None:
+def read_checkout(toplevel: Path) -> Checkout | None:
     """Return the work tree whose top is exactly this directory, or None."""
-    gitdir = linked_gitdir(toplevel / ".git")
+    gitdir = read_gitdir(toplevel / ".git")
     if gitdir is None:
         return None
     common = read_pointer(gitdir / "commondir")
@@ -152,7 +152,7 @@ def checkout_at(toplevel: Path) -> Checkout | None:
     return Checkout(toplevel, gitdir, common_dir)
 
 
-def linked_gitdir(dot_git: Path) -> Path | None:
+def read_gitdir(dot_git: Path) -> Path | None:
     """Return the git directory that a .git entry is or points to."""
     if dot_git.is_dir():
         return dot_git.resolve()
@@ -209,15 +209,17 @@ def compute_digests(checkout: Checkout) -> dict[str, str]:
             contents.append((hook.name, read_small_file(hook, _MAX_IGNORE)))
     return {
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
-        "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
-        "hooks": digest_of(repr(contents).encode()),
-        "your own configuration of git": digest_of(repr(_own_configuration_files()).encode()),
+        "configuration": compute_digest(
+            re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)
+        ),
+        "hooks": compute_digest(repr(contents).encode()),
+        "your own configuration of git": compute_digest(repr(_own_configuration_files()).encode()),
     }
 
 
 def _own_configuration_files() -> list[bytes | None]:
     """Return the contents of the files that git reads for this user; None if missing."""
-    variables = own_configuration()
+    variables = make_configuration_variables()
     base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
     paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
     return [read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
@@ -230,12 +232,12 @@ def is_moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
     return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
 
 
-def digest_of(content: bytes) -> str:
+def compute_digest(content: bytes) -> str:
     """Return the SHA-256 digest as text."""
     return hashlib.sha256(content).hexdigest()
 
 
-def count_loose(objects: Path) -> int:
+def count_loose_objects(objects: Path) -> int:
     """Return how many objects of a repository are files of their own."""
     count = 0
     for number in range(256):
@@ -250,7 +252,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
 
     The user's own configuration counts as well.
     """
-    variables = {**checkout.variables, **own_configuration()}
+    variables = {**checkout.variables, **make_configuration_variables()}
     place = GitLocation(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
@@ -286,7 +288,9 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
 
     They come from the repository's and the user's configuration; what neither has is left out.
     """
-    place = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
+    place = GitLocation(
+        git, common_dir, {"GIT_DIR": str(common_dir), **make_configuration_variables()}
+    )
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     variables: dict[str, str] = {}
     for record in output.fields:
@@ -322,13 +326,13 @@ def _make_filter_command(common_dir: Path, command: str) -> str:
 
     Filters such as lfs keep their keys and objects there.
     """
-    own = {"GIT_DIR": str(common_dir), **own_configuration()}
+    own = {"GIT_DIR": str(common_dir), **make_configuration_variables()}
     own.pop("GIT_CONFIG_GLOBAL", None)
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     return f"unset {_OURS}; export {variables}; ".replace("%", "%%") + command
 
 
-def own_configuration() -> dict[str, str]:
+def make_configuration_variables() -> dict[str, str]:
     """Return the variables with which git reads this person's own configuration."""
     home = os.environ.get("HOME", "")
     variables = {"HOME": home} if home else {}

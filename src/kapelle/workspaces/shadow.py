@@ -98,7 +98,7 @@ class Shadows:
 
     def objects(self, tree: WorkTree) -> Objects:
         """Return the objects of a repository; new ones are written there."""
-        shadow = self._shadow(tree.object_format)
+        shadow = self._make_shadow(tree.object_format)
         variables = {"GIT_DIR": str(shadow), "GIT_OBJECT_DIRECTORY": str(tree.object_dir)}
         shallow = tree.common_dir / "shallow"
         if shallow.exists():
@@ -115,9 +115,9 @@ class Shadows:
 
     def snapshots(self, object_format: str) -> Path:
         """Return where objects are kept that must not appear in the user's repository."""
-        return self._shadow(object_format) / "objects"
+        return self._make_shadow(object_format) / "objects"
 
-    def _shadow(self, object_format: str) -> Path:
+    def _make_shadow(self, object_format: str) -> Path:
         target = self._directory / f"{object_format}.git"
         if (target / "HEAD").exists():
             return target

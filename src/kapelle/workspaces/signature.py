@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.workspaces.git import Git, GitLocation
-from kapelle.workspaces.repository import find_checkout, own_configuration, read_person
+from kapelle.workspaces.repository import find_checkout, make_configuration_variables, read_person
 
 _SIGNING_KEYS = r"^(gpg\..*|user\.signingkey)$"
 # Variables with which the programs that sign find their keys and agents.
@@ -45,7 +45,7 @@ class Habits:
 
 async def read_signing(git: Git, common_dir: Path) -> Signing | None:
     """Return how this person's own configuration signs commits; None if it does not."""
-    place = _place(git, common_dir)
+    place = _make_location(git, common_dir)
     if not await _is_on(place, "--global"):
         return None
     options = ("-z", "--global", "--includes", "--get-regexp", _SIGNING_KEYS)
@@ -60,7 +60,7 @@ async def read_signing(git: Git, common_dir: Path) -> Signing | None:
 
 async def read_habits(git: Git, common_dir: Path) -> Habits:
     """Return the signatures and hooks of a person's own commits in a repository."""
-    place = _place(git, common_dir)
+    place = _make_location(git, common_dir)
     signs = await _is_on(place, "--global")
     is_asked_for = await _is_on(place)
     output = await place.run("config", "-z", "--type=path", "--get", _HOOKS_PATH, ok=(0, 1))
@@ -87,12 +87,12 @@ async def read_habits_of(directory: Path) -> Habits | None:
         git.close()
 
 
-def _place(git: Git, common_dir: Path) -> GitLocation:
+def _make_location(git: Git, common_dir: Path) -> GitLocation:
     if "HOME" in os.environ:
         home = {"HOME": os.environ["HOME"]}
     else:
         home = {}
-    variables = {"GIT_DIR": str(common_dir), **home, **own_configuration()}
+    variables = {"GIT_DIR": str(common_dir), **home, **make_configuration_variables()}
     return _Plain(git, common_dir, variables)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.checkout import Mover, format_names, git_in
+from kapelle.workspaces.checkout import Mover, format_git_command, format_names
 from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.locks import WorkspaceGuard
-from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.refs import BRANCHES, make_branch_ref
 from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
 from kapelle.workspaces.signature import Signing, read_signing
@@ -71,7 +71,7 @@ class WorkspaceUndos(WorkspaceGuard):
         checkout would be lost. Raises MergeConflict if later commits changed the same lines.
         """
         marker = self._markers.require(owner)
-        ref = branch_ref(past.into)
+        ref = make_branch_ref(past.into)
         if ref is None:
             raise InvalidInput(f"{past.into!r} cannot be the name of a branch.")
         if sign:
@@ -84,10 +84,10 @@ class WorkspaceUndos(WorkspaceGuard):
                     self._lock_branch_worktree(past.into) as standing,
                     self._lock_merging(marker.common_dir),
                 ):
-                    mover = self._mover(marker)
+                    mover = self._make_mover(marker)
                     await mover.recover()
                     await _keep_work(marker, tip, past)
-                    new, how = await _goal(marker, ref, past, message, signing)
+                    new, how = await _find_goal(marker, ref, past, message, signing)
                     now = await marker.refs.read(ref)
                     moved_checkout = await _move(marker, mover, ref, now, new, standing)
                     return UndoResult(new, how, moved_checkout)
@@ -103,7 +103,7 @@ async def _keep_work(marker: Marker, tip: str | None, past: PastMerge) -> None:
     await archive_commit(marker, "undone", past.commit)
 
 
-async def _goal(
+async def _find_goal(
     marker: Marker, ref: str, past: PastMerge, message: str, signing: Signing | None
 ) -> tuple[str, Literal["moved_back", "reverted"]]:
     """Return the commit that the branch goes to, and how the merge is undone by that."""
@@ -123,7 +123,7 @@ async def _goal(
     parent_tree = await objects.tree_of(past.parent)
     tree, conflicts = await apply_change(objects, past.commit, now, parent_tree)
     if conflicts:
-        top = git_in(marker.source)
+        top = format_git_command(marker.source)
         raise MergeConflict(
             f"Later commits on {past.into} changed what the merge changed, in "
             f"{format_names(conflicts)}. {past.into} was not changed.",

@@ -52,7 +52,7 @@ async def _find_leftovers(
     leftovers = RepositoryLeftovers(
         repository, worktrees=_find_worktrees(checkout.common_dir, home)
     )
-    git = _git(home)
+    git = _make_git(home)
     try:
         refs = Refs.of(git, checkout.common_dir)
         in_use = await _find_branches_in_use(refs, home)
@@ -82,7 +82,7 @@ async def _remove(leftovers: RepositoryLeftovers, home: Path, keep_work: bool) -
     references = dict(leftovers.merged)
     if not keep_work:
         references |= leftovers.unmerged | leftovers.archived
-    git = _git(home)
+    git = _make_git(home)
     try:
         if references:
             await Refs.of(git, checkout.common_dir).delete(*references.items())
@@ -90,7 +90,7 @@ async def _remove(leftovers: RepositoryLeftovers, home: Path, keep_work: bool) -
         git.close()
 
 
-def _git(home: Path) -> Git:
+def _make_git(home: Path) -> Git:
     return Git("git", home / "git", "Kapelle", "kapelle@localhost")
 
 

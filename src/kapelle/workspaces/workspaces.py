@@ -27,7 +27,7 @@ from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.leftovers import WorkspaceLeftovers
 from kapelle.workspaces.lifecycle import WorkspaceLifecycle
 from kapelle.workspaces.merge import WorkspaceMerges
-from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref
+from kapelle.workspaces.refs import BRANCHES, Refs, make_branch_ref
 from kapelle.workspaces.relocation import WorkspaceRelocations
 from kapelle.workspaces.repository import find_checkout, read_work_tree
 from kapelle.workspaces.undo import WorkspaceUndos
@@ -81,7 +81,7 @@ class Workspaces(
         if checkout is None:
             return {}
         refs = Refs.of(self._git, checkout.common_dir)
-        branch = branch_ref(base or "")
+        branch = make_branch_ref(base or "")
         if branch:
             tip = await refs.read(branch)
         else:
@@ -152,7 +152,7 @@ class Workspaces(
     async def name_branch(self, owner: str, name: str, commit: str, before: str | None) -> bool:
         """Move or create a branch at a commit of the owner; False if it is not where expected."""
         refs = self._markers.require(owner).refs
-        ref = branch_ref(name)
+        ref = make_branch_ref(name)
         if ref is None:
             raise InvalidInput(f"{name!r} cannot be the name of a branch.")
         try:
@@ -223,7 +223,7 @@ class Workspaces(
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost."""
         checkout = find_checkout(directory)
-        if checkout is None or repository.count_loose(checkout.object_dir) < _MANY_OBJECTS:
+        if checkout is None or repository.count_loose_objects(checkout.object_dir) < _MANY_OBJECTS:
             return
         # By git's own maintenance, which does not run twice at once.
         place = self._shadows.objects(await read_work_tree(self._git, checkout))

@@ -19,10 +19,10 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git, Memory, relocation_command
+from kapelle.workspaces.git import Git, Memory, format_relocation_command
 from kapelle.workspaces.index import Staging
-from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
-from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
+from kapelle.workspaces.refs import BRANCHES, Refs, require_plain_name
+from kapelle.workspaces.repository import WorkTree, read_gitdir, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 
 _STATES = (
@@ -41,7 +41,7 @@ def is_real_directory(path: Path) -> bool:
         return False
 
 
-def _matches(status: os.stat_result, path: Path, inode: int) -> bool:
+def _is_same_directory(status: os.stat_result, path: Path, inode: int) -> bool:
     # Compare with the device of the parent: device numbers may change with each boot.
     device = os.stat(path.parent).st_dev
     return stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == (device, inode)
@@ -52,7 +52,7 @@ def delete_directory(path: Path, inode: int) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if not _matches(os.fstat(descriptor), path, inode):
+            if not _is_same_directory(os.fstat(descriptor), path, inode):
                 raise WorkspaceError(f"{path} was replaced while it was being removed.")
             for name in os.listdir(descriptor):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -143,7 +143,7 @@ class Marker(WorkTree):
                 status = None
             else:
                 status = os.lstat(self.toplevel)
-            return status is not None and _matches(status, self.toplevel, self.inode)
+            return status is not None and _is_same_directory(status, self.toplevel, self.inode)
         except OSError:
             return False
 
@@ -176,7 +176,7 @@ class Marker(WorkTree):
             else:
                 top = self.common_dir
             hint = (
-                f"If it was moved, type at its new place: {relocation_command(top)}\n"
+                f"If it was moved, type at its new place: {format_relocation_command(top)}\n"
                 f"Otherwise save what you need of {self.toplevel} and delete it."
             )
             raise WorkspaceError(text, hint=hint)
@@ -200,7 +200,7 @@ class Marker(WorkTree):
         dot_git = self.toplevel / ".git"
         # A link or a directory may lead to the right place now and elsewhere later.
         is_file = dot_git.is_file() and not dot_git.is_symlink()
-        if is_file and linked_gitdir(dot_git) == self.gitdir.resolve():
+        if is_file and read_gitdir(dot_git) == self.gitdir.resolve():
             return False
         if is_real_directory(dot_git):
             text = f"{dot_git} was replaced by another repository."
@@ -218,7 +218,7 @@ class Marker(WorkTree):
         """Tell whether the agent left a merge, pick or rebase unfinished."""
         return any(os.path.lexists(self.gitdir / name) for name in _STATES)
 
-    def autostashes(self) -> list[str]:
+    def list_autostashes(self) -> list[str]:
         """Return commits of changes that git stashed for such an operation."""
         commits: list[str] = []
         for name in _AUTOSTASHES:
@@ -259,13 +259,13 @@ class Markers:
         self._recalled = Memory[str, Marker](_MOST_RECALLED)
 
     def worktree(self, task_id: str) -> Path:
-        return self.directory / plain_name(task_id)
+        return self.directory / require_plain_name(task_id)
 
     def _marker(self, task_id: str) -> Path:
-        return self.directory / f"{plain_name(task_id)}.json"
+        return self.directory / f"{require_plain_name(task_id)}.json"
 
     def _intent(self, task_id: str) -> Path:
-        return self.directory / f"{plain_name(task_id)}.making"
+        return self.directory / f"{require_plain_name(task_id)}.making"
 
     def read(self, task_id: str) -> Marker | None:
         """Return the marker of a task, None if it has none.

@@ -25,8 +25,8 @@ from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import (
     checkouts_around,
+    format_relocation_command,
     is_git_directory,
-    relocation_command,
     repository_of,
 )
 
@@ -141,7 +141,7 @@ def require_still_there(directory: str, repository: str | None = None) -> None:
         raise Conflict(
             f"The directory {directory} is gone.",
             hint="If its repository was moved, type at its new place: "
-            f"{relocation_command(repository or directory)}",
+            f"{format_relocation_command(repository or directory)}",
         )
 
 

@@ -31,7 +31,7 @@ _MAX_READ = 16 << 20
 
 def replace(path: str, data: bytes, *, durable: bool = False) -> None:
     """Write a file, or replace it atomically."""
-    temporary = _temporary(path, data, durable=durable)
+    temporary = _write_temporary(path, data, durable=durable)
     os.rename(temporary, path)
     if durable:
         sync_directory(os.path.dirname(path))
@@ -39,7 +39,7 @@ def replace(path: str, data: bytes, *, durable: bool = False) -> None:
 
 def publish(path: str, data: bytes, *, durable: bool) -> bool:
     """Write a file atomically unless it exists; return whether this call wrote it."""
-    temporary = _temporary(path, data, durable=durable)
+    temporary = _write_temporary(path, data, durable=durable)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -115,7 +115,7 @@ def sync_directory(path: str) -> None:
         os.close(directory)
 
 
-def _temporary(path: str, data: bytes, *, durable: bool) -> str:
+def _write_temporary(path: str, data: bytes, *, durable: bool) -> str:
     temporary = f"{path}.{os.getpid()}.tmp"
     # Remove it first, so that the data is never written through a link planted under this name.
     with contextlib.suppress(FileNotFoundError):

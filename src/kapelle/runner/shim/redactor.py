@@ -48,7 +48,7 @@ class Redactor:
             data = self._held + chunk
         else:
             data = chunk
-        return self._clean(data, self._hold_from(data, 0))
+        return self._clean(data, self._find_hold(data, 0))
 
     def flush(self) -> bytes:
         """Return the data held back, at the end of the stream."""
@@ -67,7 +67,7 @@ class Redactor:
 
     @cached_property
     def _needles(self) -> list[bytes]:
-        return _needles({_normalize(pattern) for pattern in self._unbroken_patterns})
+        return _choose_needles({_normalize(pattern) for pattern in self._unbroken_patterns})
 
     @cached_property
     def _digits(self) -> "_Patterns":
@@ -99,7 +99,7 @@ class Redactor:
             clean += [data[position:begin], _REPLACEMENT]
             position = end
             if position > hold:
-                hold = self._hold_from(data, position)
+                hold = self._find_hold(data, position)
         clean.append(data[position:hold])
         self._held = data[hold:]
         self._passed = max(0, passed_end - hold)
@@ -124,7 +124,7 @@ class Redactor:
                 spans.append((begin, end))
         return spans
 
-    def _hold_from(self, data: bytes, begin: int) -> int:
+    def _find_hold(self, data: bytes, begin: int) -> int:
         """Return where the longest tail begins that may be the beginning of a secret."""
         start = max(begin, len(data) - self._tail)
         tail = data[start:]
@@ -218,7 +218,7 @@ class _Patterns:
         return earliest if earliest < end else None
 
 
-def _needles(patterns: set[bytes]) -> list[bytes]:
+def _choose_needles(patterns: set[bytes]) -> list[bytes]:
     """Return a few short strings, one of which is in every pattern."""
     needles: list[bytes] = []
     for pattern in sorted(patterns, key=len):

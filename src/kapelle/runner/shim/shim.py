@@ -212,7 +212,7 @@ class Shim(Supervisor):
         details = [self._not_started, *(stream.sync() for stream in self._streams)]
         if self._survivors:
             details.append(f"kill_incomplete: {self._survivors} processes survived")
-        outcome = _exit_kind(self._status, self._not_started)
+        outcome = _describe_exit(self._status, self._not_started)
         if changed_names := self._list_changed_logs():
             outcome = {"kind": "tampered", "code": None, "signal": None}
             details.insert(0, f"another process changed {' and '.join(changed_names)}")
@@ -256,7 +256,7 @@ class Shim(Supervisor):
         failpoint("shim_after_exit_json")
 
 
-def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]:
+def _describe_exit(status: int | None, not_started: str | None) -> dict[str, object]:
     """Return the kind of the end, with its exit code or signal."""
     if not_started is not None:
         return {"kind": "not_started"}

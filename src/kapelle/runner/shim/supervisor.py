@@ -259,7 +259,7 @@ class Supervisor:
         if self._linger_until is None:
             self._linger_until = now + _LINGER_S
         elif now >= self._linger_until and self._leftovers is None:
-            self._leftovers = len(tree.descendants(os.getpid()))
+            self._leftovers = len(tree.list_descendants(os.getpid()))
             self._tree.terminate()
             soon = now + min(self._request.grace_s, _LEFTOVER_GRACE_S)
             if self._kill_at is None:
@@ -274,5 +274,5 @@ class Supervisor:
         if self._kill_since is None:
             self._kill_since = now
         elif now - self._kill_since > KILL_LIMIT_S:
-            self._survivors = len(tree.descendants(os.getpid()))
+            self._survivors = len(tree.list_descendants(os.getpid()))
             self._no_more_children()

@@ -46,7 +46,7 @@ def fork_into_cgroup(directory: int) -> int:
     return pid
 
 
-def darwin_start_time(pid: int) -> int | None:
+def read_darwin_start_time(pid: int) -> int | None:
     """Return the start time of a process on macOS, in microseconds; None if it is dead."""
     buffer = ctypes.create_string_buffer(_PROC_BSDINFO_BYTES)
     size = _libc.proc_pidinfo(

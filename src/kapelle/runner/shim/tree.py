@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from .system import darwin_start_time
+from .system import read_darwin_start_time
 
 LINUX = sys.platform == "linux"
 KILL_LIMIT_S = 10.0
@@ -28,7 +28,7 @@ def _has_pidfd() -> bool:
 HAS_PIDFD = _has_pidfd()
 
 
-def _stat(pid: int) -> tuple[bool, int, int] | None:
+def _read_stat(pid: int) -> tuple[bool, int, int] | None:
     """Return from /proc whether a process lives, its parent and its start time; None if absent."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -57,8 +57,8 @@ def set_oom_score(score: int) -> bool:
 def start_time(pid: int) -> int | None:
     """Return the start time of a living process in the kernel's units; None for a zombie too."""
     if not LINUX:
-        return darwin_start_time(pid)
-    is_alive, _, start = _stat(pid) or (False, 0, 0)
+        return read_darwin_start_time(pid)
+    is_alive, _, start = _read_stat(pid) or (False, 0, 0)
     return start if is_alive else None
 
 
@@ -102,18 +102,18 @@ def _send_by_pid(pid: int, start: int, *signals: int) -> bool:
     return False
 
 
-def all_pids() -> list[int]:
+def list_pids() -> list[int]:
     """Return the pids of all processes; none on macOS."""
     if LINUX:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return []
 
 
-def descendants(root: int) -> list[tuple[int, int]]:
+def list_descendants(root: int) -> list[tuple[int, int]]:
     """Return pid and start time of every living descendant found in one pass over /proc."""
     children: dict[int, list[tuple[bool, int, int]]] = {}
-    for pid in all_pids():
-        if (stat := _stat(pid)) is not None:
+    for pid in list_pids():
+        if (stat := _read_stat(pid)) is not None:
             is_alive, parent, start = stat
             children.setdefault(parent, []).append((is_alive, pid, start))
     living = list[tuple[int, int]]()
@@ -135,7 +135,7 @@ class Subtree:
     def terminate(self) -> None:
         """Send SIGTERM to every process; SIGCONT wakes stopped ones to receive it."""
         self._signal_group(signal.SIGTERM, signal.SIGCONT)
-        for pid, start in descendants(os.getpid()):
+        for pid, start in list_descendants(os.getpid()):
             send(pid, start, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
@@ -146,7 +146,7 @@ class Subtree:
         # Processes that left the cgroup are still descendants. Those forked meanwhile need another
         # round.
         for _ in range(_ROUNDS):
-            living = descendants(os.getpid())
+            living = list_descendants(os.getpid())
             for pid, start in living:
                 send(pid, start, signal.SIGKILL)
             if not living:

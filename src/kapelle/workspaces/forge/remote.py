@@ -23,7 +23,7 @@ from kapelle.workspaces.forge.base import Forge, Login, Site, certificate_proble
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from kapelle.workspaces.git import HARDENING, Git, GitLocation
-from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.refs import BRANCHES, make_branch_ref
 from kapelle.workspaces.shadow import Objects
 
 _PUSH_TIMEOUT_S = 900.0
@@ -231,7 +231,7 @@ class Remote(GitLocation):
         The commit on the branch is replaced only if Kapelle pushed it or the new one contains it,
         and only if the branch has not moved meanwhile. Raises ForgeError otherwise.
         """
-        if branch_ref(branch) is None:
+        if make_branch_ref(branch) is None:
             raise ForgeError(f"{branch!r} is not a valid branch name.")
         if (
             remote_commit is not None
