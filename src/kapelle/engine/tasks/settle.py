@@ -44,6 +44,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             failures = settings.failures
         others = candidates(parts, task, settings)
 
+    # Not looked for: it may be packed, or not be there where no agent was started.
+    output = str(parts.process_directory(attempt_id) / "out.log")
     folder = folder_of(parts, attempt_id)
     delivery = await asyncio.to_thread(Delivery.of, folder)
 
@@ -58,7 +60,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
-        _Settlement(connection, attempt, task, evidence, others, failures, said).write()
+        _Settlement(connection, attempt, task, evidence, others, failures, output, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
@@ -76,6 +78,7 @@ class _Settlement:
     evidence: Evidence
     others: Sequence[Candidate]
     failures: Failures
+    output_path: str
     said: str | None  # by people, and not read by the agent
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -117,6 +120,7 @@ class _Settlement:
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            output_path=self.output_path,
         )  # fmt: skip
         self._move_task(outcome, reason)
 
