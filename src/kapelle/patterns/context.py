@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from kapelle.domain.answers import Unreadable, instructions, read_answer
 from kapelle.domain.budget import Left
 from kapelle.domain.specs import CheckSpec, Priority
+from kapelle.domain.task import ANSWER_CHECK
 from kapelle.patterns.results import (
     Checked,
     Combined,
@@ -20,6 +21,7 @@ from kapelle.patterns.results import (
     RunResult,
     Scored,
     TaskResult,
+    Unusable,
 )
 from kapelle.patterns.spec import PatternSpec
 
@@ -47,6 +49,7 @@ class Manner(TypedDict, total=False):
     afresh: bool
     disposable: bool
     patient: bool
+    expects_json: bool  # whether an answer that holds no JSON is a failure of the task
 
 
 class TaskArgs(Who, Manner, total=False):
@@ -261,17 +264,25 @@ class Context(ABC):
     ) -> dict[str, Any]: ...
 
     async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
-        """An agent's answer as an object of this model or JSON schema; one that cannot be read is
-        asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
-        it changes, commits or deletes reaches anything."""
+        """Return an agent's answer as an object of this model or JSON schema.
+
+        An answer that cannot be read is asked for once more; then Unusable is raised, a Failed.
+        The agent only reports: in git, nothing that it changes, commits or deletes has an effect.
+        """
         who.setdefault("read_only", self.is_git)
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(
-                asked + problem, title=name, workspace="own", disposable=True, **who
+                asked + problem,
+                title=name,
+                workspace="own",
+                disposable=True,
+                expects_json=True,
+                **who,
             )
-            if not answer.ok:
+            failed = {check.name for check in answer.failed_checks}
+            if not answer.ok and failed != {ANSWER_CHECK}:
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
                 return read_answer(answer.text, shape)
@@ -281,4 +292,4 @@ class Context(ABC):
                     f"It was:\n~~~\n{answer.text[-_SHOWN:]}\n~~~\nAnswer again."
                 )
                 why = f"{title}: the answer of {answer.agent} is unusable: {error}"
-        raise Failed(why)
+        raise Unusable(why)

@@ -70,7 +70,8 @@ class DurableContext(CommandContext):
             return task_id
 
         label = asked.get("title") or prompt.strip()[:80]
-        step = Step("task", label, perform, begin, self._task_ended)
+        expects_json = {"expects_json": True} if asked.get("expects_json") else {}
+        step = Step("task", label, perform, begin, self._task_ended, data=expects_json)
         return TaskResult.model_validate(await self._journal.step(step))
 
     async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
