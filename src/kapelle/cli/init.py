@@ -177,7 +177,8 @@ def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -
         path = directory / "prompts" / f"{role}.md"
         if directory.resolve() not in path.parent.resolve().parents or os.path.lexists(path):
             # A stranger's link could lead anywhere; what is there stays.
-            say(f"{path} is there already, or a link: {proposal.prompt_files[role]} stays as it is.")
+            source = proposal.prompt_files[role]
+            say(f"{path} is there already, or a link: {source} is not taken over.")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -225,7 +225,8 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
 def test_the_service_that_mounts_the_repository_is_proposed_as_a_comment(
     tmp_path: Path, volume: str, workdir: str
 ) -> None:
-    compose = f"services:\n  db:\n    image: x\n    volumes: ['data:/data']\n  app:\n    volumes: [{volume}]\n"
+    database = "  db:\n    image: x\n    volumes: ['data:/data']\n"
+    compose = f"services:\n{database}  app:\n    volumes: [{volume}]\n"
     fill(tmp_path, {"docker-compose.yml": compose})
     proposal = propose(tmp_path)
     assert proposal.docker == {"service": "app", "workdir": workdir}
