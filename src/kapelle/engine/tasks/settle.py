@@ -1,6 +1,7 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
+_log = logging.getLogger("kapelle.attempts")
 # Failures of an agent that was let work, whatever became of it.
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
@@ -121,6 +123,13 @@ class _Settlement:
             number=attempt["number"], agent=attempt["agent"], reason=reason,
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
             output_path=self.output_path,
+        )  # fmt: skip
+        # Reasons may quote an agent, so they are left to the history, which masks secrets.
+        cause = self.failure.kind.value if self.failure else "no failure"
+        _log.debug(
+            "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
+            attempt["id"], outcome.attempt.value, cause,
+            task["id"], outcome.task.value, outcome.not_before, task["tries"],
         )  # fmt: skip
         self._move_task(outcome, reason)
 
