@@ -266,7 +266,7 @@ class Context(ABC):
     async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
         """Return an agent's answer as an object of this model or JSON schema.
 
-        An answer that cannot be read is asked for once more; then Unusable is raised, a Failed.
+        An answer that cannot be read is asked for once more; then Failed is raised.
         The agent only reports: in git, nothing that it changes, commits or deletes has an effect.
         """
         who.setdefault("read_only", self.is_git)
