@@ -30,20 +30,20 @@ from kapelle.engine.judges import (
     is_tool,
     named_scripts,
 )
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
 from kapelle.engine.trial import (
     CopyContent,
-    Finding,
-    Stopped,
     Suspects,
     Trial,
+    TrialFinding,
+    TrialStopped,
     joined_proofs,
 )
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.workspaces import Moment
+from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
@@ -65,30 +65,32 @@ States = Mapping[str, object]
 class Subject:
     """What a check is made on: a commit in a worktree of the owner, where and how it is run."""
 
-    place: Place
+    place: ProcessLocation
     owner: str
     workspace: Workspace
     repository: str
     commit: str
     # When the first agent began in this worktree; None if none did.
-    since: Moment | None
+    since: FileSystemMoment | None
     # Runs a command, given the name of its process, itself, its limit in seconds and its place.
-    execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]]
+    execute: Callable[[str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]]
 
     @classmethod
     async def load(
         cls,
-        place: Place,
+        place: ProcessLocation,
         owner: str,
         workspace: Workspace,
         repository: str,
         commit: str,
-        execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]],
+        execute: Callable[
+            [str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]
+        ],
     ) -> "Subject":
         began = await place.parts.db.read(attempts.began_in, owner)
         now = await place.parts.workspaces.moment(owner)
         # A worktree that was made anew is another directory.
-        moments = [Moment(ns, inode) for ns, inode in began if inode == now.inode]
+        moments = [FileSystemMoment(ns, inode) for ns, inode in began if inode == now.inode]
         since = min(moments, key=lambda moment: moment.ns, default=None)
         return cls(place, owner, workspace, repository, commit, since, execute)
 
@@ -138,7 +140,7 @@ class Subject:
             result = result.model_copy(update={"passed": False, "output": output})
         return result
 
-    async def changed_during(self, ended: Ended, before: States | None) -> list[str]:
+    async def changed_during(self, ended: ProcessEnd, before: States | None) -> list[str]:
         """Return the tracked files that were changed while a check ran, also those changed back."""
         after = await self.parts.workspaces.file_states(self.owner, self.commit)
         if before is not None:
@@ -188,7 +190,7 @@ class Subject:
             return _changed_meanwhile(result, changed)
         return result
 
-    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
+    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, ProcessEnd]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
         result = await self.place.judged(check, process, ended)
         return result.model_copy(update={"commit": self.commit}), ended
@@ -271,7 +273,7 @@ class Subject:
 
     async def _find(
         self, name: str, check: CheckSpec, took_s: float, policy: Prove
-    ) -> Finding | None:
+    ) -> TrialFinding | None:
         """Return what the check is worth, None if that is not known."""
         parts = self.parts
         command = check.command or ""
@@ -288,7 +290,7 @@ class Subject:
         earlier_key = await asyncio.to_thread(self._key, judges, before)
         known = await parts.db.read(attempts.known_proof, key)
 
-        async def run(what: str, content: CopyContent, limit_s: float) -> Ended:
+        async def run(what: str, content: CopyContent, limit_s: float) -> ProcessEnd:
             return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
@@ -296,19 +298,19 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
-        memory = Memory()
+        memory = ProofMemory()
         if policy == "once":
             # With the tests of the base it passes then, and was seen to look at work with these.
             memory = await self._recall(earlier_key if suspects.all else key, trial, changed)
         if not suspects.all and policy == "once" and known:
             if known["proved"] is None:
-                return Finding(None, known["proof"])
+                return TrialFinding(None, known["proof"])
             if memory.is_enough:
-                return Finding(True, memory.proof)
+                return TrialFinding(True, memory.proof)
         finding = await self._try(trial, changed, suspects, memory)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
-            return Finding(False, known["proof"])
+            return TrialFinding(False, known["proof"])
         if finding is None or finding.passes_only_with:
             return finding
         # One that was seen to look at other work is not forgotten for this.
@@ -319,12 +321,12 @@ class Subject:
             await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
         return finding
 
-    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "Memory":
+    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "ProofMemory":
         """Return which of the changed files the check of a key was seen to notice."""
         read = self.parts.db.read
         known = await read(attempts.known_proof, key)
         if known is None or not known["proved"]:
-            return Memory()
+            return ProofMemory()
         decisive = trial.decisive(changed)
         # That it noticed a file says nothing of work that removes it.
         there = [path for path in decisive if path in trial.held]
@@ -336,11 +338,11 @@ class Subject:
         for row in await read(attempts.known_proofs, sorted(groups)):
             for path in groups[row["digest"]]:
                 proofs[path] = row["proof"]
-        return Memory(known["proof"], decisive, proofs)
+        return ProofMemory(known["proof"], decisive, proofs)
 
     async def _try(
-        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "Memory"
-    ) -> Finding | None:
+        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
+    ) -> TrialFinding | None:
         """Run the check in copies; files that it was seen to notice earlier are not tried again.
 
         Where the work changed tests, that stands only if it passes with those of the base.
@@ -352,10 +354,10 @@ class Subject:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
                     if finding is None and memory.is_enough:
-                        finding = Finding(True, memory.proof)
+                        finding = TrialFinding(True, memory.proof)
                 if finding is None:
                     finding = await trial.find_blindness(changed, memory.proofs)
-            except Stopped:
+            except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
                 await parts.workspaces.remove_copy(self.owner)
@@ -384,7 +386,7 @@ class Subject:
 
     async def _run_in_copy(
         self, name: str, command: str, content: CopyContent, timeout_s: float
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Run the check in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(
@@ -396,7 +398,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Memory:
+class ProofMemory:
     """What a check was seen to notice in earlier work."""
 
     # Of the command as such; None if it was not seen to look at any work.

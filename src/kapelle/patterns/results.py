@@ -130,7 +130,7 @@ class Failed(Exception):
         self.limit = limit
 
 
-class Unusable(Failed):
+class UnusableAnswer(Failed):
     """Raised where an agent answered twice, and neither answer could be read."""
 
 

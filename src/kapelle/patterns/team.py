@@ -10,9 +10,9 @@ from kapelle.domain.text import counted
 from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, Unusable, fenced
-from kapelle.patterns.roles import Iteration, TeamResult
-from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.results import Failed, UnusableAnswer, fenced
+from kapelle.patterns.roles import TeamIteration, TeamResult
+from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import Plan, Workers, pursue
 
 _PLAYWRIGHT = "npx playwright test"
@@ -55,9 +55,9 @@ class TeamSpec(PatternSpec):
         f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
         "write such tests, and the reviewer ask for them",
     )
-    planner: AgentName = field(None, "the agent that plans; by default the run's agent")
-    worker: AgentName = field(None, "the agent of the workers")
-    reviewer: AgentName = field(None, "the agent that reviews")
+    planner: OptionalAgentName = field(None, "the agent that plans; by default the run's agent")
+    worker: OptionalAgentName = field(None, "the agent of the workers")
+    reviewer: OptionalAgentName = field(None, "the agent that reviews")
     planner_model: ModelName = field(None, "the planner's model")
     worker_model: ModelName = field(None, "the workers' model")
     reviewer_model: ModelName = field(None, "the reviewer's model")
@@ -111,14 +111,14 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     await members.agree()
     unreadable = 0
     for number in range(1, spec.max_iterations + 1):
-        iteration = Iteration(number=number)
+        iteration = TeamIteration(number=number)
         result.iterations.append(iteration)
         try:
             await members.plan()
         except Failed as failure:
             iteration.problem = failure.reason
             await ctx.progress(iteration=number, phase="failed", lack=failure.reason)
-            unreadable = unreadable + 1 if isinstance(failure, Unusable) else 0
+            unreadable = unreadable + 1 if isinstance(failure, UnusableAnswer) else 0
             if unreadable == _MOST_UNREADABLE:
                 result.stopped_by = "failure"
                 text = f"{unreadable} plans in a row could not be read, so it gave up"

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput, KapelleError
-from kapelle.domain.learning import Project
-from kapelle.domain.specs import Repository
+from kapelle.domain.learning import ProjectPath
+from kapelle.domain.specs import RepositoryPath
 from kapelle.domain.text import search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
@@ -44,7 +44,7 @@ _STREAMS = ("out", "err")
 _PAST = 10**12  # behind all output that there can be
 
 
-class Search:
+class SearchService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._path: Path = parts.home.root / "search.db"
@@ -64,10 +64,10 @@ class Search:
         query: Annotated[str, Field(min_length=1, max_length=1000)],
         kind: SearchKind | None = None,
         task: Annotated[str | None, Field(max_length=100)] = None,
-        project: Project | None = None,
+        project: ProjectPath | None = None,
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
         repository: Annotated[
-            Repository | None, Field(description="any directory in it, or its name; work alone")
+            RepositoryPath | None, Field(description="any directory in it, or its name; work alone")
         ] = None,
     ) -> SearchView:
         """What prompts, results, outputs and commits of ended tasks and runs, what people said to
