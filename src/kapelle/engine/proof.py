@@ -13,8 +13,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,15 +32,23 @@ from kapelle.engine.judges import (
 )
 from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
-from kapelle.engine.trial import CopyContent, Suspects, Trial, TrialFinding, TrialStopped
+from kapelle.engine.trial import (
+    CopyContent,
+    Suspects,
+    Trial,
+    TrialFinding,
+    TrialStopped,
+    joined_proofs,
+)
 from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import Row
 from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
+# Of more files it is only remembered that they were noticed together.
+_MOST_RECALLED = 200
 # The mode of a submodule in a tree.
 _SUBMODULE = "160000"
 _ADVICE = (
@@ -290,12 +298,16 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
-        if not suspects.all and policy == "once" and known and known["proved"] is not False:
-            return TrialFinding(known["proved"], known["proof"])
-        # With the tests of the base it passes then, and was seen to look at work with these.
-        earlier = await parts.db.read(attempts.known_proof, earlier_key)
-        is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
-        finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
+        memory = ProofMemory()
+        if policy == "once":
+            # With the tests of the base it passes then, and was seen to look at work with these.
+            memory = await self._recall(earlier_key if suspects.all else key, trial, changed)
+        if not suspects.all and policy == "once" and known:
+            if known["proved"] is None:
+                return TrialFinding(None, known["proof"])
+            if memory.is_enough:
+                return TrialFinding(True, memory.proof)
+        finding = await self._try(trial, changed, suspects, memory)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
             return TrialFinding(False, known["proof"])
@@ -304,25 +316,47 @@ class Subject:
         # One that was seen to look at other work is not forgotten for this.
         if finding.is_lasting or (finding.proved is False and known is None):
             at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            seen = f"{finding.proof} Remembered from {self.owner}, {at}."
-            await parts.db.write(attempts.remember_proof, key, finding.proved, seen)
+            proof = f"{finding.observed or finding.proof} Remembered from {self.owner}, {at}."
+            digests = {key} | {_file_key(key, paths) for paths in finding.noticed}
+            await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
         return finding
 
+    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "ProofMemory":
+        """Return which of the changed files the check of a key was seen to notice."""
+        read = self.parts.db.read
+        known = await read(attempts.known_proof, key)
+        if known is None or not known["proved"]:
+            return ProofMemory()
+        decisive = trial.decisive(changed)
+        # That it noticed a file says nothing of work that removes it.
+        there = [path for path in decisive if path in trial.held]
+        groups = {_file_key(key, there): there}
+        if len(there) <= _MOST_RECALLED:
+            for path in there:
+                groups[_file_key(key, [path])] = [path]
+        proofs = dict[str, str]()
+        for row in await read(attempts.known_proofs, sorted(groups)):
+            for path in groups[row["digest"]]:
+                proofs[path] = row["proof"]
+        return ProofMemory(known["proof"], decisive, proofs)
+
     async def _try(
-        self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
+        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
     ) -> TrialFinding | None:
-        """Run the check in copies; what was proved earlier stands where the tests were changed and
-        it passes without that."""
+        """Run the check in copies; files that it was seen to notice earlier are not tried again.
+
+        Where the work changed tests, that stands only if it passes with those of the base.
+        """
         parts = self.parts
         finding = None
         async with parts.workspaces.copying(self.owner):
             try:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
-                    if finding is None and earlier is not None:
-                        finding = TrialFinding(True, earlier["proof"])
+                    if finding is None and memory.is_enough:
+                        finding = TrialFinding(True, memory.proof)
                 if finding is None:
-                    finding = await trial.find_blindness(changed)
+                    finding = await trial.find_blindness(changed, memory.proofs)
             except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
@@ -361,6 +395,35 @@ class Subject:
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_path(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+@dataclass(frozen=True)
+class ProofMemory:
+    """What a check was seen to notice in earlier work."""
+
+    # Of the command as such; None if it was not seen to look at any work.
+    general: str | None = None
+    # The files of this work that it has to look at, and the proofs of those that it noticed.
+    decisive: Sequence[str] = ()
+    proofs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_enough(self) -> bool:
+        """Tell whether the check was seen to notice each file that it has to look at."""
+        return self.general is not None and self.proofs.keys() >= set(self.decisive)
+
+    @property
+    def proof(self) -> str:
+        """Return the proofs in a sentence or two."""
+        return joined_proofs(self.proofs.values()) or self.general or ""
+
+
+def _file_key(key: str, paths: Sequence[str]) -> str:
+    """Return by what is remembered that the check of a key noticed files."""
+    digest = hashlib.sha256(key.encode())
+    for path in paths:
+        digest.update(f"\0{path}".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
 
 
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:

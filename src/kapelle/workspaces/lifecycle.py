@@ -284,7 +284,7 @@ async def _resolve_base(git: Git, checkout: Checkout, base: str | None) -> tuple
         commit = None
     if commit is None:
         text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
-        raise InvalidInput(text, hint="`git branch --all` lists the branches.")
+        raise InvalidInput(text, hint="`git branch --all` lists the branches.").about("base")
     return base, commit
 
 

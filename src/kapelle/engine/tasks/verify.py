@@ -11,6 +11,7 @@ from typing import Any
 
 from kapelle.agents.base import AgentAdapter, AgentVerdict, Summary
 from kapelle.agents.failures import classify
+from kapelle.domain.answers import UnreadableAnswer, require_json
 from kapelle.domain.errors import (
     Conflict,
     ConflictMarkersLeft,
@@ -21,7 +22,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import CheckResult
+from kapelle.domain.task import ANSWER_CHECK, CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
@@ -45,7 +46,7 @@ from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import read_lines
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, events, questions, tasks
+from kapelle.store import attempts, events, questions, steps, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
@@ -89,10 +90,14 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
             await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
+            unreadable = await _find_unreadable(attempt, verdict.result, commit)
             await _remove_what_checks_left(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
+            elif unreadable:
+                reason = f"its answer is unusable: {unreadable}"
+                failure = Failure(FailureClass.CHECKS, unreadable)
         except (WorkspaceError, Conflict, Tampered) as error:
             success = False
             reason = error.with_hint
@@ -264,6 +269,30 @@ async def _commit(attempt: ActiveAttempt) -> str | None:
         await attempt.write(record)
         attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit
     return str(attempt.row["checked_commit"])
+
+
+async def _find_unreadable(
+    attempt: ActiveAttempt, result: str | None, commit: str | None
+) -> str | None:
+    """Return why a run cannot read the answer that it asked for, and record that as a check."""
+    run_id = attempt.task["run_id"]
+    if run_id is None or not await attempt.parts.db.read(
+        steps.expects_json, run_id, attempt.task_id
+    ):
+        return None
+    try:
+        await asyncio.to_thread(require_json, result or "")
+    except UnreadableAnswer as error:
+        problem = str(error)
+    else:
+        return None
+    position = len(attempt.checks)
+    if position not in await attempt.parts.db.read(attempts.recorded_checks, attempt.id):
+        check = CheckResult(
+            name=ANSWER_CHECK, passed=False, output=problem, duration_s=0.0, commit=commit
+        )
+        await attempt.write(_record_check, attempt, position, check)
+    return problem
 
 
 async def _require_resolved(attempt: ActiveAttempt) -> None:

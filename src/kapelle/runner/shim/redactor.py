@@ -15,6 +15,11 @@ _PLAIN = re.compile(rb"[0-9A-Za-z]+")
 # Bytes that a terminal or a wrapped line inserts into a secret: line ends and colour codes.
 _LINE_ENDS = b"\r\n"
 _COLOUR = rb"\x1b\[[0-?]*[ -/]*[@-~]"
+# The indentation of a wrapped line inside a secret. It is limited, so that a secret is searched for
+# in a bounded part of the text. Where blanks belong to the secret, they count.
+_MAX_INDENT = 64
+_INDENTED_LINE = rb"[\r\n](?:" + _COLOUR + rb")*[ \t]{1,%d}" % _MAX_INDENT
+_INDENT = re.compile(_INDENTED_LINE)
 _CUT_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,4})?\Z")
 _COLOURS = re.compile(_COLOUR)
 # Separators between hexadecimal bytes: 73:6b, 0x73, \\x73, %73.
@@ -29,8 +34,9 @@ _FEW = 6
 class Redactor:
     """Replaces every secret, the longest first; holds back only what may become one.
 
-    Patterns are found across line ends and colour codes. Patterns of hexadecimal digits alone are
-    also found in upper case and with common separators between the digits.
+    Patterns are found across colour codes and line ends, also where the next line is indented.
+    Patterns of hexadecimal digits alone are also found in upper case and with common separators
+    between the digits.
     """
 
     def __init__(self, patterns: tuple[bytes, ...], *, eager: bool = False) -> None:
@@ -82,6 +88,12 @@ class Redactor:
         return _Patterns(patterns, _LINE_ENDS)
 
     @cached_property
+    def _indented_texts(self) -> "_IndentedPatterns":
+        unbroken = self._unbroken_patterns
+        patterns = {pattern for pattern in unbroken if not _DIGITS.fullmatch(pattern)}
+        return _IndentedPatterns(patterns, _LINE_ENDS)
+
+    @cached_property
     def _tail(self) -> int:
         """Return how far from the end the beginning of an unfinished secret can be."""
         longest = max(map(len, self._unbroken_patterns), default=0)
@@ -117,7 +129,9 @@ class Redactor:
         if not any(needle in bare for needle in self._needles):
             return []
         spans: list[tuple[int, int]] = []
-        for begin, end in sorted(self._texts.spans(data) + self._digits.spans(data)):
+        matches = self._texts.spans(data) + self._digits.spans(data)
+        matches += self._indented_texts.spans(data)
+        for begin, end in sorted(matches):
             if spans and begin < spans[-1][1]:
                 spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
             else:
@@ -130,7 +144,8 @@ class Redactor:
         tail = data[start:]
         if cut_escape := _CUT_ESCAPE.search(tail[-48:]):
             tail = tail[: -len(cut_escape[0])]
-        return start + min(self._texts.begins(tail), self._digits.begins(tail))
+        patterns = (self._texts, self._digits, self._indented_texts)
+        return start + min(group.begins(tail) for group in patterns)
 
 
 def _normalize(data: bytes) -> bytes:
@@ -216,6 +231,31 @@ class _Patterns:
             if data[at:] in self._beginnings:
                 return at
         return earliest if earliest < end else None
+
+
+class _IndentedPatterns(_Patterns):
+    """Patterns across indented wrapped lines; data without such lines costs a single search."""
+
+    def __init__(self, patterns: set[bytes], separators: bytes) -> None:
+        super().__init__(patterns, separators)
+        one = rb"|".join((_COLOUR, _INDENTED_LINE, rb"[" + re.escape(separators) + rb"]"))
+        self._without = rb"(?:" + one + rb")+"
+        self._separator_regex = re.compile(self._without)
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the beginning and end of every match; none without an indented line."""
+        if _INDENT.search(data) is None:
+            return []
+        return super().spans(data)
+
+    def begins(self, data: bytes) -> int:
+        """Return where an unfinished match begins; the end without an indented line."""
+        if _INDENT.search(data) is None:
+            return len(data)
+        return super().begins(data)
+
+    def _remove_separators(self, data: bytes) -> bytes:
+        return self._separator_regex.sub(b"", data)
 
 
 def _choose_needles(patterns: set[bytes]) -> list[bytes]:
