@@ -46,13 +46,23 @@ _SHADOWED = _RUNNERS | sys.stdlib_module_names
 _MODULE = re.compile(r"\.(py|pyc|so|pyd)$")
 # Where Python looks for modules first: the directory of a check, and the usual roots of packages.
 _ROOTS = ("", "src", "lib", "python")
+# Every repetition before the end of a match is bounded: agents write the files that are searched,
+# and a search in quadratic time would keep the daemon from everything else.
 _INTERPRETER = (
-    r"\b(?:ba|da|z)?sh|\bpython[\d.]*"
-    r"|\b(?:node|ruby|perl|php|lua|pytest|bash|bun|tsx|ts-node|deno\s+run|uv\s+run|go\s+run)"
+    r"(?:\b(?:ba|da|z)?sh|\bpython[\d.]{0,10}|\b(?:node|ruby|perl|php|lua|pytest|bash|bun|tsx"
+    r"|ts-node|deno\s{1,20}run|uv\s{1,20}run|go\s{1,20}run))(?=\s)"
 )
-_SCRIPT = r"\s*(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
-_EXECUTED = re.compile(rf"(?:^|[;&|(]|{_INTERPRETER}){_SCRIPT}")
-_INTERPRETED = re.compile(rf"(?:{_INTERPRETER}){_SCRIPT}")
+# A name is at most 255 letters long.
+_SCRIPT = (
+    r"\s{0,20}(?:-[^\s/]{1,60}\s{1,20}){0,10}([\w.@+-]{0,255}[./][^\s;&|()<>\"']*)"
+)
+# Behind the beginning of a command an interpreter, perhaps with its directory, or the script itself.
+_BEGINNING = r"(?:^|[;&|(])\s{0,20}"
+_DIRECTORIES = r"(?:[\w.@+-]{0,255}/){0,20}"
+_EXECUTED = re.compile(
+    rf"(?:{_BEGINNING}(?:{_DIRECTORIES}{_INTERPRETER})?|{_INTERPRETER}){_SCRIPT}"
+)
+_INTERPRETED = re.compile(rf"{_INTERPRETER}{_SCRIPT}")
 _WORD = re.compile(r"[^\s;&|()<>\"'=:]+")
 # Where a line of a makefile, or of settings, begins with a name and a colon.
 _SECTION = re.compile(r"""^(\s*)["']?([\w.-]+)["']?\s*:""")

@@ -226,24 +226,26 @@ class Subject:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
         includes = set[str]()
+        judges = Judges(command, directory)
+        # In a thread: a repository may have tens of thousands of files.
+        unread = await asyncio.to_thread(_naming_scripts, judges, files)
         read = set[str]()
         # A makefile may run a script that runs another one.
-        while True:
-            judges = Judges(command, directory, frozenset(includes))
-            # In a thread: a repository may have tens of thousands of files.
-            paths = await asyncio.to_thread(_naming_scripts, judges, files)
-            if paths <= read:
-                return judges
-            for path in sorted(paths - read):
-                includes |= await self._named_by(path, directory, files)
-            read |= paths
+        while unread:
+            read |= unread
+            named = set[str]()
+            for path in sorted(unread):
+                named |= await self._named_by(path, directory, files)
+            includes |= named
+            unread = {path for path in named if path in files and is_shell(path)} - read
+        return Judges(command, directory, frozenset(includes))
 
     async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
         """Return the files that a makefile includes, and the scripts that a file runs."""
         text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
         # Named from where it is, or from where the check runs.
         places = {os.path.dirname(path), directory, ""}
-        names = named_scripts(text)
+        names = await asyncio.to_thread(named_scripts, text)
         scripts = {
             os.path.normpath(os.path.join(place, name)) for name in names for place in places
         }
@@ -363,11 +365,7 @@ class Subject:
 
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
     """Return the files that may name scripts which the check runs."""
-    return {
-        path
-        for path in files
-        if judges.names_scripts(path) or (path in judges.includes and is_shell(path))
-    }
+    return {path for path in files if judges.names_scripts(path)}
 
 
 def _is_foreign(entry: str | None) -> bool:
