@@ -53,10 +53,8 @@ _INTERPRETER = (
     r"|ts-node|deno\s{1,20}run|uv\s{1,20}run|go\s{1,20}run))(?=\s)"
 )
 # A name is at most 255 letters long.
-_SCRIPT = (
-    r"\s{0,20}(?:-[^\s/]{1,60}\s{1,20}){0,10}([\w.@+-]{0,255}[./][^\s;&|()<>\"']*)"
-)
-# Behind the beginning of a command an interpreter, perhaps with its directory, or the script itself.
+_SCRIPT = r"\s{0,20}(?:-[^\s/]{1,60}\s{1,20}){0,10}([\w.@+-]{0,255}[./][^\s;&|()<>\"']*)"
+# A command begins with an interpreter, perhaps with its directory, or with the script itself.
 _BEGINNING = r"(?:^|[;&|(])\s{0,20}"
 _DIRECTORIES = r"(?:[\w.@+-]{0,255}/){0,20}"
 _EXECUTED = re.compile(

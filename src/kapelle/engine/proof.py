@@ -10,6 +10,7 @@ of the copy.
 import asyncio
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -34,9 +35,10 @@ from kapelle.engine.launch import Place
 from kapelle.engine.parts import Parts
 from kapelle.engine.trial import CopyContent, Finding, Stopped, Suspects, Trial
 from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import Row
+from kapelle.store.query import Row, work_rows
 from kapelle.workspaces import Moment
 
 _LEAST_S = 60.0
@@ -48,6 +50,8 @@ _ADVICE = (
     "as it is with --prove never."
 )
 # Files by which Python runs other code before a program, in the packages of the user.
+# The fields of a result that hold output of the check, or names of files.
+_TEXTS = {"output", "proof", "passes_only_with", "changed_meanwhile", "overlooks"}
 _USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
 
 States = Mapping[str, object]
@@ -110,10 +114,20 @@ class Subject:
     async def examine(
         self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
     ) -> CheckResult:
-        """Return the result of a check with what it is worth.
+        """Return the result of a check with what it is worth, without the secrets of the work.
 
         The name is that of its process; changed are the files that changed while that ran.
         """
+        examined = await self._examine(name, check, result, changed, policy)
+        row = await self.parts.db.read(work_rows(self.owner).row, self.owner)
+        # The name of a file may hold a secret as well as its content.
+        texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
+        known = self.parts.secrets_of(row, [self.place.owner])
+        return examined.model_copy(update=json.loads(redact(texts, known)))
+
+    async def _examine(
+        self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
+    ) -> CheckResult:
         if not result.passed:
             if policy == "never":
                 return result

@@ -114,8 +114,9 @@ class Relocations:
         if os.path.realpath(old) != new:
             staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
         if staying or (others and old not in inside):
+            names = counted_files(staying or others)
             raise Conflict(
-                f"{old} is a directory above other repositories: {counted_files(staying or others)}.",
+                f"{old} is a directory above other repositories: {names}.",
                 hint="Name the old place of one repository.",
             )
 

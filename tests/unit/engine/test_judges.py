@@ -7,7 +7,9 @@ import pytest
 from kapelle.engine.judges import executed, named_scripts
 
 
-@pytest.mark.parametrize("part", ["sh-", "sh -", "node-", "sh -x ", "python1", "sh " + "a" * 255, ";a/"])
+@pytest.mark.parametrize(
+    "part", ["sh-", "sh -", "node-", "sh -x ", "python1", "sh " + "a" * 255, ";a/"]
+)
 def test_a_file_of_any_content_is_searched_in_linear_time(part: str) -> None:
     text = part * (256_000 // len(part))
     began = time.process_time()
