@@ -68,6 +68,9 @@ _START = frozenset(
     "start prestart poststart serve dev watch preview main module deploy bin".split()  # noqa: SIM905
 )
 _QUOTES = re.compile(r"""["'\[\],]+""")
+_IMPORT = re.compile(
+    r"^[ \t]{0,100}(?:from[ \t]{1,20}(\w{1,255})|import[ \t]{1,20}([^\n#;]{1,1000}))", re.MULTILINE
+)
 _INCLUDE = re.compile(r"^-?s?include\s+(.+)$", re.MULTILINE)
 _MAKEFILE = re.compile(r"(^|/)([Mm]akefile|GNUmakefile|[^/]*\.mk|[^/]*\.make)$")
 
@@ -119,6 +122,15 @@ def named_scripts(text: str) -> set[str]:
         for part in re.split(r":\s", words):
             paths.update(path for path in executed(part.strip("\t @-")) if is_tool(path))
     return paths
+
+
+def imported_modules(text: str) -> set[str]:
+    """Return the top-level modules that a program in Python imports."""
+    names = set[str]()
+    for module, several in _IMPORT.findall(text):
+        for name in (module, *several.split(",")):
+            names.add(name.strip().partition(" ")[0].partition(".")[0])
+    return names - {""}
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,11 @@ class Judges:
 
     def _shadows(self, path: str) -> bool:
         """Tell whether Python would import this file in place of its own or a runner's module."""
+        return not _SHADOWED.isdisjoint(self.modules(path))
+
+    def modules(self, path: str) -> set[str]:
+        """Return the modules as which Python may import a file, or as part of which."""
+        names = set[str]()
         for root in {*_ROOTS, self.directory}:
             if root:
                 below = path.removeprefix(f"{root}/")
@@ -212,6 +229,6 @@ class Judges:
             module = below.partition("/")[0].partition(".")[0]
             # Without a suffix it may be a link to a package.
             is_module = bool(_MODULE.search(below)) or below == module
-            if is_module and module in _SHADOWED:
-                return True
-        return False
+            if is_module:
+                names.add(module)
+        return names

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
 from kapelle.engine.judges import (
     Judges,
+    imported_modules,
     included,
     is_makefile,
     is_shell,
@@ -304,6 +305,9 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
+        others = [path for path in changed if path not in suspects.all]
+        if shadows := await self._find_shadows(trial, changed, others):
+            suspects = Suspects([*suspects.altered, *shadows], suspects.new_tests)
         if not suspects.all and policy == "once" and known and known["proved"] is not False:
             return Finding(known["proved"], known["proof"])
         # With the tests of the base it passes then, and was seen to look at work with these.
@@ -321,6 +325,32 @@ class Subject:
             seen = f"{finding.proof} Remembered from {self.owner}, {at}."
             await parts.db.write(attempts.remember_proof, key, finding.proved, seen)
         return finding
+
+    async def _find_shadows(self, trial: Trial, changed: list[str], others: list[str]) -> list[str]:
+        """Return new modules in the place of installed ones that older tests import.
+
+        Others are the changed files that are neither tests nor settings.
+        Tests may also be older than the module that they are for: then the check fails on the base.
+        """
+        judges = trial.judges
+        new = [path for path in others if path in trial.held and path not in trial.before]
+        modules = {path: judges.modules(path) for path in new}
+        names = set[str]().union(*modules.values())
+        if not names or trial.base is None:
+            return []
+        older = trial.before & trial.held - set(changed)
+        imported = set[str]()
+        for path in sorted(older):
+            if path.endswith(".py") and judges.judges(path):
+                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
+                imported |= imported_modules(text)
+        names &= imported
+        if names:
+            names -= await asyncio.to_thread(_modules_of, judges, trial.before)
+        shadows = [path for path in new if not names.isdisjoint(modules[path])]
+        if shadows and await trial.passes_on_base(changed):
+            return shadows
+        return []
 
     async def _try(
         self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
@@ -375,6 +405,10 @@ class Subject:
         failpoint("proof_before_execute")
         place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
+
+
+def _modules_of(judges: Judges, files: Iterable[str]) -> set[str]:
+    return set[str]().union(*(judges.modules(path) for path in files))
 
 
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
