@@ -80,7 +80,12 @@ class ProcessLocation:
         script = await begin_container(self.parts, self.settings, self.origin.worktree)
         argv = [*([str(script)] if script else []), "/bin/sh", "-c", command]
         how = {"timeout_s": timeout_s, "label": label}
-        return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
+        # An agent may have written its secrets into files that the command prints.
+        agents = self.settings.agents.values()
+        groups = [self.settings.mcp, *(agent.mcp for agent in agents)]
+        servers = [server for group in groups for server in group.values()]
+        secrets = [*(agent.env for agent in agents), *collect_server_values(servers)]
+        return self._launch(process, argv, self.variables.values, *secrets, cwd=self.cwd, **how)
 
     async def judged(self, check: CheckSpec, process: Process, ended: ProcessEnd) -> CheckResult:
         """What a command says that is a check, made here."""

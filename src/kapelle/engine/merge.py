@@ -398,14 +398,19 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
 
 
 def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
-    """The files of a patch whose new lines hold one of these secrets."""
+    """Return the files of a patch whose new lines or new names hold one of these secrets."""
     found = []
     for part in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
         head, _, content = part.partition(b"\n@@ ")
         lines = (line[1:] for line in content.split(b"\n") if line.startswith(b"+"))
         added = b"\n".join(lines)
-        if redact(added, known) != added:
-            found.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
+        name = head.split(b"\n")[0].rpartition(b" b/")[2]
+        shown_name = redact(name, known)
+        is_new_name = shown_name != name and re.search(
+            rb"^(new file|rename to|copy to) ", head, re.M
+        )
+        if is_new_name or redact(added, known) != added:
+            found.append(shown_name.decode("utf-8", "replace"))
     return found
 
 

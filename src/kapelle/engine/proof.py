@@ -10,10 +10,11 @@ of the copy.
 import asyncio
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
 from kapelle.engine.judges import (
     Judges,
+    imported_modules,
     included,
     is_makefile,
     is_shell,
@@ -41,8 +43,10 @@ from kapelle.engine.trial import (
     joined_proofs,
 )
 from kapelle.runner.process_dir import Process, ProcessEnd
+from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
+from kapelle.store.query import work_rows
 from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
@@ -56,6 +60,8 @@ _ADVICE = (
     "as it is with --prove never."
 )
 # Files by which Python runs other code before a program, in the packages of the user.
+# The fields of a result that hold output of the check, or names of files.
+_TEXTS = {"output", "proof", "passes_only_with", "changed_meanwhile", "overlooks"}
 _USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
 
 States = Mapping[str, object]
@@ -120,10 +126,20 @@ class Subject:
     async def examine(
         self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
     ) -> CheckResult:
-        """Return the result of a check with what it is worth.
+        """Return the result of a check with what it is worth, without the secrets of the work.
 
         The name is that of its process; changed are the files that changed while that ran.
         """
+        examined = await self._examine(name, check, result, changed, policy)
+        row = await self.parts.db.read(work_rows(self.owner).row, self.owner)
+        # The name of a file may hold a secret as well as its content.
+        texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
+        known = self.parts.secrets_of(row, [self.place.owner])
+        return examined.model_copy(update=json.loads(redact(texts, known)))
+
+    async def _examine(
+        self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
+    ) -> CheckResult:
         if not result.passed:
             if policy == "never":
                 return result
@@ -236,24 +252,26 @@ class Subject:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
         includes = set[str]()
+        judges = Judges(command, directory)
+        # In a thread: a repository may have tens of thousands of files.
+        unread = await asyncio.to_thread(_naming_scripts, judges, files)
         read = set[str]()
         # A makefile may run a script that runs another one.
-        while True:
-            judges = Judges(command, directory, frozenset(includes))
-            # In a thread: a repository may have tens of thousands of files.
-            paths = await asyncio.to_thread(_naming_scripts, judges, files)
-            if paths <= read:
-                return judges
-            for path in sorted(paths - read):
-                includes |= await self._named_by(path, directory, files)
-            read |= paths
+        while unread:
+            read |= unread
+            named = set[str]()
+            for path in sorted(unread):
+                named |= await self._named_by(path, directory, files)
+            includes |= named
+            unread = {path for path in named if path in files and is_shell(path)} - read
+        return Judges(command, directory, frozenset(includes))
 
     async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
         """Return the files that a makefile includes, and the scripts that a file runs."""
         text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
         # Named from where it is, or from where the check runs.
         places = {os.path.dirname(path), directory, ""}
-        names = named_scripts(text)
+        names = await asyncio.to_thread(named_scripts, text)
         scripts = {
             os.path.normpath(os.path.join(place, name)) for name in names for place in places
         }
@@ -298,6 +316,9 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
+        others = [path for path in changed if path not in suspects.all]
+        if shadows := await self._find_shadows(trial, changed, others):
+            suspects = Suspects([*suspects.altered, *shadows], suspects.new_tests)
         memory = ProofMemory()
         if policy == "once":
             # With the tests of the base it passes then, and was seen to look at work with these.
@@ -339,6 +360,32 @@ class Subject:
             for path in groups[row["digest"]]:
                 proofs[path] = row["proof"]
         return ProofMemory(known["proof"], decisive, proofs)
+
+    async def _find_shadows(self, trial: Trial, changed: list[str], others: list[str]) -> list[str]:
+        """Return new modules in the place of installed ones that older tests import.
+
+        Others are the changed files that are neither tests nor settings.
+        Tests may also be older than the module that they are for: then the check fails on the base.
+        """
+        judges = trial.judges
+        new = [path for path in others if path in trial.held and path not in trial.before]
+        modules = {path: judges.modules(path) for path in new}
+        names = set[str]().union(*modules.values())
+        if not names or trial.base is None:
+            return []
+        older = trial.before & trial.held - set(changed)
+        imported = set[str]()
+        for path in sorted(older):
+            if path.endswith(".py") and judges.judges(path):
+                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
+                imported |= imported_modules(text)
+        names &= imported
+        if names:
+            names -= await asyncio.to_thread(_modules_of, judges, trial.before)
+        shadows = [path for path in new if not names.isdisjoint(modules[path])]
+        if shadows and await trial.passes_on_base(changed):
+            return shadows
+        return []
 
     async def _try(
         self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
@@ -426,13 +473,13 @@ def _file_key(key: str, paths: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
+def _modules_of(judges: Judges, files: Iterable[str]) -> set[str]:
+    return set[str]().union(*(judges.modules(path) for path in files))
+
+
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
     """Return the files that may name scripts which the check runs."""
-    return {
-        path
-        for path in files
-        if judges.names_scripts(path) or (path in judges.includes and is_shell(path))
-    }
+    return {path for path in files if judges.names_scripts(path)}
 
 
 def _is_foreign(entry: str | None) -> bool:

@@ -99,6 +99,13 @@ class Trial:
         new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
         return Suspects(existing + leading, new_tests)
 
+    async def passes_on_base(self, changed: list[str]) -> bool:
+        """Run it on the base, without anything of the work."""
+        try:
+            return await self._reverted_passes("untouched", changed)
+        except (WorkspaceError, Conflict, OSError):
+            return False
+
     async def find_changed_judges(self, suspects: Suspects) -> TrialFinding | None:
         """Run it with the tests and settings of the base; return None if it passes with them."""
         named = suspects.all

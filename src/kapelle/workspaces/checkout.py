@@ -29,7 +29,7 @@ from kapelle.workspaces.index import (
     make_files_location,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs, find_owner
+from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
@@ -353,9 +353,8 @@ class Mover:
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless all checkouts of the branch could be updated."""
-        is_ours = find_owner(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copy_checkouts(owner, ref):
-            await checkout.require_clean(old, new, is_ours=is_ours)
+            await checkout.require_clean(old, new, is_ours=_is_ours(owner, checkout))
 
     async def list_dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
         """Return the files with uncommitted changes that prevent that."""
@@ -394,7 +393,7 @@ class Mover:
         with self._shadows.scratch() as scratch:
             checkouts = [await self._open_checkout(item, scratch) for item in places]
             try:
-                await self._move_with(checkouts, move)
+                await self._move_with(owner, checkouts, move)
             except asyncio.CancelledError:
                 await self.recover()
                 raise
@@ -406,11 +405,11 @@ class Mover:
         self._journal.unlink(missing_ok=True)
         return places[0].toplevel if places else None
 
-    async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
+    async def _move_with(self, owner: Marker, checkouts: list[BaseCheckout], move: Move) -> None:
         """Lock and check every checkout, move the branch, then update the checkouts."""
         for checkout in checkouts:
             await checkout.lock()
-            is_ours = find_owner(move.ref.removeprefix(BRANCHES)) is not None
+            is_ours = _is_ours(owner, checkout)
             await checkout.require_clean(move.old, move.new, is_ours=is_ours)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
@@ -445,6 +444,14 @@ class Mover:
         if points_here and read_pointer(head) == "":
             head.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
+
+
+def _is_ours(owner: Marker, checkout: BaseCheckout) -> bool:
+    """Tell whether a checkout is a worktree that Kapelle made, and not a person's.
+
+    The branch is no evidence: a person may have checked a task's branch out.
+    """
+    return checkout.tree.toplevel.parent == owner.toplevel.parent
 
 
 async def _make_way(marker: Marker, old: str, new: str) -> None:

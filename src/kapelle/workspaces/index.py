@@ -137,7 +137,7 @@ class Staging:
         tree = (await self._place.run("write-tree")).line
         # Not cached otherwise: objects elsewhere are temporary.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = compute_digest(self.index.read_bytes())
+            digest = compute_digest(await asyncio.to_thread(self.index.read_bytes))
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 

@@ -446,7 +446,7 @@ async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    redacted = redact(diff.stat.encode(), parts.known_secrets([attempt.id], attempt.task_env))
+    redacted = redact(diff.stat.encode(), parts.secrets_of(attempt.task, [attempt.id]))
     return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
 
 
