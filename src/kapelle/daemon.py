@@ -354,7 +354,7 @@ def _read_or_create(path: Path, make: Callable[[], str], shortest: int = 1) -> s
 
 @dataclass(frozen=True)
 class _Record:
-    """What clients find this daemon by: its token and daemon.json."""
+    """The files by which clients find this daemon: its token and daemon.json."""
 
     home: Home
     token: str

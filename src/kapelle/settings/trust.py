@@ -60,7 +60,7 @@ class Executable:
 
 @dataclass(frozen=True)
 class TrustRecord:
-    """What was trusted, and when; a record that was dropped stays for later comparisons."""
+    """A digest and the items that were trusted, and when; a dropped one stays for comparison."""
 
     digest: str
     items: Mapping[str, str]
