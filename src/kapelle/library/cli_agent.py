@@ -139,10 +139,10 @@ class CliAgent(Agent):
         try:
             return block_on(self._execute(request))
         except AgentMisconfigured as error:
-            # Without commands that change a configuration: none is read here.
-            hint = (error.hint or "").partition(", or: kapelle ")[0].rstrip(".")
             reason = error.message
-            reason += f" {hint}." if hint and not hint.startswith("kapelle ") else ""
+            # No configuration of Kapelle is read here.
+            if error.remedy:
+                reason += f" {error.remedy.rstrip('.')}."
             return Response(ok=False, reason=reason, hopeless=True)
 
     async def _execute(self, request: Request) -> Response:

@@ -195,7 +195,7 @@ async def _call(
         reason=reason,
         duration_s=round(time.monotonic() - began, 3),
     )
-    return view, _fix(failure, agent.name)
+    return view, failure.policy.fix_for_agent(agent.name) if failure else None
 
 
 async def ask(parts: Parts, agent: AgentAdapter, settings: Settings, prompt: str) -> Answer:
@@ -227,17 +227,6 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:
         accounts.update(connection, account, verified_at=None)
-
-
-def _fix(failure: Failure | None, name: str) -> str | None:
-    """What a person has to do, as far as it is about the agent and not about a task."""
-    fix = failure.policy.fix if failure else None
-    if fix is None:
-        return None
-    about_agent = fix.partition(", then: ")[0]
-    if "{task}" in about_agent:
-        return None
-    return about_agent.format(agent=name)
 
 
 def _make_directory(checks: Path) -> Path:

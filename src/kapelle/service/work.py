@@ -306,7 +306,7 @@ class WorkService:
         work = await self._get(kind, text)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-        forge = (await reach(self._parts, work.directory))[1]
+        forge = (await reach(self._parts, work))[1]
         await refresh(self._parts, forge, work.id)
         now = (await self._get(kind, work.id)).delivery or work.delivery
         comments = await forge.comments(now.number or work.delivery.number)

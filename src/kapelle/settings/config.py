@@ -168,12 +168,14 @@ def _is_text(annotation: Any) -> bool:
 class LoadedSettings:
     """The effective settings, and the source of each one by its dotted key.
 
-    `held_back` names the settings of a repository that are ignored because it is not trusted.
+    `by_repository` holds the keys that the repository sets; `held_back` names those that are
+    ignored because it is not trusted.
     """
 
     settings: Settings
     origin: dict[str, str]
     held_back: Sequence[str] = ()
+    by_repository: frozenset[str] = frozenset()
 
     def show(self) -> Iterator[tuple[str, Any, str]]:
         """Yield the dotted key, the value with secrets masked, and the source of each setting."""
@@ -223,15 +225,16 @@ def combine_layers(
     origin: dict[str, str] = {}
     for source, values in layers.items():
         origin.update(dict.fromkeys(dict(leaves(values)), source))
+    by_repository = frozenset[str]()
     if repository and repository.config:
         # Commands from the repository's configuration run where its .kapelle lies.
         its_source = f"repository config {repository.config}"
         place = repository.config.parent.parent
-        keys = [key for key, source in origin.items() if source == its_source]
-        settings = settings.with_places(dict.fromkeys(keys, place))
+        by_repository = frozenset(key for key, source in origin.items() if source == its_source)
+        settings = settings.with_places(dict.fromkeys(by_repository, place))
     effective = dict(leaves(settings.model_dump(mode="json", by_alias=True)))
     sources = {key: origin.get(key, "default") for key in effective}
-    return LoadedSettings(settings, sources, held_back)
+    return LoadedSettings(settings, sources, held_back, by_repository)
 
 
 def _require_container(docker: DockerSettings) -> None:

@@ -101,6 +101,8 @@ class Site:
     remote_url: str = ""
     # Certificate authorities to trust in addition to the system's.
     ca_file: str | None = None
+    # What a person types to try again.
+    retry: str = "kapelle pr"
 
 
 class Forge(ABC):
@@ -233,7 +235,7 @@ class Forge(ABC):
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
             _log.debug("%s failed: %s", place, type(error).__name__)
-            raise _connection_problem(self.host, error) from None
+            raise _connection_problem(self.site, error) from None
         _log.debug("%s: %d in %.2f s", place, answer.status_code, time.monotonic() - began)
         if method != "GET" and (answer.is_redirect or answer.status_code == _NOT_ALLOWED):
             await self._require_present_name(answer)
@@ -253,7 +255,7 @@ class Forge(ABC):
             address = site.remote_url.replace(self.project, name) or "URL"
             raise ForgeError(
                 f"{self.project} at {self.host} was renamed to {name}.",
-                hint=f"`git remote set-url {site.remote} {address}`, then run `kapelle pr` again.",
+                hint=f"`git remote set-url {site.remote} {address}`, then `{site.retry}` again.",
             )
         if answer.is_redirect:
             place = answer.headers.get("location", "")
@@ -281,7 +283,7 @@ class Forge(ABC):
         if code >= 500:
             return Unavailable(f"{host} answered {code}: {message}. Kapelle retries it.")
         text = f"{host} refused it ({code}): {message}."
-        hint = login_hint(self.kind, host, self.login.variable)
+        hint = login_hint(self.kind, host, self.site.retry, self.login.variable)
         if code == 401:
             text = f"{host} does not accept the token: {message}."
         elif code == 403:
@@ -325,15 +327,15 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def login_hint(kind: str, host: str, variable: str = "") -> str:
+def login_hint(kind: str, host: str, retry: str, variable: str = "") -> str:
     """Return a hint on how to provide a new token."""
     if variable:
         return (
-            f"The daemon reads it from the variable {variable}: `kapelle stop`, then `kapelle pr` "
+            f"The daemon reads it from the variable {variable}: `kapelle stop`, then `{retry}` "
             f"from a shell in which {variable} is a valid token."
         )
     if kind == "github":
-        return f"Run `gh auth login --hostname {host}`, then `kapelle pr` again."
+        return f"Run `gh auth login --hostname {host}`, then `{retry}` again."
     return (
         f"Give git's credential helper a token for {host} (`git credential approve`), or name a "
         f'variable that holds one: token_variable of [forge.hosts."{host}"] in config.toml.'
@@ -354,12 +356,13 @@ def _make_context(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-def _connection_problem(host: str, error: Exception) -> KapelleError:
+def _connection_problem(site: Site, error: Exception) -> KapelleError:
     """Return the error for a failed connection; only certificate errors are permanent."""
+    host = site.host
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return certificate_problem(host, cause.verify_message or str(cause))
+            return certificate_problem(host, cause.verify_message or str(cause), site.retry)
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
             hint = f'Correct url of [forge.hosts."{host}"] in config.toml.'
             return ForgeError(f"{host} does not answer with TLS there.", hint=hint)
@@ -367,12 +370,12 @@ def _connection_problem(host: str, error: Exception) -> KapelleError:
     return Unavailable(f"{host} cannot be reached: {error}. Kapelle retries it.")
 
 
-def certificate_problem(host: str, message: str) -> ForgeError:
+def certificate_problem(host: str, message: str, retry: str) -> ForgeError:
     """Return the error for a certificate that is not trusted."""
     hint = (
         f"Name its authority to git, `git config --global http.https://{host}/.sslCAInfo FILE`, "
         "which Kapelle uses too; or add it to the system's store, or start the daemon with "
-        "SSL_CERT_FILE. Then `kapelle pr` again."
+        f"SSL_CERT_FILE. Then `{retry}` again."
     )
     return ForgeError(f"The certificate of {host} is not trusted: {message}.", hint=hint)
 

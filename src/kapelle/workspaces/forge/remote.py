@@ -82,6 +82,8 @@ class Remote(GitLocation):
     # The host as named in the settings, and the project there.
     host: str = ""
     project: str = ""
+    # What a person types to try again.
+    retry: str = "kapelle pr"
 
     def at(self, url: str, settings: ForgeSettings | None = None) -> "Remote | None":
         """Return the remote with this URL; None if Kapelle cannot push there.
@@ -158,9 +160,8 @@ class Remote(GitLocation):
         else:
             ca_file = None
         shown_url = _without_login(self.url)
-        return _KINDS[host_settings.kind](
-            Site(host, project, url, login, self.name, shown_url, ca_file)
-        )
+        site = Site(host, project, url, login, self.name, shown_url, ca_file, self.retry)
+        return _KINDS[host_settings.kind](site)
 
     async def find_login(self, settings: ForgeSettings) -> Login:
         """Return the login for a push: the person's token, else git's own helpers."""
@@ -188,7 +189,7 @@ class Remote(GitLocation):
             if not (value := self.environ.get(variable)):
                 raise ForgeError(
                     f"The daemon has no variable {variable} with a token for {host}.",
-                    hint=f"`kapelle stop`, then `kapelle pr` again from a shell with {variable}.",
+                    hint=f"`kapelle stop`, then `{self.retry}` again from a shell with {variable}.",
                 )
             return Login(value, variable=variable)
         gh = shutil.which("gh", path=self.environ.get("PATH"))
@@ -206,7 +207,7 @@ class Remote(GitLocation):
         fields = dict(line.split("=", 1) for line in answer.line.splitlines() if "=" in line)
         if password := fields.get("password"):
             return Login(password, fields.get("username", ""), is_from_helper=True)
-        raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host))
+        raise ForgeError(f"There is no token for {host}.", hint=login_hint(kind, host, self.retry))
 
     async def branches(self, *names: str, login: Login) -> dict[str, str]:
         """Return the commits that these branches have at the remote now."""
@@ -240,7 +241,7 @@ class Remote(GitLocation):
         ):
             text = f"{branch} at {self.host} holds {remote_commit[:12]}, which Kapelle did not push"
             pull = f"git -C {quote(worktree)} pull --no-rebase {self.name} {branch}"
-            hint = f"`{pull}` merges it, then `kapelle pr` again."
+            hint = f"`{pull}` merges it, then `{self.retry}` again."
             raise ForgeError(f"{text}; it is not overwritten.", hint=hint)
         # The server compares and swaps: a commit pushed meanwhile is never lost.
         lease = f"--force-with-lease={BRANCHES}{branch}:{remote_commit or ''}"
@@ -267,7 +268,7 @@ class Remote(GitLocation):
         for name in blocking_branches:
             hint = f"Rename it there, or `git push {self.name} --delete {name}`."
             text = f"The branch {name} at {self.host} blocks the name {branch}."
-            raise ForgeError(text, hint=f"{hint} Then `kapelle pr` again.")
+            raise ForgeError(text, hint=f"{hint} Then `{self.retry}` again.")
 
     async def _run_remote(
         self, login: Login, *args: str, variables: Mapping[str, str] | None = None
@@ -301,7 +302,7 @@ class Remote(GitLocation):
             text = f"{self.host} refused the push: {_without_login(reasons)}."
             if words := _remote_words(output.stderr):
                 raise ForgeError(
-                    f"{text} Its message: {words}", hint="Run `kapelle pr` again after."
+                    f"{text} Its message: {words}", hint=f"Run `{self.retry}` again after."
                 )
             hint = f"`git ls-remote {_without_login(self.url)}` shows what is there."
             raise ForgeError(text, hint=hint)
@@ -312,12 +313,12 @@ class Remote(GitLocation):
         host = self.host
         message = _without_login(" ".join(_ADVICE.sub("", stderr).split()))[-_MAX_MESSAGE:]
         if _CERTIFICATE.search(message):
-            return certificate_problem(host, message)
+            return certificate_problem(host, message, self.retry)
         if _NO_LOGIN.search(message):
             works = f"`git ls-remote {_without_login(self.url)}` works without a prompt"
-            hint = f"Make sure that {works}, then run `kapelle pr` again."
+            hint = f"Make sure that {works}, then run `{self.retry}` again."
             if login.variable:
-                hint = login_hint("", host, login.variable)
+                hint = login_hint("", host, self.retry, login.variable)
             return ForgeError(f"{host} denied access: {message}.", hint=hint)
         if _NOT_THERE.search(message):
             hint = f"`git remote set-url {self.name} URL` sets its new URL."
