@@ -1,6 +1,7 @@
 """Delivering what completed: merged into its base, or as a pull request of a forge."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kapelle import connect
-from kapelle.workspaces.forge import Verdict
+from kapelle.workspaces.forge import CiVerdict
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from tests.e2e.ensembles import answer, perform, rule, with_playbook
 from tests.e2e.forge_server import TOKEN, ForgeServer
@@ -107,6 +108,10 @@ def test_a_pull_request_is_opened_updated_and_followed(
     kapelle: Instance, repository: Path, forge: ForgeServer, kind: str
 ) -> None:
     configure(kapelle, forge, kind)
+    kapelle.cli("config", "set", "log.level", "debug", check=True)
+    # The level of a running daemon follows within seconds; a new one has it from the start.
+    kapelle.stop()
+    kapelle.start()
     script = repository / ".git" / "hostile"
     script.write_text(f"#!/bin/sh\ntouch {script}.ran\nexit 1\n", encoding="utf-8")
     script.chmod(0o755)
@@ -124,7 +129,10 @@ def test_a_pull_request_is_opened_updated_and_followed(
     text = forge.pulls[0].get("body") or forge.pulls[0]["description"]
     assert "Play." in text
     assert f"`test -f a.txt` passed on {task['workspace']['commit']}, exit code 0" in text
-    assert TOKEN not in kapelle.home.log.read_text()
+    log = kapelle.home.log.read_text()
+    assert TOKEN not in log
+    assert f"DEBUG kapelle.delivery {id_} is delivered by pr" in log
+    assert re.search(r"DEBUG kapelle.forge POST http://\S+: 201 in [\d.]+ s", log)
     # A person adds to the description, the task goes on, and what was written stays.
     key = "body" if "body" in forge.pulls[0] else "description"
     forge.pulls[0][key] = f"Mine.\n{text}"
@@ -169,7 +177,7 @@ def test_every_page_of_ci_and_every_kind_of_comment_is_read(forge: ForgeServer, 
     seen = {"github": GitHub, "gitea": Gitea}[kind](forge.site(kind))
     green = [(f"job{number}", "success", "") for number in range(130)]
 
-    def verdict(*last: tuple[str, str | None, str]) -> Verdict:
+    def verdict(*last: tuple[str, str | None, str]) -> CiVerdict:
         forge.jobs[""] = [*green, *last]
         return asyncio.run(seen.verdict("1"))
 

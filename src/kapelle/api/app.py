@@ -8,11 +8,11 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle.api.page import is_page, page
-from kapelle.api.router import Router, Row
+from kapelle.api.router import Route, Router
 from kapelle.api.routes import ROUTES
-from kapelle.api.security import Guard, anybody, owner_only
+from kapelle.api.security import RequestGuard, anybody, owner_only
 from kapelle.service import Service
-from kapelle.service.daemon import Daemon
+from kapelle.service.daemon import DaemonService
 
 _PREFIX = "/api/v1"
 
@@ -24,8 +24,8 @@ def routes() -> Router:
         return router.openapi()
 
     hidden = (
-        Row("GET", "/healthz", anybody, Daemon.healthz),
-        Row("GET", f"{_PREFIX}/openapi.json", owner_only, openapi),
+        Route("GET", "/healthz", anybody, DaemonService.healthz),
+        Route("GET", f"{_PREFIX}/openapi.json", owner_only, openapi),
     )
     rows = {
         tag: tuple(replace(row, path=_PREFIX + row.path) for row in those)
@@ -53,7 +53,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
             answer = await asyncio.shield(mcp)
         await answer(scope, receive, send)
 
-    return Guard(serve, token, allowed_hosts, service.sessions.knows)
+    return RequestGuard(serve, token, allowed_hosts, service.sessions.knows)
 
 
 def _mcp(app: Router) -> ASGIApp:

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from kapelle import __version__
 from kapelle.api.errors import ErrorView, error_response, response_to
 from kapelle.api.security import anybody, owner_only
-from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.errors import InvalidInput, KapelleError, field_problem
 from kapelle.domain.text import did_you_mean
 from kapelle.service import Service
 from kapelle.service.output import Bytes
@@ -60,7 +60,7 @@ _MAX_OPEN_BODY = 1_000
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class Route:
     """A use case as a route; text, where it takes one, is the id in the path."""
 
     method: str
@@ -119,7 +119,7 @@ class Row:
 class Binding:
     """What a use case takes of a request, as one model."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Route) -> None:
         signature = inspect.signature(row.use_case)
         taken = {name: one for name, one in signature.parameters.items() if name not in row.fixed}
         self.ours = taken.keys() & _OURS
@@ -202,11 +202,14 @@ class Binding:
         try:
             valid = self.takes.model_validate(found)
         except ValidationError as error:
-            problems: list[Any] = error.errors(include_url=False)[:_MOST_PROBLEMS]
-            for one in problems:
+            findings: list[Any] = error.errors(include_url=False)[:_MOST_PROBLEMS]
+            for one in findings:
                 # What is wrong in a body or a query has its place there.
-                one["loc"] = one["loc"][one["loc"][0] == self.whole :]
-            raise InvalidInput("; ".join(map(problem, problems))) from None
+                if one["loc"][0] == self.whole:
+                    one["loc"] = one["loc"][1:]
+            problems = [field_problem(one) for one in findings]
+            sentences = [one.sentence for one in problems]
+            raise InvalidInput("; ".join(sentences), fields=problems) from None
         return {name: getattr(valid, name) for name in self.takes.model_fields}
 
 
@@ -254,12 +257,12 @@ async def _body(request: Request, name: str) -> dict[str, Any]:
 class Router:
     """The application without its guard: finds the row of a request and answers by it."""
 
-    def __init__(self, rows: Mapping[str, tuple[Row, ...]]) -> None:
+    def __init__(self, rows: Mapping[str, tuple[Route, ...]]) -> None:
         self.rows = rows  # by their tags; those without one are not documented
         self.service: Service
         self._rows = [(row.path.split("/"), row) for row in self.every()]
 
-    def every(self) -> Iterator[Row]:
+    def every(self) -> Iterator[Route]:
         return (row for rows in self.rows.values() for row in rows)
 
     def openapi(self) -> Any:
@@ -304,7 +307,7 @@ class Router:
 
     async def _answer(self, request: HTTPConnection, method: str) -> Response | None:
         path = request.scope["path"]
-        found = dict[str, tuple[dict[str, str], Row]]()
+        found = dict[str, tuple[dict[str, str], Route]]()
         parts = path.split("/")
         for names, row in self._rows:
             # The third is the noun.
@@ -324,7 +327,7 @@ class Router:
         return response
 
 
-def _operation(tag: str, row: Row, takes: Any, shared: Any) -> dict[str, Any]:
+def _operation(tag: str, row: Route, takes: Any, shared: Any) -> dict[str, Any]:
     """How a row is told, but for its answers."""
     name = row.name or row.use_case.__name__
     made = row.binding

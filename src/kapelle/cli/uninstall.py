@@ -1,6 +1,7 @@
 """`kapelle uninstall`: stop the daemon and remove what this home has left on the machine."""
 
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -9,29 +10,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kapelle.cli.command import Report, flag
+from kapelle.cli.command import CommandOutput, flag
 from kapelle.cli.daemon import installed_unit, stop_daemon
 from kapelle.cli.format import repository_path, size
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.client.http import DaemonConnection
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.text import counted_files
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
-    from kapelle.workspaces.uninstall import Leftovers
+    from kapelle.workspaces.uninstall import RepositoryLeftovers
 
 _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
 _COMPLETION = "kapelle completion "
 # Directories beside config.toml that hold what a person wrote.
 _OWN_DIRECTORIES = ("patterns", "prompts")
+# The names of the files in a home, up to the first dot or hyphen.
+_NAMES_IN_HOME = frozenset(
+    {
+        "DS_Store", "attempts", "backups", "checks", "cli", "config", "containers", "credentials",
+        "daemon", "files", "git", "identity", "kapelle", "library", "locks", "merges", "patterns",
+        "processes", "prompts", "reserve", "runner", "runs", "said", "search", "secrets",
+        "sessions", "start", "tmp", "token", "trust", "worktrees",
+    }
+)  # fmt: skip
 
 
 def uninstall(
     keep_work: bool = flag("Keep unmerged branches, archived content, own patterns and prompts."),
     dry_run: bool = flag("Only list what would be removed."),
     yes: bool = flag("Remove it without asking.", "--yes", "-y"),
-) -> Report:
+) -> CommandOutput:
     """Stop the daemon and remove what Kapelle has left on this machine.
 
     It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
@@ -42,6 +53,7 @@ def uninstall(
     from kapelle.cli.follow import can_ask, read_line
 
     home = Home.default()
+    _require_dedicated(home)
     if home.database.exists():
         owners = _owners()
     else:
@@ -88,11 +100,29 @@ def uninstall(
     say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
 
 
+def _require_dedicated(home: Home) -> None:
+    """Raise Conflict if the home holds files that are not Kapelle's, such as a home directory."""
+    if not home.root.is_dir():
+        return
+    names = sorted(entry.name for entry in home.root.iterdir())
+    foreign = [name for name in names if _stem(name) not in _NAMES_IN_HOME]
+    if foreign:
+        raise Conflict(
+            f"{home.root} also holds files that are not Kapelle's: {counted_files(foreign)}. "
+            "Nothing was removed.",
+            hint="Move them away, or remove by hand what belongs to Kapelle.",
+        )
+
+
+def _stem(name: str) -> str:
+    return re.split(r"[.-]", name.strip("."))[0]
+
+
 def _owners() -> dict[str, set[str]]:
     """Return the ids of all tasks and runs, by the path of their repository."""
     owners: dict[str, set[str]] = defaultdict(set)
     query = {"archived": True, "nested": True, "light": True, "limit": 200}
-    for item in Connection().pages("/work", query):
+    for item in DaemonConnection().pages("/work", query):
         owners[repository_path(item)].add(item["id"])
     return owners
 
@@ -193,7 +223,7 @@ def _named(refs: list[str], noun: str) -> Iterator[str]:
         yield from (f"      {ref.removeprefix('refs/heads/')}" for ref in refs)
 
 
-def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[Leftovers]":
+def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[RepositoryLeftovers]":
     from kapelle.workspaces.uninstall import leftovers_of
 
     found = [leftovers_of(path, home.root, ids) for path, ids in sorted(owners.items())]

@@ -9,13 +9,13 @@ from datetime import date
 from typing import Any, Self
 
 from kapelle.client.address import Address
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.request import (
     Awaited,
-    Directory,
+    DirectoryPath,
+    ItemStream,
     Method,
     Resources,
-    Stream,
     absolute,
     read,
     request,
@@ -41,7 +41,7 @@ from kapelle.domain.views import (
 def connect(
     url: str | None = None,
     token: str | None = None,
-    home: Directory | None = None,
+    home: DirectoryPath | None = None,
     start: bool = True,
 ) -> "Client":
     """A client of the daemon, which is reached with the first request.
@@ -56,7 +56,7 @@ def connect(
 def connect_async(
     url: str | None = None,
     token: str | None = None,
-    home: Directory | None = None,
+    home: DirectoryPath | None = None,
     start: bool = True,
 ) -> "AsyncClient":
     """A client for programs that use asyncio, with the parameters of `kapelle.connect()`."""
@@ -112,7 +112,7 @@ class Locks(Resources):
     def take(
         self,
         paths: Sequence[str],
-        directory: Directory = ".",
+        directory: DirectoryPath = ".",
         *,
         reason: str | None = None,
         ttl_s: float = 600,
@@ -122,11 +122,13 @@ class Locks(Resources):
         them."""
 
     @request("get", "/locks")
-    def list(self, directory: Directory | None = None) -> list[Lock]:
+    def list(self, directory: DirectoryPath | None = None) -> list[Lock]:
         """Who holds and who waits for which paths, of one checkout or of all."""
 
     @request("post", "/locks/release")
-    def release(self, paths: Sequence[str] = (), directory: Directory = ".") -> builtins.list[Lock]:
+    def release(
+        self, paths: Sequence[str] = (), directory: DirectoryPath = "."
+    ) -> builtins.list[Lock]:
         """Release those that are named, whoever holds them, or all of one's own."""
 
 
@@ -151,7 +153,7 @@ class Learnings(Resources):
         query: str | None = None,
         *,
         project: str | None = None,
-        directory: Directory | None = None,
+        directory: DirectoryPath | None = None,
         tag: str | None = None,
         status: str = "kept",
     ) -> list[Learning]:
@@ -166,11 +168,11 @@ class Learnings(Resources):
         """Delete a learning; returns what it was."""
 
 
-class Daemon(Resources):
+class BaseClient(Resources):
     """What both clients offer besides their parts."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        super().__init__(Connection(address, autostart=start))
+        super().__init__(DaemonConnection(address, autostart=start))
 
     @Method
     def close(self) -> None:
@@ -184,7 +186,7 @@ class Daemon(Resources):
         task_id: str | None = None,
         run_id: str | None = None,
         follow: bool = True,
-    ) -> Stream[Event]:
+    ) -> ItemStream[Event]:
         """The history behind an event's number, and with follow what comes, for ever.
 
         Without a number: from now on, or with follow=False from the beginning. The stream is taken
@@ -213,28 +215,29 @@ class Daemon(Resources):
         task: str | None = None,
         project: str | None = None,
         limit: int = 20,
+        repository: str | None = None,
     ) -> SearchView:
         """Words in all that was asked, said and done, learnt and noted."""
 
     @request("get", "/patterns")
-    def patterns(self, directory: Directory | None = None) -> list[PatternView]:
+    def patterns(self, directory: DirectoryPath | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
 
     @request("get", "/agents")
-    def agents(self, directory: Directory | None = None) -> list[AgentView]:
+    def agents(self, directory: DirectoryPath | None = None) -> list[AgentView]:
         """The agents that a task in a directory may use, with their logins and pauses."""
 
     @request("get", "/trust")
-    def trusted(self, directory: Directory | None = None) -> list[TrustView]:
+    def trusted(self, directory: DirectoryPath | None = None) -> list[TrustView]:
         """Every repository that was trusted; with a directory that of its own, trusted or not."""
 
     @request("post", "/trust")
-    def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
+    def trust(self, directory: DirectoryPath, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
         was looked at is another."""
 
     @request("delete", "/trust")
-    def untrust(self, directory: Directory) -> TrustView:
+    def untrust(self, directory: DirectoryPath) -> TrustView:
         """Trust a repository no more."""
 
     @request("get", "/usage")
@@ -263,7 +266,7 @@ class Daemon(Resources):
         """What the daemon is and what it is doing."""
 
 
-class Client(Daemon):
+class Client(BaseClient):
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
@@ -306,7 +309,7 @@ class AsyncLearnings(Awaited, Learnings):
     """Every learning of a daemon."""
 
 
-class AsyncClient(Awaited, Daemon):
+class AsyncClient(Awaited, BaseClient):
     """A daemon, as asynchronous programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:

@@ -21,7 +21,14 @@ from urllib.parse import urlencode
 from kapelle import __version__
 from kapelle.client.address import Address
 from kapelle.client.environment import with_shell
-from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable, class_of
+from kapelle.domain.errors import (
+    FieldProblem,
+    InvalidInput,
+    KapelleError,
+    Unauthorized,
+    Unavailable,
+    class_of,
+)
 
 TIMEOUT_S = 60.0
 # A person is told after so long that no answer has come.
@@ -34,7 +41,7 @@ PAUSE_S = 0.2
 TRIES = 4
 EVENT_STREAM = "text/event-stream"
 
-Query = dict[str, Any]
+QueryParameters = dict[str, Any]
 
 
 class ConnectionLost(Unavailable):
@@ -43,7 +50,7 @@ class ConnectionLost(Unavailable):
     code = "connection_lost"
 
 
-class Cancelled(Exception):
+class RequestCancelled(Exception):
     """The request was broken off because nobody wants its answer any more."""
 
 
@@ -67,11 +74,11 @@ class Cancellation:
         with self._lock:
             self._socket = used
         if used is not None and self._requested.is_set():
-            raise Cancelled
+            raise RequestCancelled
 
     def sleep(self, seconds: float) -> None:
         if self._requested.wait(seconds):
-            raise Cancelled
+            raise RequestCancelled
 
 
 # A thread that works for a coroutine has one of its own; any other thread has none to share.
@@ -114,7 +121,7 @@ def channel(address: Address, timeout: float) -> HTTPConnection:
     return (HTTPSConnection if scheme == "https" else HTTPConnection)(host, port, timeout=timeout)
 
 
-class Connection:
+class DaemonConnection:
     """Requests to one daemon, which is started when it is not there unless told otherwise.
 
     Threads may share it: each request has a socket of its own.
@@ -128,17 +135,19 @@ class Connection:
         self.address = address or Address.given()
         self._autostart = autostart and self.address.url is None
 
-    def get(self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S) -> Any:
+    def get(
+        self, path: str, query: QueryParameters | None = None, timeout: float = TIMEOUT_S
+    ) -> Any:
         return json.loads(self.get_bytes(path, query, timeout)[0])
 
     def get_bytes(
-        self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S
+        self, path: str, query: QueryParameters | None = None, timeout: float = TIMEOUT_S
     ) -> tuple[bytes, Message]:
         """A body as it came, and its headers."""
         answer, response = self._ask("GET", target(path, query), timeout=timeout)
         return answer, response.headers
 
-    def pages(self, path: str, query: Query) -> Generator[dict[str, Any], None, None]:
+    def pages(self, path: str, query: QueryParameters) -> Generator[dict[str, Any], None, None]:
         """Every item of a list; a page is asked for when the one before it is used up."""
         cursor: str | None = None
         while True:
@@ -149,7 +158,11 @@ class Connection:
                 return
 
     def wait(
-        self, path: str, query: Query, is_over: Callable[[Any], bool], limit_s: float | None
+        self,
+        path: str,
+        query: QueryParameters,
+        is_over: Callable[[Any], bool],
+        limit_s: float | None,
     ) -> Any:
         """What a path tells that waits by itself, asked for until it is over or the time is up."""
         began = time.monotonic()
@@ -189,11 +202,11 @@ class Connection:
                 return found
             tell(found["phase"])
 
-    def put(self, path: str, body: Any, query: Query | None = None) -> Any:
+    def put(self, path: str, body: Any, query: QueryParameters | None = None) -> Any:
         """A write that may be sent again, because it leads to the same state."""
         return json.loads(self._ask("PUT", target(path, query), body)[0])
 
-    def delete(self, path: str, query: Query | None = None) -> Any:
+    def delete(self, path: str, query: QueryParameters | None = None) -> Any:
         """A removal, which may be sent again."""
         return json.loads(self._ask("DELETE", target(path, query))[0])
 
@@ -205,7 +218,7 @@ class Connection:
         return json.loads(self._ask("POST", target(path), body, headers)[0])
 
     def stream(
-        self, path: str, query: Query, *, endless: bool, last_id: str | None = None
+        self, path: str, query: QueryParameters, *, endless: bool, last_id: str | None = None
     ) -> Generator[ServerEvent, None, None]:
         """Server-sent events; an endless stream is taken up again where it broke off."""
         headers = {"Accept": EVENT_STREAM}
@@ -242,10 +255,10 @@ class Connection:
                 yield json.loads(content)
 
     @contextmanager
-    def websocket(self, path: str, query: Query) -> Iterator[tuple[socket.socket, Any]]:
+    def websocket(self, path: str, query: QueryParameters) -> Iterator[tuple[socket.socket, Any]]:
         """A WebSocket behind its handshake: where frames are sent to, and where they come from."""
         headers = {
-            "Connection": "Upgrade",
+            "DaemonConnection": "Upgrade",
             "Upgrade": "websocket",
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Key": b64encode(os.urandom(16)).decode(),
@@ -319,7 +332,7 @@ class Connection:
     @contextmanager
     def _told_when_slow(self, timeout: float) -> Iterator[None]:
         """Tell a person that no answer comes, unless the request is one that waits by itself."""
-        tell = Connection.tell
+        tell = DaemonConnection.tell
         if tell is None or timeout != TIMEOUT_S:
             yield
             return
@@ -334,15 +347,19 @@ class Connection:
 
     def _tell_version(self) -> None:
         """Tell a person once that the daemon is of another version than this program."""
-        if Connection.tell is None or Connection._has_told_version or self.address.url is not None:
+        if (
+            DaemonConnection.tell is None
+            or DaemonConnection._has_told_version
+            or self.address.url is not None
+        ):
             return
-        Connection._has_told_version = True
+        DaemonConnection._has_told_version = True
         try:
             version = json.loads(self.address.home.info.read_bytes())["version"]
         except (OSError, ValueError, KeyError, TypeError):
             return
         if version != __version__:
-            Connection.tell(
+            DaemonConnection.tell(
                 f"The daemon is Kapelle {version}, this command {__version__}: `kapelle stop`, and "
                 "the next command starts the new one; running agents go on."
             )
@@ -400,7 +417,7 @@ def listens(address: Address) -> bool:
     return True
 
 
-def target(path: str, query: Query | None = None) -> str:
+def target(path: str, query: QueryParameters | None = None) -> str:
     """What is asked for, as it is sent; queries without a value are left out."""
     given = {
         key: str(value).lower() if isinstance(value, bool) else value
@@ -471,13 +488,14 @@ def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
         code = str(told["code"])
         message = str(told["message"])
         hint = told.get("hint")
+        fields = [_field_problem(one) for one in told.get("fields", ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         said = f"The daemon answered {response.status} {response.reason}."
         # Its web server breaks off what is still open when the daemon is stopped.
         if response.status >= 500:
             return ConnectionLost(said)
         return KapelleError(said)
-    error = class_of(code)(message, hint=hint)
+    error = class_of(code)(message, hint=hint, fields=fields)
     error.code = code
     if isinstance(error, Unauthorized):
         error.args = (f"{address} did not accept the token from {address.token_origin}.",)
@@ -488,6 +506,12 @@ def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
                 " or unset KAPELLE_URL to use the local daemon."
             )
     return error
+
+
+def _field_problem(answer: dict[str, Any]) -> FieldProblem:
+    return FieldProblem(
+        tuple(answer["path"]), answer["message"], answer["kind"], tuple(answer["names"])
+    )
 
 
 def _nobody_there(address: Address, error: OSError) -> Unavailable:

@@ -30,15 +30,15 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.client.http import Cancellation, Connection, cancellation
+from kapelle.client.http import Cancellation, DaemonConnection, cancellation
 from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Each = TypeVar("Each")
 
-Directory: TypeAlias = str | os.PathLike[str]
-Stream: TypeAlias = Generator[T, None, None]
+DirectoryPath: TypeAlias = str | os.PathLike[str]
+ItemStream: TypeAlias = Generator[T, None, None]
 _MORE_S = 30  # for the way there and back, beyond what the daemon waits
 
 
@@ -48,7 +48,7 @@ class Resources:
     _noun: ClassVar[str] = ""
     _kind: Any = None
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         self._connection = connection
 
     def _place(self, path: str, given: dict[str, Any]) -> str:
@@ -81,7 +81,7 @@ class Method(Generic[P, T]):
 
     @overload
     def __get__(
-        self: "Method[P, Stream[Each]]", one: Awaited, kind: type
+        self: "Method[P, ItemStream[Each]]", one: Awaited, kind: type
     ) -> Callable[P, AsyncGenerator[Each, None]]: ...
     @overload
     def __get__(self, one: Awaited, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
@@ -192,7 +192,7 @@ def _given(signature: inspect.Signature, *args: Any, **kwargs: Any) -> dict[str,
     return as_json(found)
 
 
-def absolute(directory: Directory) -> str:
+def absolute(directory: DirectoryPath) -> str:
     """A directory of this process as the daemon is told it."""
     try:
         return os.path.abspath(directory)

@@ -10,9 +10,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from kapelle.client.http import TRIES
 from kapelle.client.request import (
+    ItemStream,
     Method,
     Resources,
-    Stream,
     absolute,
     as_json,
     read,
@@ -57,7 +57,7 @@ class Collection(Resources, Generic[Item]):
         """The item as it is now."""
 
 
-class Work(Collection[Piece]):
+class WorkCollection(Collection[Piece]):
     """What tasks and runs have in common."""
 
     @Method
@@ -121,7 +121,7 @@ class Work(Collection[Piece]):
         """How a merge would go, without merging."""
 
 
-class Tasks(Work[Task]):
+class Tasks(WorkCollection[Task]):
     """Every task of a daemon."""
 
     _noun = "tasks"
@@ -146,7 +146,7 @@ class Tasks(Work[Task]):
         tag: str | None = None,
         project: str | None = None,
         archived: bool = False,
-    ) -> Stream[Task]:
+    ) -> ItemStream[Task]:
         """Tasks, newest first; pages are asked for as they are needed."""
 
     @request("post", "/tasks/{id}/cancel")
@@ -208,7 +208,7 @@ class Tasks(Work[Task]):
     @Method
     def transcript(
         self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
-    ) -> Stream[TranscriptLine]:
+    ) -> ItemStream[TranscriptLine]:
         """What the agent said and did; with follow, as it comes and until the task has ended."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
         path = self._place("/tasks/{id}/transcript", {"id": id})
@@ -219,7 +219,7 @@ class Tasks(Work[Task]):
                     yield TranscriptLine(event.kind, text, event.data)
 
 
-class Runs(Work[Run]):
+class Runs(WorkCollection[Run]):
     """Every run of a daemon."""
 
     _noun = "runs"
@@ -248,7 +248,7 @@ class Runs(Work[Run]):
         project: str | None = None,
         parent_id: str | None = None,
         archived: bool = False,
-    ) -> Stream[Run]:
+    ) -> ItemStream[Run]:
         """Runs, newest first; pages are asked for as they are needed."""
 
     @Method
@@ -326,11 +326,11 @@ class Schedules(Collection[Schedule]):
         *,
         status: ScheduleStatus | str | Sequence[ScheduleStatus | str] | None = None,
         project: str | None = None,
-    ) -> Stream[Schedule]:
+    ) -> ItemStream[Schedule]:
         """Schedules, newest first; pages are asked for as they are needed."""
 
     @request("get", "/schedules/{id}/firings")
-    def firings(self, id: str) -> Stream[Firing]:
+    def firings(self, id: str) -> ItemStream[Firing]:
         """What became of its slots, newest first."""
 
     @request("post", "/schedules/{id}/pause")

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import Argument, Option, argument, command, group, option
 from kapelle.domain.text import first_line
 from kapelle.domain.times import seconds_of
@@ -22,7 +23,7 @@ from kapelle.domain.times import seconds_of
 MAX_PROMPT_BYTES = 1_000_000
 
 
-class Facts(Option, total=False):
+class FieldFacts(Option, total=False):
     ge: float
     le: float
     min_length: int
@@ -30,7 +31,7 @@ class Facts(Option, total=False):
     allow_inf_nan: bool
 
 
-def field(default: Any, description: str, *names: str, **facts: Unpack[Facts]) -> Any:
+def field(default: Any, description: str, *names: str, **facts: Unpack[FieldFacts]) -> Any:
     """A field that may be left out: its default, what it is, how it is an option, its limits."""
     given: dict[str, Any] = {**facts}
     how = {name: given.pop(name) for name in Option.__annotations__ if name in given}
@@ -97,7 +98,7 @@ def _absolute(value: str) -> str:
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
 # A repository in a filter: any directory in it, or the end of its path, such as its name.
-Repository = Annotated[Text, Field(min_length=1, max_length=4000)]
+RepositoryPath = Annotated[Text, Field(min_length=1, max_length=4000)]
 # A number, or a duration with units such as 10m.
 Seconds = Annotated[
     float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(seconds_of)
@@ -288,7 +289,7 @@ class WorkSpec(Spec):
     @model_validator(mode="after")
     def _pushes_what_is_merged(self) -> Self:
         if self.push and self.deliver != "merge":
-            raise ValueError("push: only a merge is pushed: use it with --deliver merge")
+            raise BrokenRule("only a merge is pushed: use it with --deliver merge", path=("push",))
         return self
 
     @property
@@ -377,8 +378,10 @@ class TaskSpec(WorkSpec):
     @model_validator(mode="after")
     def _a_session_to_fork(self) -> "TaskSpec":
         if self.fork_session and self.continue_from is None:
-            raise ValueError(
-                "`fork_session` needs `continue_from`: the task whose session is forked"
+            raise BrokenRule(
+                "`fork_session` needs `continue_from`: the task whose session is forked",
+                "fork_session",
+                "continue_from",
             )
         return self
 

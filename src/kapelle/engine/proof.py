@@ -10,11 +10,12 @@ of the copy.
 import asyncio
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,23 +25,34 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
 from kapelle.engine.judges import (
     Judges,
+    imported_modules,
     included,
     is_makefile,
     is_shell,
     is_tool,
     named_scripts,
 )
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
-from kapelle.engine.trial import CopyContent, Finding, Stopped, Suspects, Trial
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.engine.trial import (
+    CopyContent,
+    Suspects,
+    Trial,
+    TrialFinding,
+    TrialStopped,
+    joined_proofs,
+)
+from kapelle.runner.process_dir import Process, ProcessEnd
+from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import Row
-from kapelle.workspaces import Moment
+from kapelle.store.query import work_rows
+from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
+# Of more files it is only remembered that they were noticed together.
+_MOST_RECALLED = 200
 # The mode of a submodule in a tree.
 _SUBMODULE = "160000"
 _ADVICE = (
@@ -48,6 +60,8 @@ _ADVICE = (
     "as it is with --prove never."
 )
 # Files by which Python runs other code before a program, in the packages of the user.
+# The fields of a result that hold output of the check, or names of files.
+_TEXTS = {"output", "proof", "passes_only_with", "changed_meanwhile", "overlooks"}
 _USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
 
 States = Mapping[str, object]
@@ -57,30 +71,32 @@ States = Mapping[str, object]
 class Subject:
     """What a check is made on: a commit in a worktree of the owner, where and how it is run."""
 
-    place: Place
+    place: ProcessLocation
     owner: str
     workspace: Workspace
     repository: str
     commit: str
     # When the first agent began in this worktree; None if none did.
-    since: Moment | None
+    since: FileSystemMoment | None
     # Runs a command, given the name of its process, itself, its limit in seconds and its place.
-    execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]]
+    execute: Callable[[str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]]
 
     @classmethod
     async def load(
         cls,
-        place: Place,
+        place: ProcessLocation,
         owner: str,
         workspace: Workspace,
         repository: str,
         commit: str,
-        execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]],
+        execute: Callable[
+            [str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]
+        ],
     ) -> "Subject":
         began = await place.parts.db.read(attempts.began_in, owner)
         now = await place.parts.workspaces.moment(owner)
         # A worktree that was made anew is another directory.
-        moments = [Moment(ns, inode) for ns, inode in began if inode == now.inode]
+        moments = [FileSystemMoment(ns, inode) for ns, inode in began if inode == now.inode]
         since = min(moments, key=lambda moment: moment.ns, default=None)
         return cls(place, owner, workspace, repository, commit, since, execute)
 
@@ -110,10 +126,20 @@ class Subject:
     async def examine(
         self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
     ) -> CheckResult:
-        """Return the result of a check with what it is worth.
+        """Return the result of a check with what it is worth, without the secrets of the work.
 
         The name is that of its process; changed are the files that changed while that ran.
         """
+        examined = await self._examine(name, check, result, changed, policy)
+        row = await self.parts.db.read(work_rows(self.owner).row, self.owner)
+        # The name of a file may hold a secret as well as its content.
+        texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
+        known = self.parts.secrets_of(row, [self.place.owner])
+        return examined.model_copy(update=json.loads(redact(texts, known)))
+
+    async def _examine(
+        self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
+    ) -> CheckResult:
         if not result.passed:
             if policy == "never":
                 return result
@@ -130,7 +156,7 @@ class Subject:
             result = result.model_copy(update={"passed": False, "output": output})
         return result
 
-    async def changed_during(self, ended: Ended, before: States | None) -> list[str]:
+    async def changed_during(self, ended: ProcessEnd, before: States | None) -> list[str]:
         """Return the tracked files that were changed while a check ran, also those changed back."""
         after = await self.parts.workspaces.file_states(self.owner, self.commit)
         if before is not None:
@@ -180,7 +206,7 @@ class Subject:
             return _changed_meanwhile(result, changed)
         return result
 
-    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
+    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, ProcessEnd]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
         result = await self.place.judged(check, process, ended)
         return result.model_copy(update={"commit": self.commit}), ended
@@ -226,24 +252,26 @@ class Subject:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
         includes = set[str]()
+        judges = Judges(command, directory)
+        # In a thread: a repository may have tens of thousands of files.
+        unread = await asyncio.to_thread(_naming_scripts, judges, files)
         read = set[str]()
         # A makefile may run a script that runs another one.
-        while True:
-            judges = Judges(command, directory, frozenset(includes))
-            # In a thread: a repository may have tens of thousands of files.
-            paths = await asyncio.to_thread(_naming_scripts, judges, files)
-            if paths <= read:
-                return judges
-            for path in sorted(paths - read):
-                includes |= await self._named_by(path, directory, files)
-            read |= paths
+        while unread:
+            read |= unread
+            named = set[str]()
+            for path in sorted(unread):
+                named |= await self._named_by(path, directory, files)
+            includes |= named
+            unread = {path for path in named if path in files and is_shell(path)} - read
+        return Judges(command, directory, frozenset(includes))
 
     async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
         """Return the files that a makefile includes, and the scripts that a file runs."""
         text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
         # Named from where it is, or from where the check runs.
         places = {os.path.dirname(path), directory, ""}
-        names = named_scripts(text)
+        names = await asyncio.to_thread(named_scripts, text)
         scripts = {
             os.path.normpath(os.path.join(place, name)) for name in names for place in places
         }
@@ -263,7 +291,7 @@ class Subject:
 
     async def _find(
         self, name: str, check: CheckSpec, took_s: float, policy: Prove
-    ) -> Finding | None:
+    ) -> TrialFinding | None:
         """Return what the check is worth, None if that is not known."""
         parts = self.parts
         command = check.command or ""
@@ -280,7 +308,7 @@ class Subject:
         earlier_key = await asyncio.to_thread(self._key, judges, before)
         known = await parts.db.read(attempts.known_proof, key)
 
-        async def run(what: str, content: CopyContent, limit_s: float) -> Ended:
+        async def run(what: str, content: CopyContent, limit_s: float) -> ProcessEnd:
             return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
@@ -288,40 +316,95 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
-        if not suspects.all and policy == "once" and known and known["proved"] is not False:
-            return Finding(known["proved"], known["proof"])
-        # With the tests of the base it passes then, and was seen to look at work with these.
-        earlier = await parts.db.read(attempts.known_proof, earlier_key)
-        is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
-        finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
+        others = [path for path in changed if path not in suspects.all]
+        if shadows := await self._find_shadows(trial, changed, others):
+            suspects = Suspects([*suspects.altered, *shadows], suspects.new_tests)
+        memory = ProofMemory()
+        if policy == "once":
+            # With the tests of the base it passes then, and was seen to look at work with these.
+            memory = await self._recall(earlier_key if suspects.all else key, trial, changed)
+        if not suspects.all and policy == "once" and known:
+            if known["proved"] is None:
+                return TrialFinding(None, known["proof"])
+            if memory.is_enough:
+                return TrialFinding(True, memory.proof)
+        finding = await self._try(trial, changed, suspects, memory)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
-            return Finding(False, known["proof"])
+            return TrialFinding(False, known["proof"])
         if finding is None or finding.passes_only_with:
             return finding
         # One that was seen to look at other work is not forgotten for this.
         if finding.is_lasting or (finding.proved is False and known is None):
             at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            seen = f"{finding.proof} Remembered from {self.owner}, {at}."
-            await parts.db.write(attempts.remember_proof, key, finding.proved, seen)
+            proof = f"{finding.observed or finding.proof} Remembered from {self.owner}, {at}."
+            digests = {key} | {_file_key(key, paths) for paths in finding.noticed}
+            await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
         return finding
 
+    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "ProofMemory":
+        """Return which of the changed files the check of a key was seen to notice."""
+        read = self.parts.db.read
+        known = await read(attempts.known_proof, key)
+        if known is None or not known["proved"]:
+            return ProofMemory()
+        decisive = trial.decisive(changed)
+        # That it noticed a file says nothing of work that removes it.
+        there = [path for path in decisive if path in trial.held]
+        groups = {_file_key(key, there): there}
+        if len(there) <= _MOST_RECALLED:
+            for path in there:
+                groups[_file_key(key, [path])] = [path]
+        proofs = dict[str, str]()
+        for row in await read(attempts.known_proofs, sorted(groups)):
+            for path in groups[row["digest"]]:
+                proofs[path] = row["proof"]
+        return ProofMemory(known["proof"], decisive, proofs)
+
+    async def _find_shadows(self, trial: Trial, changed: list[str], others: list[str]) -> list[str]:
+        """Return new modules in the place of installed ones that older tests import.
+
+        Others are the changed files that are neither tests nor settings.
+        Tests may also be older than the module that they are for: then the check fails on the base.
+        """
+        judges = trial.judges
+        new = [path for path in others if path in trial.held and path not in trial.before]
+        modules = {path: judges.modules(path) for path in new}
+        names = set[str]().union(*modules.values())
+        if not names or trial.base is None:
+            return []
+        older = trial.before & trial.held - set(changed)
+        imported = set[str]()
+        for path in sorted(older):
+            if path.endswith(".py") and judges.judges(path):
+                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
+                imported |= imported_modules(text)
+        names &= imported
+        if names:
+            names -= await asyncio.to_thread(_modules_of, judges, trial.before)
+        shadows = [path for path in new if not names.isdisjoint(modules[path])]
+        if shadows and await trial.passes_on_base(changed):
+            return shadows
+        return []
+
     async def _try(
-        self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
-    ) -> Finding | None:
-        """Run the check in copies; what was proved earlier stands where the tests were changed and
-        it passes without that."""
+        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
+    ) -> TrialFinding | None:
+        """Run the check in copies; files that it was seen to notice earlier are not tried again.
+
+        Where the work changed tests, that stands only if it passes with those of the base.
+        """
         parts = self.parts
         finding = None
         async with parts.workspaces.copying(self.owner):
             try:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
-                    if finding is None and earlier is not None:
-                        finding = Finding(True, earlier["proof"])
+                    if finding is None and memory.is_enough:
+                        finding = TrialFinding(True, memory.proof)
                 if finding is None:
-                    finding = await trial.find_blindness(changed)
-            except Stopped:
+                    finding = await trial.find_blindness(changed, memory.proofs)
+            except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
                 await parts.workspaces.remove_copy(self.owner)
@@ -350,7 +433,7 @@ class Subject:
 
     async def _run_in_copy(
         self, name: str, command: str, content: CopyContent, timeout_s: float
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Run the check in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(
@@ -361,13 +444,42 @@ class Subject:
         return (await self.execute(name, command, timeout_s, place))[1]
 
 
+@dataclass(frozen=True)
+class ProofMemory:
+    """What a check was seen to notice in earlier work."""
+
+    # Of the command as such; None if it was not seen to look at any work.
+    general: str | None = None
+    # The files of this work that it has to look at, and the proofs of those that it noticed.
+    decisive: Sequence[str] = ()
+    proofs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_enough(self) -> bool:
+        """Tell whether the check was seen to notice each file that it has to look at."""
+        return self.general is not None and self.proofs.keys() >= set(self.decisive)
+
+    @property
+    def proof(self) -> str:
+        """Return the proofs in a sentence or two."""
+        return joined_proofs(self.proofs.values()) or self.general or ""
+
+
+def _file_key(key: str, paths: Sequence[str]) -> str:
+    """Return by what is remembered that the check of a key noticed files."""
+    digest = hashlib.sha256(key.encode())
+    for path in paths:
+        digest.update(f"\0{path}".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _modules_of(judges: Judges, files: Iterable[str]) -> set[str]:
+    return set[str]().union(*(judges.modules(path) for path in files))
+
+
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
     """Return the files that may name scripts which the check runs."""
-    return {
-        path
-        for path in files
-        if judges.names_scripts(path) or (path in judges.includes and is_shell(path))
-    }
+    return {path for path in files if judges.names_scripts(path)}
 
 
 def _is_foreign(entry: str | None) -> bool:

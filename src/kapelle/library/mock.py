@@ -9,14 +9,18 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.library.agent import Agent, Request, Response
 
-Line = str | Response | Mapping[str, Any]
+ScriptLine = str | Response | Mapping[str, Any]
 """An answer; a mapping is answered as JSON."""
-Part = Line | Callable[[Request], Line | None]
+ScriptPart = ScriptLine | Callable[[Request], ScriptLine | None]
 """An answer, or what makes one of a request and may write files in its cwd on the way."""
-Script = Part | Sequence[Part] | Mapping[str, Part | Sequence[Part]]
+AgentScript = ScriptPart | Sequence[ScriptPart] | Mapping[str, ScriptPart | Sequence[ScriptPart]]
 
-_CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
-_PLAN = {"subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}]}
+# A planner is asked for the criteria first and then for the plan: each takes its own part of this.
+_PLAN = {
+    "success_criteria": ["what the goal says is there"],
+    "questions": [],
+    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
+}
 _APPROVAL = {
     "quality": True,
     "consistency": True,
@@ -34,7 +38,11 @@ class MockAgent(Agent):
     """
 
     def __init__(
-        self, script: Script | None = None, *, name: str = "mock", cwd: Path | str | None = None
+        self,
+        script: AgentScript | None = None,
+        *,
+        name: str = "mock",
+        cwd: Path | str | None = None,
     ) -> None:
         self.name = name
         if cwd is None:
@@ -60,7 +68,7 @@ class MockAgent(Agent):
             line = json.dumps(line)
         return Response(line or "")
 
-    def _part(self, request: Request) -> Part:
+    def _part(self, request: Request) -> ScriptPart:
         key = "the script"
         script = self._script
         if isinstance(script, Mapping):
@@ -70,7 +78,7 @@ class MockAgent(Agent):
             return _by_default(request)
         return self._next(key, script)
 
-    def _next(self, key: str, part: Part | Sequence[Part]) -> Part:
+    def _next(self, key: str, part: ScriptPart | Sequence[ScriptPart]) -> ScriptPart:
         if isinstance(part, str) or not isinstance(part, Sequence):
             return part
         turn = self._turns.get(key, 0)
@@ -80,11 +88,9 @@ class MockAgent(Agent):
         return part[turn]
 
 
-def _by_default(request: Request) -> Part:
+def _by_default(request: Request) -> ScriptPart:
     match request.role:
         case "planner":
-            if request.title.startswith("Intake"):
-                return _CRITERIA
             return _PLAN
         case "reviewer":
             return _APPROVAL
@@ -92,7 +98,7 @@ def _by_default(request: Request) -> Part:
             return _note
 
 
-def _note(request: Request) -> Line:
+def _note(request: Request) -> ScriptLine:
     with open((request.cwd or Path()) / "MOCK.md", "a", encoding="utf-8") as file:
         file.write(f"- {request.title}\n")
     return "Done."

@@ -13,7 +13,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
 from kapelle.patterns.roles import CONDUCTOR, PlannedPart, Turn, Verdict
-from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.spec import OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import pursue
 
 _SAID = 800
@@ -39,8 +39,8 @@ class OrchestrateSpec(PatternSpec):
         json_schema_extra=prompt_argument("goal", "What to reach"),
     )
     until: RunChecks = field([], "commands that must all pass for the goal to be reached")
-    worker: AgentName = field(None, "the agent of the workers; by default the run's agent")
-    judge: AgentName = field(None, "the agent that judges where there is no command")
+    worker: OptionalAgentName = field(None, "the agent of the workers; by default the run's agent")
+    judge: OptionalAgentName = field(None, "the agent that judges where there is no command")
     max_workers: int = field(5, "how many parts are worked on at the same time", ge=1, le=20)
     max_iterations: int = field(20, "how often the conductor is called", ge=1, le=200)
     max_depth: int = field(3, "levels of conductors, this one included", ge=1, le=10)
@@ -82,7 +82,10 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         await _show(ctx, result, "conduct")
         try:
             asked = await _state(ctx, spec, result, {**told, _PROBLEM: problem})
-            turn = await ctx.query(asked, Turn, title=f"Conductor {number}", coordinate=True)
+            title = f"Conductor {number}"
+            turn = await ctx.query(
+                asked, Turn, title=title, role="conduct", cycle=number, coordinate=True
+            )
         except Failed as failure:
             turn = Turn()
             problem = failure.reason
@@ -198,7 +201,7 @@ async def _delegate(
         changes = []
     return await ctx.task(
         prompt, title=part.title, workspace="own", checks=[*changes, *part.checks],
-        agent=spec.worker,
+        role="work", agent=spec.worker,
     )  # fmt: skip
 
 
@@ -219,7 +222,9 @@ async def _is_reached(
         "judge", CONDUCTOR["judge"], the_goal=spec.goal, what_was_changed=await ctx.changes()
     )
     try:
-        result.verdict = await ctx.query(asked, Verdict, title="Judge", agent=spec.judge)
+        result.verdict = await ctx.query(
+            asked, Verdict, title="Judge", role="judge", cycle=result.iterations, agent=spec.judge
+        )
     except Failed as failure:
         result.verdict = Verdict(reached=False, reason=failure.reason)
     return result.verdict.reached

@@ -1,10 +1,10 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import KEY, option
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
@@ -21,7 +21,7 @@ from kapelle.domain.specs import (
 )
 
 Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
-Command = Annotated[Text, Field(min_length=1, max_length=100_000)]
+CommandText = Annotated[Text, Field(min_length=1, max_length=100_000)]
 
 
 def _of_runs(check: CheckSpec) -> CheckSpec:
@@ -34,13 +34,13 @@ def _of_runs(check: CheckSpec) -> CheckSpec:
 
 RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
 RunChecks = Annotated[list[RunCheck], Field(max_length=100, json_schema_extra=option(kind="check"))]
-AgentName = Annotated[
+OptionalAgentName = Annotated[
     Name | None, Field(json_schema_extra=option(metavar="AGENT", complete="agents"))
 ]
 ModelName = Annotated[
     Name | None, Field(json_schema_extra=option(metavar="NAME", complete="model"))
 ]
-ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
+ScoreCommand = Annotated[CommandText | None, Field(json_schema_extra=option(metavar="COMMAND"))]
 ScoreTimeout = Annotated[
     Seconds, Field(json_schema_extra=option("--eval-timeout", kind="duration"))
 ]
@@ -72,10 +72,11 @@ class CandidateSpec(Spec):
         return value
 
 
-def refuse(problems: Mapping[str, object]) -> None:
-    """Raise ValueError with the first of these sentences that is true."""
-    for sentence in (text for text, is_so in problems.items() if is_so):
-        raise ValueError(sentence)
+def refuse(*rules: tuple[object, str, tuple[str, ...]]) -> None:
+    """Raise the first rule that is broken: a condition, what it means, and the fields in it."""
+    for is_broken, message, names in rules:
+        if is_broken:
+            raise BrokenRule(message, *names)
 
 
 class Role(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.answers import read_answer
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
 from kapelle.domain.text import titled
 
@@ -39,7 +40,8 @@ class PhaseLimit(Spec):
         for name, _, _ in pairs:
             if name.strip() not in {"turns", "usd", "minutes"}:
                 known = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
-                raise ValueError(f"`limits` {value!r}: {name.strip()!r} is none of {known}")
+                text = f"`limits` {value!r}: {name.strip()!r} is none of {known}"
+                raise BrokenRule(text, "limits")
         return {"phase": phase, **{name.strip(): amount for name, _, amount in pairs}}
 
     @property
@@ -83,7 +85,7 @@ class Block(BaseModel):
     fix: str
 
 
-class Entry(BaseModel):
+class PhaseEntry(BaseModel):
     """What one phase of one cycle came to."""
 
     cycle: int
@@ -94,7 +96,7 @@ class Entry(BaseModel):
     commit: str | None = None
 
 
-class Review(BaseModel):
+class MilestoneReview(BaseModel):
     done: list[int] = Field([], description="numbers of milestones that are done, as you saw")
     reopen: list[int] = Field([], description="numbers of ticked milestones that do not hold")
     plan: str = Field("", description="the whole plan anew, in its form, if it has to change")
@@ -109,7 +111,7 @@ class WorkflowResult(BaseModel):
     milestones: list[Milestone] = []
     contract: str = ""
     issues: list[str] = []
-    worklog: list[Entry] = []
+    worklog: list[PhaseEntry] = []
     blocked: Block | None = None
     commit: str | None = None
 
@@ -204,9 +206,9 @@ def read_plan(text: str) -> list[Milestone]:
     return found
 
 
-def read_review(text: str) -> Review:
+def read_review(text: str) -> MilestoneReview:
     """A review; raises ValueError also where the plan in it has no milestone."""
-    review: Review = read_answer(text, Review)
+    review: MilestoneReview = read_answer(text, MilestoneReview)
     if review.plan:
         read_plan(review.plan)
     return review

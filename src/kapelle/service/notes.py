@@ -7,14 +7,14 @@ from pydantic import BaseModel
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.note import (
-    Expected,
-    Key,
+    ExpectedVersion,
     Note,
     NoteFilter,
+    NoteKey,
     NotesChanged,
+    NoteScope,
     NoteSpec,
     NoteWatch,
-    Scope,
 )
 from kapelle.service.work import until
 from kapelle.store import attempts, notes
@@ -28,7 +28,7 @@ class NotePage(BaseModel):
     next_cursor: str | None
 
 
-class Notes:
+class NoteService:
     """The attempt that asks is named with every call; without one it is a person."""
 
     def __init__(self, db: Database, without_secrets: Mask | None = None) -> None:
@@ -48,15 +48,15 @@ class Notes:
 
     async def delete(
         self,
-        key: Key,
+        key: NoteKey,
         attempt_id: str | None,
-        scope: Scope = None,
-        expected_version: Expected = None,
+        scope: NoteScope = None,
+        expected_version: ExpectedVersion = None,
     ) -> Note:
         """Delete a note; whoever watches it is told."""
         return await self._db.write(notes.delete, scope, key, expected_version, attempt_id)
 
-    async def get(self, key: Key, attempt_id: str | None, scope: Scope = None) -> Note:
+    async def get(self, key: NoteKey, attempt_id: str | None, scope: NoteScope = None) -> Note:
         """One note with its value and version."""
         return await self._db.glance(notes.get, scope, key, attempt_id)
 

@@ -33,7 +33,7 @@ from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import last_checks, reach, refresh
 from kapelle.engine.merge import (
-    Merges,
+    MergeQueue,
     attempt_changes,
     changes,
     require_ended,
@@ -50,10 +50,10 @@ from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
 
 if TYPE_CHECKING:
-    from kapelle.service.runs import Runs
-    from kapelle.service.tasks import Tasks
+    from kapelle.service.runs import RunService
+    from kapelle.service.tasks import TaskService
 
-Kind = Literal["task", "run"]
+WorkKind = Literal["task", "run"]
 
 _log = logging.getLogger("kapelle.work")
 
@@ -105,8 +105,10 @@ class PruneBody(Spec):
     dry_run: bool = False
 
 
-class Work:
-    def __init__(self, parts: Parts, merges: Merges, tasks: "Tasks", runs: "Runs") -> None:
+class WorkService:
+    def __init__(
+        self, parts: Parts, merges: MergeQueue, tasks: "TaskService", runs: "RunService"
+    ) -> None:
         self._parts = parts
         self._db = parts.db
         self._merges = merges
@@ -162,7 +164,7 @@ class Work:
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
 
-    def _of(self, id_: str) -> "Tasks | Runs":
+    def _of(self, id_: str) -> "TaskService | RunService":
         if is_id("run", id_):
             return self._runs
         return self._tasks
@@ -178,7 +180,7 @@ class Work:
         found: list[Task | Run] = []
         ends: list[str] = []
         total = 0
-        kinds: tuple[tuple[Kind, Any], ...] = (("task", TaskStatus), ("run", RunStatus))
+        kinds: tuple[tuple[WorkKind, Any], ...] = (("task", TaskStatus), ("run", RunStatus))
         for kind, statuses in kinds:
             states = [status for status in wanted.status or () if status in list(statuses)]
             if wanted.status and not states:
@@ -211,7 +213,7 @@ class Work:
 
     async def diff(
         self,
-        kind: Kind,
+        kind: WorkKind,
         text: str,
         parent: str | None,
         against: Against = None,
@@ -237,7 +239,7 @@ class Work:
         stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
         return DiffView(patch=patch, stat=stat, files=files, truncated=diff.truncated)
 
-    async def patch(self, kind: Kind, text: str) -> bytes:
+    async def patch(self, kind: WorkKind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, text)
         patch = (await changes(self._parts, work)).patch
@@ -246,7 +248,7 @@ class Work:
 
     async def merge(
         self,
-        kind: Kind,
+        kind: WorkKind,
         text: str,
         parent: str | None,
         body: MergeSpec | None = None,
@@ -269,20 +271,20 @@ class Work:
             wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
-    async def undo_merge(self, kind: Kind, text: str, body: UndoSpec | None = None) -> UndoView:
+    async def undo_merge(self, kind: WorkKind, text: str, body: UndoSpec | None = None) -> UndoView:
         """Undo the last merge of its branch: the base goes back, or a commit on it reverts the
         merge. It can be merged again."""
         work = await self._get(kind, text)
         return await self._merges.undo(work, (body or UndoSpec()).message)
 
-    async def give_up_merge(self, kind: Kind, text: str) -> None:
+    async def give_up_merge(self, kind: WorkKind, text: str) -> None:
         """End a merge that is under way."""
         work = await self._get(kind, text)
         await self._merges.give_up(work.id)
 
     async def open_pull_request(
         self,
-        kind: Kind,
+        kind: WorkKind,
         text: str,
         body: PullRequestSpec | None = None,
         timeout_s: WaitSeconds = 25,
@@ -299,7 +301,7 @@ class Work:
         assert work.delivery is not None
         return PullRequestView(id=work.id, delivery=work.delivery)
 
-    async def pull_request(self, kind: Kind, text: str) -> PullRequestView:
+    async def pull_request(self, kind: WorkKind, text: str) -> PullRequestView:
         """Its pull request as the forge tells it now, with what people said to it."""
         work = await self._get(kind, text)
         if work.delivery is None or work.delivery.number is None:
@@ -310,7 +312,7 @@ class Work:
         comments = await forge.comments(now.number or work.delivery.number)
         return PullRequestView(id=work.id, delivery=now, comments=comments)
 
-    async def preview_merge(self, kind: Kind, text: str, into: Into = None) -> MergePreview:
+    async def preview_merge(self, kind: WorkKind, text: str, into: Into = None) -> MergePreview:
         """How a merge of its branch would go, without merging."""
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
@@ -358,7 +360,7 @@ class Work:
             dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
         )
 
-    async def _get(self, kind: Kind, text: str) -> Task | Run:
+    async def _get(self, kind: WorkKind, text: str) -> Task | Run:
         if kind == "task":
             return await self._db.read(tasks.get, text)
         return await self._db.read(runs.get, text)
@@ -399,7 +401,7 @@ def of_repository(wanted: F) -> F:
     return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
 
 
-async def below(db: Database, parent: str | None, kind: Kind) -> list[str] | None:
+async def below(db: Database, parent: str | None, kind: WorkKind) -> list[str] | None:
     """The tasks or runs that an attempt sees in a list; None for the owner, who sees all."""
     if parent is None:
         return None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kapelle.api.app import routes
 from kapelle.api.errors import DOOR_CODES
-from kapelle.api.router import Row
+from kapelle.api.router import Route
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import KapelleError
 
@@ -56,5 +56,5 @@ def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
     return {error}.union(*(_family(child) for child in own))
 
 
-def _sockets() -> list[Row]:
+def _sockets() -> list[Route]:
     return [row for row in routes().every() if row.method == "WEBSOCKET"]

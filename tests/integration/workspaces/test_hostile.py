@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import Conflict, KapelleError, Unfiltered
+from kapelle.domain.errors import Conflict, FilterMissing, KapelleError
 from kapelle.home import disk_use
 
 from .sandbox import Sandbox
@@ -245,7 +245,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         """What has a filter is not committed, and the filter does not run for that either."""
         for name in ("x.f", "x.p"):
             box.write(name, "changed", path)
-            with pytest.raises(Unfiltered):
+            with pytest.raises(FilterMissing):
                 await work.commit("task_0", "work")
             box.write(name, "one\ntwo\nthree\n", path)
 
@@ -367,6 +367,9 @@ async def test_an_index_of_any_size_is_refused_and_not_copied(box: Sandbox) -> N
     # The index of a worktree is made again.
     index_there = Path(box.git("rev-parse", "--absolute-git-dir", cwd=path)) / "index"
     os.truncate(index_there, 600 << 20)
+    with pytest.raises(Conflict, match="larger than 512 MB"):
+        await box.workspaces.copy("task_1")
+    assert disk_use(box.home)[0] < 100 << 20
     box.write("more.txt", "m\n", path)
     assert await box.workspaces.commit("task_1", "more")
     assert (await box.workspaces.merge("task_1", None, "m")).checkout_updated == box.repo

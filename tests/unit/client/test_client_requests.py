@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.http import Connection, channel, target
+from kapelle.client.http import DaemonConnection, channel, target
 from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
 from kapelle.domain.errors import InvalidInput, Unauthorized
 from kapelle.domain.schedule import ScheduleSpec
@@ -75,7 +75,7 @@ def test_what_has_no_value_is_not_asked_for() -> None:
     assert target("/tasks", query) == "/api/v1/tasks?status=a&status=b&archived=false"
 
 
-class Recorded(Connection):
+class Recorded(DaemonConnection):
     """Notes what is asked for, and answers nothing."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import mcp_types as types
 
-from kapelle.api.router import Router, Row
+from kapelle.api.router import Route, Router
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import did_you_mean
@@ -143,7 +143,7 @@ class Tool:
     """A tool: its route, or none for those that lead to other tools."""
 
     name: str
-    row: Row | None
+    row: Route | None
     pattern: Pattern | None
     listed: types.Tool  # with every field
     core: types.Tool  # with the fields of the core set
@@ -224,14 +224,14 @@ def _is_integration(tool: Tool) -> bool:
     return _path_of(tool).startswith(INTEGRATIONS)
 
 
-def _make_route_tool(row: Row) -> Tool:
+def _make_route_tool(row: Route) -> Tool:
     schema = _describe_arguments(row)
     names = frozenset(schema["properties"]) | RENAMED.get(row.tool, {}).keys()
     about = _INSTEAD.get(row.tool) or inspect.getdoc(row.use_case) or ""
     return _make_tool(row.tool, row, None, about, schema, names)
 
 
-def _make_pattern_tool(row: Row, pattern: Pattern, shared: Mapping[str, Any]) -> Tool:
+def _make_pattern_tool(row: Route, pattern: Pattern, shared: Mapping[str, Any]) -> Tool:
     """A tool that starts a run of a pattern. It takes the fields of the pattern's specification,
     those that tasks have as well without a description."""
     name = f"{pattern.name.replace('-', '_')}_start"
@@ -247,7 +247,7 @@ def _make_tool_of_tools(name: str, properties: dict[str, Any], required: list[st
 
 def _make_tool(
     name: str,
-    row: Row | None,
+    row: Route | None,
     pattern: Pattern | None,
     about: str,
     schema: Mapping[str, Any],
@@ -281,7 +281,7 @@ def _make_tool(
 
 
 def _describe_tool(
-    name: str, about: str, schema: dict[str, Any], row: Row | None, reads: bool
+    name: str, about: str, schema: dict[str, Any], row: Route | None, reads: bool
 ) -> types.Tool:
     gives = _GIVES.get(name)
     is_elsewhere = row is not None and row.path.startswith(INTEGRATIONS)
@@ -320,7 +320,7 @@ def _drop_known_descriptions(compact: dict[str, Any], shared: Mapping[str, Any])
     return found
 
 
-def _describe_arguments(row: Row) -> dict[str, Any]:
+def _describe_arguments(row: Route) -> dict[str, Any]:
     """What a route takes in its path, query, headers and body, as one object."""
     schema = row.binding.takes.model_json_schema()
     parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}

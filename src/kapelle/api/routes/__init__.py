@@ -7,33 +7,33 @@ others, which stream or set cookies, stand in the modules beside this one.
 
 from typing import Any
 
-from kapelle.api.router import Row
+from kapelle.api.router import Route
 from kapelle.api.routes import daemon
 from kapelle.api.routes.terminals import terminal
 from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
 from kapelle.api.sse import STREAM
-from kapelle.service.agents import Agents
-from kapelle.service.batches import Batches
-from kapelle.service.daemon import Daemon
-from kapelle.service.doctor import Doctor
-from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge, Templates
+from kapelle.service.agents import AgentService
+from kapelle.service.batches import BatchService
+from kapelle.service.daemon import DaemonService
+from kapelle.service.doctor import DoctorService
+from kapelle.service.integrations import IntegrationService
+from kapelle.service.knowledge import KnowledgeService, TemplateService
 from kapelle.service.locks import LockService
-from kapelle.service.needs import Needs
-from kapelle.service.notes import Notes
-from kapelle.service.notify import Notify
-from kapelle.service.output import Output
-from kapelle.service.projects import Projects
-from kapelle.service.questions import Questions
-from kapelle.service.relocation import Relocations
-from kapelle.service.report import Reports
-from kapelle.service.runs import Runs
-from kapelle.service.schedules import Schedules
-from kapelle.service.search import Search
-from kapelle.service.sessions import Sessions
-from kapelle.service.tasks import Tasks
-from kapelle.service.trust import Trust
-from kapelle.service.work import Work
+from kapelle.service.needs import NeedService
+from kapelle.service.notes import NoteService
+from kapelle.service.notify import NotificationService
+from kapelle.service.output import OutputService
+from kapelle.service.projects import ProjectService
+from kapelle.service.questions import QuestionService
+from kapelle.service.relocation import RelocationService
+from kapelle.service.report import ReportService
+from kapelle.service.runs import RunService
+from kapelle.service.schedules import ScheduleService
+from kapelle.service.search import SearchService
+from kapelle.service.sessions import SessionService
+from kapelle.service.tasks import TaskService
+from kapelle.service.trust import TrustService
+from kapelle.service.work import WorkService
 
 _NOTHING = {"description": "Successful Response"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -57,198 +57,296 @@ _PICTURE = {"description": "The picture as the agent saved it", "content": {"ima
 _SCHEDULE = "/schedules/{schedule_id}"
 
 
-def _changes(kind: str) -> tuple[Row, ...]:
+def _changes(kind: str) -> tuple[Route, ...]:
     """What a task or a run changed, and merging it."""
     path = f"/{kind}s/{{{kind}_id}}"
     fixed = {"kind": kind}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
-        Row("GET", f"{path}/diff", own_or_below, Work.diff, fixed=fixed, tool=f"{kind}_diff"),
-        Row("GET", f"{path}/patch", own_or_below, Work.patch, told=patch, fixed=fixed),
-        Row("POST", f"{path}/merge", below_only, Work.merge, fixed=fixed, tool=f"{kind}_merge"),
-        Row(
-            "POST", f"{path}/pr", owner_only, Work.open_pull_request, tool=f"{kind}_pr", fixed=fixed
+        Route(
+            "GET", f"{path}/diff", own_or_below, WorkService.diff, fixed=fixed, tool=f"{kind}_diff"
         ),
-        Row("GET", f"{path}/pr", owner_only, Work.pull_request, fixed=fixed, tool=f"{kind}_pr_get"),
-        Row("GET", f"{path}/merge", owner_only, Work.preview_merge, fixed=fixed),
-        Row(
-            "POST", f"{path}/merge/undo", owner_only, Work.undo_merge,
-            tool=f"{kind}_merge_undo", fixed=fixed,
+        Route("GET", f"{path}/patch", own_or_below, WorkService.patch, told=patch, fixed=fixed),
+        Route(
+            "POST",
+            f"{path}/merge",
+            below_only,
+            WorkService.merge,
+            fixed=fixed,
+            tool=f"{kind}_merge",
         ),
-        Row("DELETE", f"{path}/merge", owner_only, Work.give_up_merge, fixed=fixed),
-    )  # fmt: skip
+        Route(
+            "POST",
+            f"{path}/pr",
+            owner_only,
+            WorkService.open_pull_request,
+            tool=f"{kind}_pr",
+            fixed=fixed,
+        ),
+        Route(
+            "GET",
+            f"{path}/pr",
+            owner_only,
+            WorkService.pull_request,
+            fixed=fixed,
+            tool=f"{kind}_pr_get",
+        ),
+        Route("GET", f"{path}/merge", owner_only, WorkService.preview_merge, fixed=fixed),
+        Route(
+            "POST",
+            f"{path}/merge/undo",
+            owner_only,
+            WorkService.undo_merge,
+            tool=f"{kind}_merge_undo",
+            fixed=fixed,
+        ),
+        Route("DELETE", f"{path}/merge", owner_only, WorkService.give_up_merge, fixed=fixed),
+    )
 
 
 # By their tags, which are the beginnings of the operations' ids.
-ROUTES: dict[str, tuple[Row, ...]] = {
+ROUTES: dict[str, tuple[Route, ...]] = {
     "tasks": (
-        Row(
-            "POST", "/tasks", attempt_too, Tasks.submit, status=201, tool="task_create",
-            inherit=Tasks.inherit_directory,
+        Route(
+            "POST",
+            "/tasks",
+            attempt_too,
+            TaskService.submit,
+            status=201,
+            tool="task_create",
+            inherit=TaskService.inherit_directory,
         ),
-        Row("GET", "/tasks", attempt_too, Tasks.page, tool="task_list"),
-        Row("GET", "/tasks/{task_id}", own_or_below, Tasks.get, tool="task_get"),
-        Row("GET", "/tasks/{task_id}/wait", own_or_below, Tasks.wait),
-        Row("POST", "/tasks/{task_id}/cancel", below_only, Tasks.cancel, tool="task_cancel"),
-        Row("POST", "/tasks/{task_id}/retry", below_only, Tasks.retry, tool="task_retry"),
-        Row("POST", "/tasks/{task_id}/resume", below_only, Tasks.resume, tool="task_resume"),
-        Row("POST", "/tasks/{task_id}/say", below_only, Tasks.say, tool="task_say"),
-        Row("POST", "/tasks/{task_id}/check", owner_only, Tasks.check),
-        Row("POST", "/tasks/{task_id}/requeue", owner_only, Tasks.requeue),
-        Row("POST", "/tasks/{task_id}/archive", owner_only, Work.archive_task, "archive"),
-        Row("PUT", "/tasks/{task_id}/dependencies", owner_only, Tasks.depend),
+        Route("GET", "/tasks", attempt_too, TaskService.page, tool="task_list"),
+        Route("GET", "/tasks/{task_id}", own_or_below, TaskService.get, tool="task_get"),
+        Route("GET", "/tasks/{task_id}/wait", own_or_below, TaskService.wait),
+        Route(
+            "POST", "/tasks/{task_id}/cancel", below_only, TaskService.cancel, tool="task_cancel"
+        ),
+        Route("POST", "/tasks/{task_id}/retry", below_only, TaskService.retry, tool="task_retry"),
+        Route(
+            "POST", "/tasks/{task_id}/resume", below_only, TaskService.resume, tool="task_resume"
+        ),
+        Route("POST", "/tasks/{task_id}/say", below_only, TaskService.say, tool="task_say"),
+        Route("POST", "/tasks/{task_id}/check", owner_only, TaskService.check),
+        Route("POST", "/tasks/{task_id}/requeue", owner_only, TaskService.requeue),
+        Route("POST", "/tasks/{task_id}/archive", owner_only, WorkService.archive_task, "archive"),
+        Route("PUT", "/tasks/{task_id}/dependencies", owner_only, TaskService.depend),
     ),
     "changes": _changes("task"),
     "runs": (
-        Row("POST", "/runs", attempt_too, Runs.start, status=201, tool="run_start"),
-        Row("GET", "/runs", attempt_too, Runs.page, tool="run_list"),
-        Row("GET", "/runs/{run_id}", own_or_below, Runs.get, tool="run_get"),
-        Row("GET", "/runs/{run_id}/steps", own_or_below, Runs.steps, tool="run_steps"),
-        Row("GET", "/runs/{run_id}/wait", own_or_below, Runs.wait),
-        Row("POST", "/runs/{run_id}/pause", below_only, Runs.pause, tool="run_pause"),
-        Row("POST", "/runs/{run_id}/resume", below_only, Runs.resume, tool="run_resume"),
-        Row("POST", "/runs/{run_id}/cancel", below_only, Runs.cancel, tool="run_cancel"),
-        Row("POST", "/runs/{run_id}/archive", owner_only, Work.archive_run, "archive"),
-        Row("POST", "/runs/{run_id}/answer", owner_only, Runs.answer),
-        Row("POST", "/runs/{run_id}/follow_up", owner_only, Runs.follow_up, status=201),
+        Route("POST", "/runs", attempt_too, RunService.start, status=201, tool="run_start"),
+        Route("GET", "/runs", attempt_too, RunService.page, tool="run_list"),
+        Route("GET", "/runs/{run_id}", own_or_below, RunService.get, tool="run_get"),
+        Route("GET", "/runs/{run_id}/steps", own_or_below, RunService.steps, tool="run_steps"),
+        Route("GET", "/runs/{run_id}/wait", own_or_below, RunService.wait),
+        Route("POST", "/runs/{run_id}/pause", below_only, RunService.pause, tool="run_pause"),
+        Route("POST", "/runs/{run_id}/resume", below_only, RunService.resume, tool="run_resume"),
+        Route("POST", "/runs/{run_id}/cancel", below_only, RunService.cancel, tool="run_cancel"),
+        Route("POST", "/runs/{run_id}/archive", owner_only, WorkService.archive_run, "archive"),
+        Route("POST", "/runs/{run_id}/answer", owner_only, RunService.answer),
+        Route("POST", "/runs/{run_id}/follow_up", owner_only, RunService.follow_up, status=201),
         *_changes("run"),
     ),
     "work": (
-        Row("GET", "/work", owner_only, Work.page),
-        Row("GET", "/work/{work_id}", own_or_below, Work.get),
-        Row("POST", "/work/{work_id}/mark", owner_only, Work.mark),
-        Row("GET", "/wait", attempt_too, Work.wait, "wait_for_several", tool="wait"),
+        Route("GET", "/work", owner_only, WorkService.page),
+        Route("GET", "/work/{work_id}", own_or_below, WorkService.get),
+        Route("POST", "/work/{work_id}/mark", owner_only, WorkService.mark),
+        Route("GET", "/wait", attempt_too, WorkService.wait, "wait_for_several", tool="wait"),
     ),
     "needs": (
-        Row("GET", "/needs", owner_only, Needs.page),
-        Row("GET", "/sums", owner_only, Needs.sums, "sums"),
+        Route("GET", "/needs", owner_only, NeedService.page),
+        Route("GET", "/sums", owner_only, NeedService.sums, "sums"),
     ),
     "patterns": (
-        Row("GET", "/patterns", attempt_too, Runs.patterns, tool="pattern_list"),
-        Row("GET", "/patterns/{name}", attempt_too, Runs.get_pattern, tool="pattern_get"),
+        Route("GET", "/patterns", attempt_too, RunService.patterns, tool="pattern_list"),
+        Route("GET", "/patterns/{name}", attempt_too, RunService.get_pattern, tool="pattern_get"),
     ),
     "schedules": (
-        Row("POST", "/schedules", owner_only, Schedules.create, status=201, tool="schedule_create"),
-        Row("GET", "/schedules", owner_only, Schedules.page, tool="schedule_list"),
-        Row("GET", _SCHEDULE, owner_only, Schedules.get, tool="schedule_get"),
-        Row("GET", f"{_SCHEDULE}/firings", owner_only, Schedules.history, "firings"),
-        Row("POST", f"{_SCHEDULE}/pause", owner_only, Schedules.pause, tool="schedule_pause"),
-        Row("POST", f"{_SCHEDULE}/resume", owner_only, Schedules.resume, tool="schedule_resume"),
-        Row("POST", f"{_SCHEDULE}/cancel", owner_only, Schedules.cancel, tool="schedule_cancel"),
-        Row("POST", f"{_SCHEDULE}/run", owner_only, Schedules.run_now, "run", tool="schedule_run"),
+        Route(
+            "POST",
+            "/schedules",
+            owner_only,
+            ScheduleService.create,
+            status=201,
+            tool="schedule_create",
+        ),
+        Route("GET", "/schedules", owner_only, ScheduleService.page, tool="schedule_list"),
+        Route("GET", _SCHEDULE, owner_only, ScheduleService.get, tool="schedule_get"),
+        Route("GET", f"{_SCHEDULE}/firings", owner_only, ScheduleService.history, "firings"),
+        Route(
+            "POST", f"{_SCHEDULE}/pause", owner_only, ScheduleService.pause, tool="schedule_pause"
+        ),
+        Route(
+            "POST",
+            f"{_SCHEDULE}/resume",
+            owner_only,
+            ScheduleService.resume,
+            tool="schedule_resume",
+        ),
+        Route(
+            "POST",
+            f"{_SCHEDULE}/cancel",
+            owner_only,
+            ScheduleService.cancel,
+            tool="schedule_cancel",
+        ),
+        Route(
+            "POST",
+            f"{_SCHEDULE}/run",
+            owner_only,
+            ScheduleService.run_now,
+            "run",
+            tool="schedule_run",
+        ),
     ),
     "agents": (
-        Row("GET", "/agents", owner_only, Agents.known, "all_agents", tool="agent_list"),
-        Row("GET", "/agents/{name}", owner_only, Agents.get, "agent"),
-        Row("POST", "/agents/{name}/check", owner_only, Agents.check, tool="agent_check"),
-        Row("PUT", "/agents/{name}/credential", owner_only, Agents.store_key),
-        Row("DELETE", "/agents/{name}/credential", owner_only, Agents.forget_key),
+        Route("GET", "/agents", owner_only, AgentService.known, "all_agents", tool="agent_list"),
+        Route("GET", "/agents/{name}", owner_only, AgentService.get, "agent"),
+        Route("POST", "/agents/{name}/check", owner_only, AgentService.check, tool="agent_check"),
+        Route("PUT", "/agents/{name}/credential", owner_only, AgentService.store_key),
+        Route("DELETE", "/agents/{name}/credential", owner_only, AgentService.forget_key),
     ),
     "daemon": (
-        Row("GET", "/daemon", owner_only, Daemon.describe, "daemon", tool="daemon_get"),
-        Row("POST", "/daemon/stop", owner_only, Daemon.stop, status=202),
-        Row("POST", "/notify/test", owner_only, Notify.test, "notify"),
-        Row("POST", "/backup", owner_only, Daemon.back_up),
-        Row("POST", "/prune", owner_only, Work.prune),
-        Row("GET", "/doctor", owner_only, Doctor.examine, "doctor", tool="doctor"),
-        Row("GET", "/healthz", anybody, Daemon.healthz),
+        Route("GET", "/daemon", owner_only, DaemonService.describe, "daemon", tool="daemon_get"),
+        Route("POST", "/daemon/stop", owner_only, DaemonService.stop, status=202),
+        Route("POST", "/notify/test", owner_only, NotificationService.test, "notify"),
+        Route("POST", "/backup", owner_only, DaemonService.back_up),
+        Route("POST", "/prune", owner_only, WorkService.prune),
+        Route("GET", "/doctor", owner_only, DoctorService.examine, "doctor", tool="doctor"),
+        Route("GET", "/healthz", anybody, DaemonService.healthz),
     ),
     "logins": (
-        Row("POST", "/login-codes", owner_only, Sessions.new_code, "login_code"),
-        Row("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
-        Row("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
+        Route("POST", "/login-codes", owner_only, SessionService.new_code, "login_code"),
+        Route("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
+        Route("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
     ),
-    "usage": (Row("GET", "/usage", owner_only, Reports.used, "usage", tool="usage_get"),),
+    "usage": (Route("GET", "/usage", owner_only, ReportService.used, "usage", tool="usage_get"),),
     "trust": (
-        Row("GET", "/trust", owner_only, Trust.known),
-        Row("POST", "/trust", owner_only, Trust.grant),
-        Row("DELETE", "/trust", owner_only, Trust.withdraw),
+        Route("GET", "/trust", owner_only, TrustService.known),
+        Route("POST", "/trust", owner_only, TrustService.grant),
+        Route("DELETE", "/trust", owner_only, TrustService.withdraw),
     ),
     "learnings": (
-        Row("POST", "/learnings", attempt_too, Knowledge.add, status=201, tool="learning_report"),
-        Row("GET", "/learnings", attempt_too, Knowledge.page, tool="learning_search"),
-        Row(
-            "GET", "/learnings/markdown", owner_only, Knowledge.export,
+        Route(
+            "POST",
+            "/learnings",
+            attempt_too,
+            KnowledgeService.add,
+            status=201,
+            tool="learning_report",
+        ),
+        Route("GET", "/learnings", attempt_too, KnowledgeService.page, tool="learning_search"),
+        Route(
+            "GET",
+            "/learnings/markdown",
+            owner_only,
+            KnowledgeService.export,
             told={"description": "A page of learnings", "content": {"text/markdown": {}}},
         ),
-        Row("POST", "/learnings/markdown", owner_only, Knowledge.import_),
-        Row("GET", "/learnings/{learning_id}", owner_only, Knowledge.get),
-        Row("PUT", "/learnings/{learning_id}", owner_only, Knowledge.edit),
-        Row("DELETE", "/learnings/{learning_id}", owner_only, Knowledge.delete),
+        Route("POST", "/learnings/markdown", owner_only, KnowledgeService.import_),
+        Route("GET", "/learnings/{learning_id}", owner_only, KnowledgeService.get),
+        Route("PUT", "/learnings/{learning_id}", owner_only, KnowledgeService.edit),
+        Route("DELETE", "/learnings/{learning_id}", owner_only, KnowledgeService.delete),
     ),
-    "search": (Row("GET", "/search", owner_only, Search.find, "search", tool="search"),),
+    "search": (Route("GET", "/search", owner_only, SearchService.find, "search", tool="search"),),
     "templates": (
-        Row("GET", "/templates", owner_only, Templates.all, "page", tool="template_list"),
-        Row("POST", "/templates", owner_only, Templates.create, status=201),
-        Row("GET", "/templates/{template}", owner_only, Templates.get),
-        Row("PUT", "/templates/{template}", owner_only, Templates.edit),
-        Row("DELETE", "/templates/{template}", owner_only, Templates.delete),
+        Route("GET", "/templates", owner_only, TemplateService.all, "page", tool="template_list"),
+        Route("POST", "/templates", owner_only, TemplateService.create, status=201),
+        Route("GET", "/templates/{template}", owner_only, TemplateService.get),
+        Route("PUT", "/templates/{template}", owner_only, TemplateService.edit),
+        Route("DELETE", "/templates/{template}", owner_only, TemplateService.delete),
     ),
     "projects": (
-        Row("GET", "/projects", owner_only, Projects.all, "all_"),
-        Row("POST", "/projects", owner_only, Projects.create, status=201),
-        Row("PUT", "/projects", owner_only, Projects.change),
-        Row("DELETE", "/projects", owner_only, Projects.delete),
-        Row("PUT", "/projects/current", owner_only, Projects.switch),
+        Route("GET", "/projects", owner_only, ProjectService.all, "all_"),
+        Route("POST", "/projects", owner_only, ProjectService.create, status=201),
+        Route("PUT", "/projects", owner_only, ProjectService.change),
+        Route("DELETE", "/projects", owner_only, ProjectService.delete),
+        Route("PUT", "/projects/current", owner_only, ProjectService.switch),
     ),
     "relocations": (
-        Row("GET", "/relocations", owner_only, Relocations.candidates),
-        Row("POST", "/relocations", owner_only, Relocations.relocate),
+        Route("GET", "/relocations", owner_only, RelocationService.candidates),
+        Route("POST", "/relocations", owner_only, RelocationService.relocate),
     ),
     "notes": (
-        Row("POST", "/notes", attempt_too, Notes.put, tool="note_set"),
-        Row("GET", "/notes", attempt_too, Notes.page, tool="note_list"),
-        Row("DELETE", "/notes", attempt_too, Notes.delete, tool="note_delete"),
-        Row("GET", "/notes/entry", attempt_too, Notes.get, tool="note_get"),
-        Row("GET", "/notes/watch", attempt_too, Notes.watch, tool="note_watch"),
+        Route("POST", "/notes", attempt_too, NoteService.put, tool="note_set"),
+        Route("GET", "/notes", attempt_too, NoteService.page, tool="note_list"),
+        Route("DELETE", "/notes", attempt_too, NoteService.delete, tool="note_delete"),
+        Route("GET", "/notes/entry", attempt_too, NoteService.get, tool="note_get"),
+        Route("GET", "/notes/watch", attempt_too, NoteService.watch, tool="note_watch"),
     ),
     "integrations": (
-        Row("GET", "/integrations", attempt_too, Integrations.configured),
-        Row("POST", "/integrations/linear", attempt_too, Integrations.linear, tool="linear_query"),
-        Row("POST", "/integrations/logs", attempt_too, Integrations.logs, tool="logs_query"),
-        Row(
-            "POST", "/integrations/database", attempt_too, Integrations.database,
+        Route("GET", "/integrations", attempt_too, IntegrationService.configured),
+        Route(
+            "POST",
+            "/integrations/linear",
+            attempt_too,
+            IntegrationService.linear,
+            tool="linear_query",
+        ),
+        Route(
+            "POST", "/integrations/logs", attempt_too, IntegrationService.logs, tool="logs_query"
+        ),
+        Route(
+            "POST",
+            "/integrations/database",
+            attempt_too,
+            IntegrationService.database,
             tool="database_query",
         ),
-        Row("POST", "/integrations/ci", attempt_too, Integrations.ci, tool="ci_logs"),
+        Route("POST", "/integrations/ci", attempt_too, IntegrationService.ci, tool="ci_logs"),
     ),
     "questions": (
-        Row("POST", "/questions", attempt_too, Questions.ask, status=201, tool="question_ask"),
-        Row("GET", "/questions", owner_only, Questions.unanswered, tool="question_list"),
-        Row("GET", "/questions/{token}", attempt_too, Questions.wait, tool="question_wait"),
-        Row(
-            "POST", "/questions/{token}/answer", attempt_too, Questions.answer,
+        Route(
+            "POST", "/questions", attempt_too, QuestionService.ask, status=201, tool="question_ask"
+        ),
+        Route("GET", "/questions", owner_only, QuestionService.unanswered, tool="question_list"),
+        Route("GET", "/questions/{token}", attempt_too, QuestionService.wait, tool="question_wait"),
+        Route(
+            "POST",
+            "/questions/{token}/answer",
+            attempt_too,
+            QuestionService.answer,
             tool="question_answer",
         ),
     ),
     "locks": (
-        Row("POST", "/locks", attempt_too, LockService.take, tool="lock_take"),
-        Row("GET", "/locks", attempt_too, LockService.known, tool="lock_list"),
-        Row("POST", "/locks/release", attempt_too, LockService.release, tool="lock_release"),
-        Row("POST", "/locks/check", attempt_too, LockService.check),
+        Route("POST", "/locks", attempt_too, LockService.take, tool="lock_take"),
+        Route("GET", "/locks", attempt_too, LockService.known, tool="lock_list"),
+        Route("POST", "/locks/release", attempt_too, LockService.release, tool="lock_release"),
+        Route("POST", "/locks/check", attempt_too, LockService.check),
     ),
     "attempt": (
-        Row("POST", "/attempt/report", attempt_too, Tasks.report, tool="task_report"),
-        Row("POST", "/attempt/finish", attempt_too, Tasks.finish, tool="task_finish"),
+        Route("POST", "/attempt/report", attempt_too, TaskService.report, tool="task_report"),
+        Route("POST", "/attempt/finish", attempt_too, TaskService.finish, tool="task_finish"),
     ),
     "batches": (
-        Row("GET", "/batches", owner_only, Batches.all, "list"),
-        Row("GET", "/batches/{name}", owner_only, Batches.get),
-        Row("PUT", "/batches/{name}", owner_only, Batches.save),
-        Row("DELETE", "/batches/{name}", owner_only, Batches.delete),
+        Route("GET", "/batches", owner_only, BatchService.all, "list"),
+        Route("GET", "/batches/{name}", owner_only, BatchService.get),
+        Route("PUT", "/batches/{name}", owner_only, BatchService.save),
+        Route("DELETE", "/batches/{name}", owner_only, BatchService.delete),
     ),
-    "report": (Row("GET", "/report", owner_only, Reports.report, "get"),),
+    "report": (Route("GET", "/report", owner_only, ReportService.report, "get"),),
     "output": (
-        Row("GET", "/tasks/{task_id}/output", own_or_below, Output.output, told=_BYTES),
-        Row("GET", "/tasks/{task_id}/output/find", own_or_below, Output.find),
-        Row("GET", "/tasks/{task_id}/messages", own_or_below, Output.messages),
-        Row("GET", "/tasks/{task_id}/files", own_or_below, Output.files),
-        Row("GET", "/tasks/{task_id}/files/{name}", own_or_below, Output.picture, told=_PICTURE),
-        Row(
-            "GET", "/tasks/{task_id}/transcript", own_or_below, daemon.transcript, told=STREAM,
+        Route("GET", "/tasks/{task_id}/output", own_or_below, OutputService.output, told=_BYTES),
+        Route("GET", "/tasks/{task_id}/output/find", own_or_below, OutputService.find),
+        Route("GET", "/tasks/{task_id}/messages", own_or_below, OutputService.messages),
+        Route("GET", "/tasks/{task_id}/files", own_or_below, OutputService.files),
+        Route(
+            "GET",
+            "/tasks/{task_id}/files/{name}",
+            own_or_below,
+            OutputService.picture,
+            told=_PICTURE,
+        ),
+        Route(
+            "GET",
+            "/tasks/{task_id}/transcript",
+            own_or_below,
+            daemon.transcript,
+            told=STREAM,
             tool="task_logs",
         ),
-        Row("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
+        Route("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
     ),
-    "events": (Row("GET", "/events", attempt_too, daemon.events, told=STREAM, tool="run_tail"),),
-}  # fmt: skip
+    "events": (Route("GET", "/events", attempt_too, daemon.events, told=STREAM, tool="run_tail"),),
+}

@@ -13,7 +13,7 @@ from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.task import Activity, Event
 from kapelle.service import Service
-from kapelle.service.output import Line, TranscriptQuery
+from kapelle.service.output import TranscriptEvent, TranscriptQuery
 from kapelle.service.sessions import SESSION_LIFE_S
 
 _MOST = 2**62
@@ -91,7 +91,7 @@ async def transcript(
     return EventStream(lambda _: told, _rendered_line, partial(service.work.is_allowed, attempt_id))
 
 
-def _rendered_line(line: Line) -> bytes:
+def _rendered_line(line: TranscriptEvent) -> bytes:
     return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))
 
 

@@ -1,6 +1,7 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -13,28 +14,29 @@ from typing import Any
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
+from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
-from kapelle.engine.messages import Delivery, folder_of, settle_messages
+from kapelle.engine.messages import MessageDelivery, folder_of, settle_messages
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
-from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
+from kapelle.engine.tasks.accounts import AgentCandidate, candidates, given_up, of_model
 from kapelle.engine.tasks.attempt import ClaimLost, claimed
-from kapelle.settings.models import Failures
+from kapelle.settings.models import FailuresSettings
 from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
+_log = logging.getLogger("kapelle.attempts")
 # Failures of an agent that was let work, whatever became of it.
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
 
 async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
     """The end of an attempt in the database; nothing happens the second time."""
-    others: list[Candidate] = []
-    failures = Failures()
+    others: list[AgentCandidate] = []
+    failures = FailuresSettings()
     if evidence.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
@@ -44,8 +46,10 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             failures = settings.failures
         others = candidates(parts, task, settings)
 
+    # Not looked for: it may be packed, or not be there where no agent was started.
+    output = str(parts.process_directory(attempt_id) / "out.log")
     folder = folder_of(parts, attempt_id)
-    delivery = await asyncio.to_thread(Delivery.of, folder)
+    delivery = await asyncio.to_thread(MessageDelivery.of, folder)
 
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
@@ -58,7 +62,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
-        _Settlement(connection, attempt, task, evidence, others, failures, said).write()
+        _Settlement(connection, attempt, task, evidence, others, failures, output, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
@@ -74,8 +78,9 @@ class _Settlement:
     attempt: Row
     task: Row
     evidence: Evidence
-    others: Sequence[Candidate]
-    failures: Failures
+    others: Sequence[AgentCandidate]
+    failures: FailuresSettings
+    output_path: str
     said: str | None  # by people, and not read by the agent
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -117,6 +122,14 @@ class _Settlement:
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            output_path=self.output_path,
+        )  # fmt: skip
+        # Reasons may quote an agent, so they are left to the history, which masks secrets.
+        cause = self.failure.kind.value if self.failure else "no failure"
+        _log.debug(
+            "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
+            attempt["id"], outcome.attempt.value, cause,
+            task["id"], outcome.task.value, outcome.not_before, task["tries"],
         )  # fmt: skip
         self._move_task(outcome, reason)
 
@@ -245,7 +258,7 @@ class _Settlement:
             had_session=attempt["started_from"] is not None,
         )
 
-    def _asking(self, outcome: Outcome) -> Outcome:
+    def _asking(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """It waits for a person, unless that was answered when the agent had just ended."""
         asked = questions.untold(self.connection, self.attempt["id"])
         if not asked:
@@ -257,7 +270,7 @@ class _Settlement:
             return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
         return outcome
 
-    def _reason(self, outcome: Outcome) -> str | None:
+    def _reason(self, outcome: AttemptOutcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
         reason = outcome.reason
         detail = self.evidence.detail
@@ -276,7 +289,7 @@ class _Settlement:
             return f"{reason} → {fix}"
         return reason
 
-    def _move_task(self, outcome: Outcome, reason: str | None) -> None:
+    def _move_task(self, outcome: AttemptOutcome, reason: str | None) -> None:
         task = self.task
         waits = outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
@@ -300,6 +313,7 @@ class _Settlement:
             "next_mode": outcome.next_mode,
             "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
+            "stopped_by": task["stopped_by"] if outcome.task is TaskStatus.CANCELLED else None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
             values["result"] = self.evidence.result
@@ -311,7 +325,7 @@ class _Settlement:
                 "workspace_base_commit": None,
                 "starting_tree": None,
             }
-        if outcome.task is TaskStatus.QUEUED and reason != "requeued":
+        if outcome.task is TaskStatus.QUEUED and task["stop"] is None:
             reason = f"tries again after: {reason}"
         if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
             if waits:

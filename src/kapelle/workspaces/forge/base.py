@@ -1,7 +1,9 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
+import logging
 import re
 import ssl
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,7 +18,8 @@ from kapelle.domain.views import Comment
 if TYPE_CHECKING:
     import httpx2
 
-State = Literal["draft", "open", "merged", "closed"]
+_log = logging.getLogger("kapelle.forge")
+PullRequestState = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID = 500
 _MOST_PAGES = 100
@@ -35,7 +38,7 @@ class PullRequest:
 
     number: int
     url: str
-    state: State
+    state: PullRequestState
     title: str = ""
     text: str = ""
     # What GitHub's GraphQL calls it.
@@ -53,7 +56,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PullRequestDraft:
     """What a pull request is to be."""
 
     branch: str
@@ -65,7 +68,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CiVerdict:
     """What the CI of a forge found of a commit, and the ends of the logs of what failed."""
 
     state: Literal["none", "pending", "passed", "failed"]
@@ -135,15 +138,15 @@ class Forge(ABC):
     async def pull_request(self, number: int) -> PullRequest: ...
 
     @abstractmethod
-    async def open(self, wanted: Wanted) -> PullRequest: ...
+    async def open(self, wanted: PullRequestDraft) -> PullRequest: ...
 
     @abstractmethod
-    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
         """Bring the description of an open one up to date; make it a draft or ready if that is
         wanted."""
 
     @abstractmethod
-    async def verdict(self, commit: str) -> Verdict: ...
+    async def verdict(self, commit: str) -> CiVerdict: ...
 
     @abstractmethod
     async def comments(self, number: int) -> list[Comment]:
@@ -159,7 +162,7 @@ class Forge(ABC):
                     return found
         return await self.find(branch)
 
-    async def save(self, wanted: Wanted, number: int | None) -> PullRequest:
+    async def save(self, wanted: PullRequestDraft, number: int | None) -> PullRequest:
         """Open a pull request, or update the one that is open; never a second one."""
         known = await self.current(wanted.branch, number)
         if known is not None and not known.is_open:
@@ -214,13 +217,18 @@ class Forge(ABC):
         headers = {"Authorization": self._authorization, "Accept": "application/json"}
         # Redirected, other methods than GET become a GET, or change something else than was asked.
         how: dict[str, Any] = {"timeout": _TIMEOUT_S, "follow_redirects": method == "GET"}
+        # Neither query, body nor headers: they may hold a token or somebody's text.
+        place = f"{method} {url.partition('?')[0]}"
+        began = time.monotonic()
         try:
             if self._context is None:
                 self._context = _make_context(self.site.ca_file)
             async with httpx2.AsyncClient(verify=self._context, **how) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
+            _log.debug("%s failed: %s", place, type(error).__name__)
             raise _connection_problem(self.host, error) from None
+        _log.debug("%s: %d in %.2f s", place, answer.status_code, time.monotonic() - began)
         if method != "GET" and (answer.is_redirect or answer.status_code == _NOT_ALLOWED):
             await self._require_present_name(answer)
         if answer.status_code < 400:
