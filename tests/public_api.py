@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import kapelle
 from kapelle import patterns
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.api.app import routes
 from kapelle.domain.errors import KapelleError
 from kapelle.patterns import PatternSpec
@@ -35,7 +35,7 @@ def describe() -> str:
         ("Python: kapelle", _describe_package()),
         ("Python: the client's parts", _describe_client()),
         ("Python: kapelle.patterns", _describe_patterns()),
-        ("Python: kapelle.agents.base", _describe_object("base.Agent", Agent)),
+        ("Python: kapelle.agents.base", _describe_object("AgentAdapter", AgentAdapter)),
         ("REST", _describe_routes()),
     )
     parts = [f"# {title}\n" + "\n".join(lines) + "\n" for title, lines in sections]

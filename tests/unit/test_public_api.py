@@ -20,7 +20,7 @@ def test_the_list_has_every_part() -> None:
         "TaskSpec.prompt: ",
         "Context.task(prompt: str, afresh=…, ",
         "TaskStatus.COMPLETED = completed",
-        "base.Agent.parse(",
+        "AgentAdapter.parse(",
         "POST /api/v1/tasks body(TaskSpec)",
         "StartBody: pattern*, spec*",
     )
