@@ -517,3 +517,15 @@ def test_whoever_obeys_what_was_planted_reaches_no_more_than_it_may(
     assert len(made) == 3 * len(calls)
     assert kapelle.task(victim)["merged_at"] is None
     assert git(repository, "rev-parse", "main") == main
+
+
+def test_an_agent_asks_for_work_on_its_command_line(kapelle: Instance, repository: Path) -> None:
+    """What the command line asks the daemon besides may be forbidden to an attempt."""
+    command = f"{sys.executable} -P -m kapelle run 'a part' --agent rehearsal"
+    parent = kapelle.play(
+        f"[[do]]\nrun = {json.dumps(command)}\n", repository, workspace="worktree"
+    )
+    done = kapelle.wait(parent)
+    assert done["status"] == "completed", kapelle.output(parent).decode()
+    [child] = kapelle.task(parent)["children"]
+    assert kapelle.wait(child)["parent_task_id"] == parent

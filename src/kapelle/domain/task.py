@@ -95,6 +95,10 @@ class Attempt(Record):
     usage: Usage | None
 
 
+# The name of the check that an answer for a pattern can be read; it is recorded if it failed.
+ANSWER_CHECK = "answer"
+
+
 class CheckResult(Record):
     """What came of a check, and what it was made on; a built-in one has no command."""
 

@@ -90,6 +90,7 @@ class Deliveries:
         row = await db.read(deliveries.find, owner)
         assert row is not None
         failed = work.status != "completed"
+        _log.debug("%s is delivered by %s", owner, row["mode"])
         try:
             failpoint("deliver_begin")
             if work.workspace.commit in {None, work.workspace.base_commit} and not failed:
@@ -105,6 +106,7 @@ class Deliveries:
             later = datetime.now(UTC) + timedelta(seconds=wait_s)
             tried = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
             await db.write(deliveries.update, owner, **tried)
+            _log.debug("%s cannot be delivered now; try %d at %s", owner, tried["tries"], later)
             return
         except (KapelleError, OSError) as error:
             if isinstance(error, KapelleError):
@@ -115,6 +117,7 @@ class Deliveries:
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
             found = {"status": "failed", "reason": f"an internal error: {error!r}"}
+        _log.debug("the delivery of %s is %s", owner, found["status"])
         failpoint("deliver_before_end")
         await db.write(_end, owner, {"commit": work.workspace.commit, **found})
 
@@ -348,7 +351,7 @@ async def push(
     branch = str(work.workspace.branch)
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
-    what = {"branch": branch, "ours": ours, "held": held}
+    what = {"branch": branch, "ours": ours, "remote_commit": held}
     what["worktree"] = work.workspace.path
     await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from kapelle.domain.answers import UnreadableAnswer, instructions, read_answer
 from kapelle.domain.budget import RemainingBudget
 from kapelle.domain.specs import CheckSpec, Priority
+from kapelle.domain.task import ANSWER_CHECK
 from kapelle.patterns.results import (
     Checked,
     Combined,
@@ -20,6 +21,7 @@ from kapelle.patterns.results import (
     RunResult,
     Scored,
     TaskResult,
+    UnusableAnswer,
 )
 from kapelle.patterns.spec import PatternSpec
 
@@ -49,6 +51,7 @@ class Manner(TypedDict, total=False):
     afresh: bool
     disposable: bool
     patient: bool
+    expects_json: bool  # whether an answer that holds no JSON is a failure of the task
 
 
 class TaskArgs(Who, Manner, total=False):
@@ -290,9 +293,11 @@ class Context(ABC):
         cycle: int | None = None,
         **who: Unpack[Who],
     ) -> Any:
-        """An agent's answer as an object of this model or JSON schema; one that cannot be read is
-        asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
-        it changes, commits or deletes reaches anything."""
+        """Return an agent's answer as an object of this model or JSON schema.
+
+        An answer that cannot be read is asked for once more; then Failed is raised.
+        The agent only reports: in git, nothing that it changes, commits or deletes has an effect.
+        """
         who.setdefault("read_only", self.is_git)
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
@@ -304,9 +309,11 @@ class Context(ABC):
                 cycle=cycle,
                 workspace="own",
                 disposable=True,
+                expects_json=True,
                 **who,
             )
-            if not answer.ok:
+            failed = {check.name for check in answer.failed_checks}
+            if not answer.ok and failed != {ANSWER_CHECK}:
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
                 return read_answer(answer.text, shape)
@@ -316,4 +323,4 @@ class Context(ABC):
                     f"It was:\n~~~\n{answer.text[-_SHOWN:]}\n~~~\nAnswer again."
                 )
                 why = f"{title}: the answer of {answer.agent} is unusable: {error}"
-        raise Failed(why)
+        raise UnusableAnswer(why)

@@ -128,6 +128,10 @@ class Failed(Exception):
         self.limit = limit
 
 
+class UnusableAnswer(Failed):
+    """Raised where an agent answered twice, and neither answer could be read."""
+
+
 # Not the 7 of build-7, which is a part of a name.
 _NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 

@@ -237,7 +237,7 @@ class WorkService:
             known += await secrets_of(self._parts, other)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
-        return DiffView(patch=patch, stat=stat, files=files, truncated=diff.truncated)
+        return DiffView(patch=patch, stat=stat, files=files, truncated=diff.is_truncated)
 
     async def patch(self, kind: WorkKind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""

@@ -75,6 +75,12 @@ def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
     return has(connection, steps.c.run_id == run_id, *waits)
 
 
+def expects_json(connection: sa.Connection, run_id: str, subject: str) -> bool:
+    """Tell whether a step of a run started this task for an answer in JSON."""
+    query = sa.select(steps.c.data).where(steps.c.run_id == run_id, steps.c.subject == subject)
+    return any(data.get("expects_json") for data in connection.execute(query).scalars())
+
+
 def unanswered(connection: sa.Connection, run_id: str) -> set[str]:
     """Where a run has asked something that nobody has answered."""
     query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.kind == "ask")

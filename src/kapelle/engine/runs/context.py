@@ -70,7 +70,8 @@ class DurableContext(CommandContext):
             return task_id
 
         label = asked.get("title") or prompt.strip()[:80]
-        step = StepRequest("task", label, perform, begin, self._task_ended)
+        expects_json = {"expects_json": True} if asked.get("expects_json") else {}
+        step = StepRequest("task", label, perform, begin, self._task_ended, data=expects_json)
         step = replace(step, role=asked.get("role"), cycle=asked.get("cycle"))
         return TaskResult.model_validate(await self._journal.step(step))
 

@@ -306,8 +306,9 @@ def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]
         raise Conflict(f"{run_id} is a part of {row['parent_id']}, which has gone on without it.")
     if row["archived_at"] is not None:
         raise Conflict(f"{run_id} is archived.", hint="Start a new run.")
-    if spec[limit] <= row["spec"].get(limit, row["progress"].get(limit, 0)):
-        raise invalid_field(limit, f"{run_id} has had {spec[limit]} already; give it more")
+    earlier = row["spec"].get(limit, row["progress"].get(limit, 0))
+    if spec[limit] <= earlier:
+        raise invalid_field(limit, f"{run_id} has had {earlier} already; give it more")
     afresh = {"ended_at": None, "result": None, "limit_reached": None}
     runs.change(connection, run_id, RunStatus.QUEUED, "resumed", spec=spec, **afresh)
     deliveries.withdraw_draft(connection, run_id)

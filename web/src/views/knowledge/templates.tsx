@@ -218,7 +218,7 @@ export function Record({ template }: { template: Template }) {
               <td className="num">
                 {Math.round(record.success_rate * 100)} %<span className="faint"> of {record.tasks}</span>
               </td>
-              <td className="num">{money(record.cost_usd)}</td>
+              <td className="num">{money(record.cost_usd, '–')}</td>
               <td className="num">{record.turns === null ? '' : record.turns.toFixed(1)}</td>
               <td className="num">{record.duration_s === null ? '' : span(record.duration_s)}</td>
             </tr>
