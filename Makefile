@@ -89,7 +89,7 @@ chaos: setup machine
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:

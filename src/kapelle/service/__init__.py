@@ -6,6 +6,7 @@ from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.service.agents import Agents
 from kapelle.service.batches import Batches
+from kapelle.service.caller import Callers
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.doctor import Doctor
 from kapelle.service.events import Events
@@ -34,25 +35,31 @@ class Service:
     """All use cases, by noun."""
 
     def __init__(self, parts: Parts, queue: TaskQueue, merges: Merges, stopping: Stopping) -> None:
-        self.tasks, self.runs = Tasks(parts, queue), Runs(parts, lambda: queue.held)
+        self.callers = Callers(parts.db)
+        self.tasks = Tasks(parts, queue)
+        self.runs = Runs(parts, lambda: queue.held)
         self.work = Work(parts, merges, self.tasks, self.runs)
         self.questions = Questions(parts)
         scheduled = ScheduledWork(parts)
         self.scheduler = Scheduler(parts.db, scheduled.start, parts.secrets)
         self.schedules = Schedules(parts.db, self.scheduler, scheduled, parts.secrets)
-        self.output, self.terminals = Output(parts), Terminals(parts)
+        self.output = Output(parts)
+        self.terminals = Terminals(parts)
         self.events = Events(parts.db, parts.activities)
         self.daemon = Daemon(parts, queue, stopping)
         self.sessions = Sessions(file=parts.home.sessions)
-        self.agents, self.trust = Agents(parts), Trust(parts)
+        self.agents = Agents(parts)
+        self.trust = Trust(parts)
         self.doctor = Doctor(parts, self.agents, self.daemon)
         self.reports = Reports(parts, self.work)
         self.needs = Needs(parts, self.tasks, self.runs, self.reports)
-        self.knowledge, self.templates = Knowledge(parts), Templates(parts)
-        self.search, self.notify = Search(parts), Notify(parts)
+        self.knowledge = Knowledge(parts)
+        self.templates = Templates(parts)
+        self.search = Search(parts)
+        self.notify = Notify(parts)
         self.projects = Projects(parts, self.search)
         self.integrations = Integrations(parts)
         self.relocations = Relocations(parts)
-        self.notes, self.batches = Notes(parts.db, parts.without_secrets), Batches(parts.db)
+        self.notes = Notes(parts.db, parts.without_secrets)
+        self.batches = Batches(parts.db)
         self.locks = LockService(parts)
-        self.of_class = {type(one).__name__: one for one in vars(self).values()}
