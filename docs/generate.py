@@ -33,7 +33,7 @@ from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskRes
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
 from kapelle.settings.config import children_of
-from kapelle.settings.models import REPOSITORY_KEYS, Docker, Price, ReadJson
+from kapelle.settings.models import REPOSITORY_KEYS, DockerSettings, Price, ReadJson
 
 DOCS = Path(__file__).parent
 SCHEMAS = DOCS.parent / "src" / "kapelle" / "cli" / "schemas.json"
@@ -119,7 +119,7 @@ def configuration() -> str:
     sections = [
         ("", Settings),
         *children_of(Settings).items(),
-        ("workspace.docker", Docker),
+        ("workspace.docker", DockerSettings),
         ("agents.NAME", AgentSettings),
         ("agents.NAME.read", ReadJson),
         ("prices.MODEL", Price),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kapelle.api.app import make_router
 from kapelle.api.router import Router
-from kapelle.engine.merge import Merges
+from kapelle.engine.merge import MergeQueue
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.home import Home
@@ -35,7 +35,7 @@ def idle_services() -> Service:
         secret="",
         vault=Vault(home),
     )
-    return Service(parts, TaskQueue(parts), Merges(parts), Stopping(asyncio.Event()))
+    return Service(parts, TaskQueue(parts), MergeQueue(parts), Stopping(asyncio.Event()))
 
 
 @cache

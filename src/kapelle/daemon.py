@@ -25,7 +25,7 @@ from kapelle.api.security import private
 from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.delivery import Deliveries
-from kapelle.engine.merge import Merges
+from kapelle.engine.merge import MergeQueue
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.tasks.queue import TaskQueue
@@ -71,7 +71,7 @@ def main() -> None:
     home = Home.default()
     try:
         home.create()
-        with contextlib.closing(Lock(home, wait=options.wait)) as lock:
+        with contextlib.closing(DaemonLock(home, wait=options.wait)) as lock:
             settings = load(home, None, os.environ).settings
             _set_log_level(settings)
             listener = _listen(home, settings, options)
@@ -128,7 +128,7 @@ def _give_up(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
-class Lock:
+class DaemonLock:
     """What makes this the only daemon of its home, whose socket goes with it."""
 
     def __init__(self, home: Home, *, wait: bool = False) -> None:
@@ -196,7 +196,7 @@ def _recorded(home: Home, what: str) -> int:
 
 
 async def _serve(
-    lock: Lock,
+    lock: DaemonLock,
     home: Home,
     settings: Settings,
     listener: socket.socket,
@@ -234,7 +234,7 @@ async def _serve(
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
     parts.projects = await db.read(projects.current)
-    merges = Merges(parts)
+    merges = MergeQueue(parts)
     service = Service(parts, queue, merges, stopping)
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -368,7 +368,7 @@ async def _announce(record: _Record, db: Database) -> None:
         _log.error("the daemon starts without saying so: %s", error)
 
 
-async def _look_after(lock: Lock, record: _Record, db: Database, stopping: Stopping) -> None:
+async def _look_after(lock: DaemonLock, record: _Record, db: Database, stopping: Stopping) -> None:
     """Doubt this daemon's own files: take the lock again, write its record anew, rescue rows."""
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -26,7 +26,7 @@ from kapelle.home import Home, NoRegularFile, read_own, write_private
 _log = logging.getLogger("kapelle.secrets")
 
 _SERVICE = "kapelle"
-Place = Literal["keyring", "file"]
+KeyStorage = Literal["keyring", "file"]
 
 
 class Vault:
@@ -48,7 +48,7 @@ class Vault:
         return _usable_keyring()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyStorage:
         return "keyring" if self._keyring else "file"
 
     def get(self, agent: str) -> str | None:

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import Principal
 from kapelle.domain.ids import attempt_token
-from kapelle.service.sessions import Sessions
+from kapelle.service.sessions import SessionService
 from tests.e2e.instance import Instance, UnixConnection
 from tests.e2e.terminal import Terminal
 
@@ -159,7 +159,7 @@ def test_a_websocket_where_there_is_none_is_refused(kapelle: Instance) -> None:
 
 
 def quiet(
-    sessions: Sessions, principal: Principal, said: Any, type_: Any = None
+    sessions: SessionService, principal: Principal, said: Any, type_: Any = None
 ) -> tuple[Any, Any]:
     """A service, and a WebSocket to a terminal that shows nothing."""
 
@@ -185,14 +185,14 @@ async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() 
         await asyncio.Event().wait()
 
     said = [{"type": "websocket.receive", "bytes": b"a"}] * 3 + [{"type": "websocket.disconnect"}]
-    quietly = quiet(Sessions(), Principal("owner"), said, type_)
+    quietly = quiet(SessionService(), Principal("owner"), said, type_)
     await asyncio.wait_for(attach(*quietly), 60)
     assert typed == [b"a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_logging_out_closes_the_terminals_of_that_browser_alone() -> None:
-    sessions, opened = Sessions(), asyncio.Semaphore(0)
+    sessions, opened = SessionService(), asyncio.Semaphore(0)
     own, other = (sessions.log_in(sessions.new_code().code) for _ in range(2))
 
     async def silent() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kapelle import connect
-from kapelle.workspaces.forge import Verdict
+from kapelle.workspaces.forge import CiVerdict
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from tests.e2e.ensembles import answer, perform, rule, with_playbook
 from tests.e2e.forge_server import TOKEN, ForgeServer
@@ -169,7 +169,7 @@ def test_every_page_of_ci_and_every_kind_of_comment_is_read(forge: ForgeServer, 
     seen = {"github": GitHub, "gitea": Gitea}[kind](forge.site(kind))
     green = [(f"job{number}", "success", "") for number in range(130)]
 
-    def verdict(*last: tuple[str, str | None, str]) -> Verdict:
+    def verdict(*last: tuple[str, str | None, str]) -> CiVerdict:
         forge.jobs[""] = [*green, *last]
         return asyncio.run(seen.verdict("1"))
 

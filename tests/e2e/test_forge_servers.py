@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kapelle.domain.errors import ForgeError
-from kapelle.workspaces.forge import PullRequest, Wanted
+from kapelle.workspaces.forge import PullRequest, PullRequestDraft
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from tests.e2e.certificates import make_authority
@@ -68,7 +68,7 @@ def test_a_pull_request_stays_the_draft_that_people_made_it(
     client = _KINDS[kind](forge.site(kind))
 
     def save(draft: bool | None) -> PullRequest:
-        wanted = Wanted("work", "main", "Do it", "Done.", draft)
+        wanted = PullRequestDraft("work", "main", "Do it", "Done.", draft)
         saved: PullRequest = asyncio.run(client.save(wanted, None))
         return saved
 
@@ -133,7 +133,7 @@ def test_a_renamed_repository_is_told_and_nothing_is_changed_by_its_old_name(
 ) -> None:
     push_work(repository, forge)
     client = _KINDS[kind](forge.site(kind))
-    wanted = Wanted("work", "main", "Do it", "Done.", None)
+    wanted = PullRequestDraft("work", "main", "Do it", "Done.", None)
     forge.rename("o/new", status)
     with pytest.raises(ForgeError, match=r"o/r at .* is o/new now") as opening:
         asyncio.run(client.open(wanted))
@@ -144,7 +144,7 @@ def test_a_renamed_repository_is_told_and_nothing_is_changed_by_its_old_name(
     forge.rename("o/new", status)
     before = dict(forge.pulls[0])
     with pytest.raises(ForgeError, match="is o/new now"):
-        asyncio.run(client.update(made, Wanted("work", "main", "Do it", "Other.", None)))
+        asyncio.run(client.update(made, PullRequestDraft("work", "main", "Do it", "Other.", None)))
     assert forge.pulls == [before]
     # What only reads goes on.
     assert asyncio.run(client.pull_request(1)).number == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import PlainModel
-from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
+from kapelle.agents.base import AgentCommand, AgentRequest, AgentVerdict, Summary
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -85,7 +85,7 @@ class Told:
         self.exit = Exit(kind=kind, code=code if code >= 0 else None, signal=-code or None)
         self.events: list[AgentEvent] = [event for line in lines for event in agent.parse(line)]
         self.summary: Summary = summarise(agent, lines)
-        self.verdict: Verdict = agent.judge(self.summary, self.exit, self.summary.tail)
+        self.verdict: AgentVerdict = agent.judge(self.summary, self.exit, self.summary.tail)
         self.output, self.stderr = output, stderr
 
     @property
@@ -103,7 +103,7 @@ class Asking:
     def __init__(self, agent: PlainModel, workspace: Path, variable: str) -> None:
         self.agent, self.workspace, self.env = agent, workspace, {variable: KEY}
 
-    def command(self, prompt: str, **more: Any) -> Command:
+    def command(self, prompt: str, **more: Any) -> AgentCommand:
         file = self.workspace.parent / "prompt"
         request = AgentRequest(prompt, self.workspace, file, self.agent.settings, **more)
         command = self.agent.command(request)
@@ -112,7 +112,7 @@ class Asking:
         home = {"PATH": os.environ["PATH"], "HOME": str(self.workspace.parent)}
         return replace(command, env=home | self.env | command.env)
 
-    def start(self, command: Command) -> subprocess.Popen[bytes]:
+    def start(self, command: AgentCommand) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command.argv, env=command.env, cwd=self.workspace, stdin=pipe, stdout=pipe, stderr=pipe

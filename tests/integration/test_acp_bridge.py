@@ -14,7 +14,7 @@ import pytest
 from tests.integration.warm_agent import warm_agent
 
 from kapelle.agents.adapters.acp import AcpAgent
-from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
+from kapelle.agents.base import AgentCommand, AgentRequest, AgentVerdict, Summary
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -32,7 +32,7 @@ class Run:
     code: int
     events: list[dict[str, Any]]
     summary: Summary
-    verdict: Verdict
+    verdict: AgentVerdict
     failure: str
     sent: list[dict[str, Any]]
     stderr: str
@@ -52,7 +52,7 @@ class Parts:
         self.workspace = path / "workspace"
         self.workspace.mkdir()
 
-    def command(self, script: dict[str, Any], **more: Any) -> Command:
+    def command(self, script: dict[str, Any], **more: Any) -> AgentCommand:
         env = {"ACP_LOG": str(self.log)} | more.pop("env", {})
         wanted = {key: more.pop(key) for key in ("permissions", "mode") if key in more}
         settings = AgentSettings(command=more.pop("argv", self._argv), env=env, **wanted)
@@ -64,7 +64,7 @@ class Parts:
             (self.path / name).write_text(text, encoding="utf-8")
         return command
 
-    def start(self, command: Command) -> subprocess.Popen[bytes]:
+    def start(self, command: AgentCommand) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command.argv,

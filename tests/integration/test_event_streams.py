@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from kapelle.domain.task import Event
 from kapelle.engine.tasks.activity import Activities
 from kapelle.service import events as streams
-from kapelle.service.events import Events
+from kapelle.service.events import EventService
 from kapelle.store import events
 from kapelle.store.database import Connection, Database
 
@@ -20,8 +20,8 @@ MANY = 200
 
 
 @pytest.fixture
-async def history(db: Database) -> AsyncIterator[Events]:
-    service = Events(db, Activities())
+async def history(db: Database) -> AsyncIterator[EventService]:
+    service = EventService(db, Activities())
     publishing = asyncio.create_task(service.run())
     yield service
     publishing.cancel()
@@ -33,7 +33,11 @@ def _append(connection: Connection, numbers: range, run_id: str | None = None) -
 
 
 async def follow(
-    history: Events, count: int, after: int = 0, at_once: Callable[[], bool] = bool, **about: Any
+    history: EventService,
+    count: int,
+    after: int = 0,
+    at_once: Callable[[], bool] = bool,
+    **about: Any,
 ) -> list[int]:
     """The numbers of the next events; at_once says whether it can be told some at this moment."""
     about = {"task_id": None, "run_id": None, **about}
@@ -78,7 +82,9 @@ def statements(db: Database) -> Iterator[list[str]]:
         sa.event.remove(db.engine, "before_cursor_execute", note)
 
 
-async def test_an_event_is_read_once_for_all_subscribers(db: Database, history: Events) -> None:
+async def test_an_event_is_read_once_for_all_subscribers(
+    db: Database, history: EventService
+) -> None:
     with statements(db) as asked:
         following = [
             asyncio.create_task(follow(history, 20, at_once=lambda: True)) for _ in range(MANY)
@@ -96,7 +102,7 @@ async def test_an_event_is_read_once_for_all_subscribers(db: Database, history: 
 
 
 async def test_whoever_comes_amid_the_writing_misses_and_repeats_nothing(
-    db: Database, history: Events
+    db: Database, history: EventService
 ) -> None:
     chance = random.Random(1)
 
@@ -114,7 +120,7 @@ async def test_whoever_comes_amid_the_writing_misses_and_repeats_nothing(
     await asyncio.gather(write(), *(come() for _ in range(20)))
 
 
-async def test_a_slow_subscriber_goes_on_where_it_was(db: Database, history: Events) -> None:
+async def test_a_slow_subscriber_goes_on_where_it_was(db: Database, history: EventService) -> None:
     seen: list[int] = []
     async with aclosing(history.stream(0, None, follow=True)) as found:  # type: ignore[type-var]
         await db.write(_append, range(1))
@@ -129,7 +135,7 @@ async def test_a_slow_subscriber_goes_on_where_it_was(db: Database, history: Eve
     assert seen == [*range(1, 201)]
 
 
-async def test_one_run_can_be_followed_alone(db: Database, history: Events) -> None:
+async def test_one_run_can_be_followed_alone(db: Database, history: EventService) -> None:
     following = asyncio.create_task(follow(history, 3, run_id="run_1"))
     await asyncio.sleep(0.2)
     for number in range(9):
@@ -138,7 +144,7 @@ async def test_one_run_can_be_followed_alone(db: Database, history: Events) -> N
 
 
 async def test_a_history_that_cannot_be_read_for_a_while_loses_nothing(
-    db: Database, history: Events, monkeypatch: pytest.MonkeyPatch
+    db: Database, history: EventService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOOK_S", 0.05)
     broken = [True]
@@ -160,7 +166,7 @@ async def test_a_history_that_cannot_be_read_for_a_while_loses_nothing(
     assert not broken
 
 
-async def test_nobody_reads_when_nobody_follows(db: Database, history: Events) -> None:
+async def test_nobody_reads_when_nobody_follows(db: Database, history: EventService) -> None:
     assert [event async for event in history.stream(0, None, follow=False)] == []
     with statements(db) as asked:
         await db.write(_append, range(3))

@@ -25,7 +25,7 @@ from tests.integration.plain_server import (
 
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import OpenaiAgent
-from kapelle.agents.base import Verdict
+from kapelle.agents.base import AgentVerdict
 from kapelle.agents.failures import classify
 from kapelle.domain.task import Usage
 from kapelle.settings import AgentSettings
@@ -73,9 +73,9 @@ class TestAnAnswer:
     ) -> None:
         server.part = play(either, "Yes, ", "it is.\nBe", "cause.")
         told = either.ask(ODD, system_prompt="Be brief. Überall.")
-        assert told.verdict == Verdict(True, result="Yes, it is.\nBecause.", claimed="success"), (
-            told.stderr
-        )
+        assert told.verdict == AgentVerdict(
+            True, result="Yes, it is.\nBecause.", claimed="success"
+        ), told.stderr
         assert told.texts() == ["Yes, it is.", "Because."]
         assert told.summary.model in {"small-2026", "claude-x-2026"}
         assert told.summary.usage == Usage(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
-from kapelle.agents.base import AgentRequest, Summary, Verdict
+from kapelle.agents.base import AgentRequest, AgentVerdict, Summary
 from kapelle.agents.bridges.rehearsal import STEPS
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -47,7 +47,7 @@ class Part:
         process.stdin = None
         return process
 
-    def play(self) -> tuple[Verdict, Summary, bytes]:
+    def play(self) -> tuple[AgentVerdict, Summary, bytes]:
         with self.start() as process:
             output, self.stderr = process.communicate(timeout=30)
         self.code = process.returncode

@@ -293,3 +293,40 @@ def _reads_plainly(node: ast.AST) -> bool:
     # A method of another kind of object has no mode.
     has_mode = any(isinstance(given, ast.Constant) for given in node.args)
     return not is_of_os and (function.attr != "open" or has_mode)
+
+
+# Names that several modules define with the same meaning, and the reason.
+SHARED_NAMES: dict[str, str] = {}
+
+
+TYPE_NAME = re.compile(r"_?[A-Z](\w*[a-z])")
+
+
+def test_a_name_of_a_class_or_type_has_one_meaning() -> None:
+    """No class or type alias of the source shares its name with another one."""
+    places: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for name in _type_names(_tree(path)):
+            places.setdefault(name, []).append(module)
+    repeated = {name: where for name, where in places.items() if len(where) > 1}
+    assert {n: where for n, where in repeated.items() if n not in SHARED_NAMES} == {}
+    assert SHARED_NAMES.keys() - repeated.keys() == set(), "not needed any more"
+    assert places["Attempt"] == ["kapelle.domain.task"], "the search sees classes"
+    assert places["RunFields"] == ["kapelle.domain.report"], "the search sees type aliases"
+
+
+def _type_names(tree: ast.Module) -> Iterable[str]:
+    """Return the names of all classes, nested ones included, and of the module's type aliases."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        else:
+            targets = []
+        for target in targets:
+            if isinstance(target, ast.Name) and TYPE_NAME.match(target.id):
+                yield target.id

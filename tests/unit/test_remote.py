@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from kapelle.domain.errors import ForgeError, KapelleError, Unavailable
-from kapelle.settings.models import Forge
+from kapelle.settings.models import ForgeSettings
 from kapelle.workspaces.forge import Login, Site
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
 from kapelle.workspaces.forge.remote import Remote
-from kapelle.workspaces.git import Output
+from kapelle.workspaces.git import GitOutput
 
 _GIT: Any = None
 
@@ -63,8 +63,8 @@ _END = (
 async def test_all_that_git_says_tells_what_passes(
     stderr: str, kind: type[KapelleError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(*_: Any, **__: Any) -> Output:
-        return Output(128, b"", False, stderr)
+    async def run(*_: Any, **__: Any) -> GitOutput:
+        return GitOutput(128, b"", False, stderr)
 
     monkeypatch.setattr(Remote, "run", run)
     remote = Remote(_GIT, Path("/")).at("git@x:o/r.git")
@@ -78,15 +78,15 @@ async def test_all_that_git_says_tells_what_passes(
 async def test_a_variable_for_one_host_is_not_sent_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run(*_: Any, **__: Any) -> Output:
-        return Output(128, b"", False)
+    async def run(*_: Any, **__: Any) -> GitOutput:
+        return GitOutput(128, b"", False)
 
     monkeypatch.setattr(Remote, "run", run)
     here = Remote(_GIT, Path("/"), environ={"GITLAB_TOKEN": "mine", "PATH": ""})
     remote = here.at("https://gitlab.com/o/r")
     assert remote is not None
-    assert (await remote.forge(Forge())).login.password == "mine"
-    settings = Forge.model_validate({"hosts": {"git.example.com": {"kind": "gitlab"}}})
+    assert (await remote.forge(ForgeSettings())).login.password == "mine"
+    settings = ForgeSettings.model_validate({"hosts": {"git.example.com": {"kind": "gitlab"}}})
     remote = here.at("https://git.example.com/o/r")
     assert remote is not None
     with pytest.raises(ForgeError, match="no token for git"):

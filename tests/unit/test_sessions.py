@@ -3,7 +3,7 @@
 import pytest
 
 from kapelle.domain.errors import Unauthorized
-from kapelle.service.sessions import Sessions
+from kapelle.service.sessions import SessionService
 
 
 class Clock:
@@ -14,7 +14,7 @@ class Clock:
 
 
 def test_a_code_works_once() -> None:
-    logins = Sessions()
+    logins = SessionService()
     code = logins.new_code().code
     session = logins.log_in(code)
     assert logins.knows(session)
@@ -25,7 +25,7 @@ def test_a_code_works_once() -> None:
 
 def test_a_code_dies_after_a_minute() -> None:
     clock = Clock()
-    logins = Sessions(clock)
+    logins = SessionService(clock)
     first, second = logins.new_code().code, logins.new_code().code
     clock.now += 59
     logins.log_in(first)
@@ -36,7 +36,7 @@ def test_a_code_dies_after_a_minute() -> None:
 
 def test_a_session_ends_after_a_week_or_when_asked_to() -> None:
     clock = Clock()
-    logins = Sessions(clock)
+    logins = SessionService(clock)
     short, long = (logins.log_in(logins.new_code().code) for _ in range(2))
     logins.log_out(short)
     assert not logins.knows(short)
@@ -46,7 +46,7 @@ def test_a_session_ends_after_a_week_or_when_asked_to() -> None:
 
 
 def test_there_are_never_more_than_a_hundred_sessions() -> None:
-    logins = Sessions()
+    logins = SessionService()
     sessions = [logins.log_in(logins.new_code().code) for _ in range(101)]
     assert not logins.knows(sessions[0])
     assert all(logins.knows(session) for session in sessions[1:])

@@ -15,7 +15,7 @@ from kapelle.domain.specs import CheckKind
 from kapelle.home import Home
 from kapelle.settings import Settings, load, reset_value, set_value
 from kapelle.settings.config import masked, validate
-from kapelle.settings.models import Environment, default_max_attempts
+from kapelle.settings.models import EnvironmentSettings, default_max_attempts
 from kapelle.settings.trust import drop, executable, grant, records
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -89,7 +89,7 @@ def test_checks_may_be_plain_text(home: Home) -> None:
 def test_reserved_words_are_spelt_plainly_in_files(home: Home) -> None:
     user(home, '[environment]\npass = ["AWS_*"]\n[workspace]\ncopy = [".env"]\n')
     settings = load(home, None, {"KAPELLE_ENVIRONMENT__SET__Region": "eu"}).settings
-    assert settings.environment == Environment(pass_=["AWS_*"], set={"Region": "eu"})
+    assert settings.environment == EnvironmentSettings(pass_=["AWS_*"], set={"Region": "eu"})
     assert settings.workspace.copy_ == [".env"]
     user(home, '[environment]\npass_ = ["AWS_*"]\n')
     with pytest.raises(InvalidInput, match=r"did you mean environment\.pass"):

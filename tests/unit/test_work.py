@@ -8,7 +8,7 @@ import pytest
 
 from kapelle.domain.errors import GitError
 from kapelle.domain.specs import WorkspaceKind
-from kapelle.engine.merge import Merges
+from kapelle.engine.merge import MergeQueue
 from kapelle.home import Home
 from kapelle.settings import trust
 
@@ -37,6 +37,6 @@ async def test_trust_is_dropped_where_it_is_not_known_what_was_merged(
     parts: Any = SimpleNamespace(home=home, db=None, workspaces=SimpleNamespace(recall=recall))
     workspace = SimpleNamespace(kind=WorkspaceKind.WORKTREE, branch="b", owner=None)
     merged: Any = SimpleNamespace(id="t", directory=str(tmp_path / "mine"), workspace=workspace)
-    assert await Merges(parts)._drop_trust(merged) is True
+    assert await MergeQueue(parts)._drop_trust(merged) is True
     dropped = {Path(place).name: kept.dropped for place, kept in trust.records(home).items()}
     assert dropped == {"mine": True, "other": False}

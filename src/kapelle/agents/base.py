@@ -1,4 +1,4 @@
-"""What Kapelle asks of an agent: `Agent`, the base of every adapter, and what it is asked with."""
+"""Define `AgentAdapter`, the base of every adapter, with its requests, commands and verdicts."""
 
 import glob
 import json
@@ -22,7 +22,7 @@ from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit, Usage
 from kapelle.settings import AgentSettings
 
-Claim = Literal["success", "failure"]
+ClaimedOutcome = Literal["success", "failure"]
 Comparison = Literal["same", "newer", "older"]
 
 # Linux takes 128 KiB in one argument.
@@ -114,7 +114,7 @@ class AgentRequest:
         return self.prompt.encode("utf-8", "replace")
 
     def beside(self, name: str) -> Path:
-        """Where a file of Command.files will be."""
+        """Where a file of AgentCommand.files will be."""
         return self.prompt_file.parent / name
 
     def guard(self, form: str) -> str | None:
@@ -176,7 +176,7 @@ class AgentRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class AgentCommand:
     """The process to start; stdin None means /dev/null.
 
     files are written, private, beside prompt_file before the start. side_log is a glob pattern of a
@@ -206,7 +206,7 @@ class Summary:
     tail: str = ""
 
     @property
-    def claimed(self) -> Claim | None:
+    def claimed(self) -> ClaimedOutcome | None:
         """What the agent itself says of its work."""
         if self.is_error or (self.result is None and self.error):
             return "failure"
@@ -216,18 +216,18 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AgentVerdict:
     """What an ended process means; claimed is the agent's own word, success is ours."""
 
     success: bool
     reason: str | None = None
     result: str | None = None
-    claimed: Claim | None = None
+    claimed: ClaimedOutcome | None = None
     question: str | None = None
     failure: Failure | None = None
 
 
-class Agent(ABC):
+class AgentAdapter(ABC):
     """The adapter of one agent: which command to run, what its lines and its end mean.
 
     It is made as Adapter(name, settings), and never spawns, stores or retries. A subclass says
@@ -274,7 +274,7 @@ class Agent(ABC):
         self.access = replace(access, login_files=files)
 
     @abstractmethod
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         """The command for one attempt; raises AgentMisconfigured when there is none."""
 
     def parse(self, line: str) -> list[AgentEvent]:
@@ -285,28 +285,32 @@ class Agent(ABC):
         """What one line of standard error says of trouble while it works: notices, or nothing."""
         return []
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         """What its program is given besides where it speaks ACP: options, variables, files, and
         the side log, whose lines parse() is asked for."""
-        return Command([], {})
+        return AgentCommand([], {})
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         """Whether the attempt succeeded, given its output, its end and its last output as text.
 
         Success is a clean exit and a result that is no error; silence is not success.
         """
         if exit.code == 0 and summary.claimed == "success":
-            return Verdict(True, result=summary.result, claimed="success")
+            return AgentVerdict(True, result=summary.result, claimed="success")
         if exit.kind != "exited" or summary.claimed == "success":
-            return Verdict(False, self.exit_sentence(exit, tail), summary.result, summary.claimed)
+            return AgentVerdict(
+                False, self.exit_sentence(exit, tail), summary.result, summary.claimed
+            )
         if (asked := summary.question) is not None:
-            return Verdict(False, f"It asks: {asked}", claimed=summary.claimed, question=asked)
+            return AgentVerdict(False, f"It asks: {asked}", claimed=summary.claimed, question=asked)
         if summary.claimed == "failure":
             said = summary.error.text if summary.error else summary.result
-            return Verdict(False, said or self.exit_sentence(exit, tail), summary.result, "failure")
+            return AgentVerdict(
+                False, said or self.exit_sentence(exit, tail), summary.result, "failure"
+            )
         return self._judge_silence(summary, exit, tail)
 
-    def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         words = "\n".join(_words(tail))
         for pattern, kind in self.last_words if summary.session_id is None else ():
             if found := re.search(pattern, words):
@@ -316,12 +320,12 @@ class Agent(ABC):
                     reason = lost
                 else:
                     reason = said
-                return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
+                return AgentVerdict(False, reason, failure=Failure(kind, f"it said: {said}"))
         if exit.code == 0:
-            return Verdict(False, "The agent exited with code 0 without reporting a result.")
+            return AgentVerdict(False, "The agent exited with code 0 without reporting a result.")
         sentence = self.exit_sentence(exit, tail)
         meant = self.exits.get(exit.code or 0)
-        return Verdict(False, sentence, failure=Failure(meant, sentence) if meant else None)
+        return AgentVerdict(False, sentence, failure=Failure(meant, sentence) if meant else None)
 
     @property
     def update_command(self) -> str | None:

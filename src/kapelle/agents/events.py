@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
 
 
-class Json(dict[str, Any]):
+class JsonObject(dict[str, Any]):
     """A JSON object that may hold anything: a path of names leads into the objects within it.
 
     What is not there, or of another type, is empty.
@@ -35,10 +35,10 @@ class Json(dict[str, Any]):
             return found
         return 0
 
-    def mapping(self, *path: str) -> "Json":
+    def mapping(self, *path: str) -> "JsonObject":
         return mapping_of(self.at(*path))
 
-    def mappings(self, *path: str) -> list["Json"]:
+    def mappings(self, *path: str) -> list["JsonObject"]:
         """The items of a list, each as an object."""
         return [mapping_of(item) for item in self.list_of(*path)]
 
@@ -53,10 +53,10 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def mapping_of(value: object) -> Json:
+def mapping_of(value: object) -> JsonObject:
     if isinstance(value, dict):
-        return Json(value)
-    return Json()
+        return JsonObject(value)
+    return JsonObject()
 
 
 EventKind = Literal[
@@ -120,17 +120,17 @@ class AgentEvent:
 _KINDS = frozenset(get_args(EventKind))
 
 
-def json_object(line: str) -> Json:
+def json_object(line: str) -> JsonObject:
     """The JSON object that a line holds, which is empty for anything else."""
     if not line.lstrip().startswith("{"):
-        return Json()
+        return JsonObject()
     try:
         value = json.loads(line, parse_float=_number, parse_constant=_number)
         if "\\u" in line:
             # JSON may escape half a surrogate pair, which no UTF-8 file or database accepts.
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return Json()
+        return JsonObject()
     return mapping_of(value)
 
 
@@ -158,7 +158,7 @@ def error(text: str, name: str = "", kind: EventKind = "error", **data: Any) -> 
     return AgentEvent(kind, text, name, given)
 
 
-def plan(steps: list[Json], text: str = "content") -> AgentEvent:
+def plan(steps: list[JsonObject], text: str = "content") -> AgentEvent:
     """The event of a plan: each step's status, as most agents call it, and its text."""
     marks = {"completed": "x", "in_progress": ">"}
     lines = []

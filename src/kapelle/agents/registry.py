@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import cast
 
 from kapelle.agents import adapters
-from kapelle.agents.base import Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.base import (
+    AgentAdapter,
+    AgentCommand,
+    AgentRequest,
+    AgentVerdict,
+    Capabilities,
+    Summary,
+)
 from kapelle.agents.events import AgentEvent
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
@@ -27,7 +34,7 @@ _ACP = "acp"
 # Adapters that are an agent only once somebody has said of which command or model.
 _NEED_SETTINGS = frozenset({_TEMPLATE, _ACP, "anthropic", "openai"})
 
-Adapter = Callable[[str, AgentSettings], Agent]
+AdapterFactory = Callable[[str, AgentSettings], AgentAdapter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class AgentInfo:
     name: str
     type: str
     is_default: bool
-    agent: Agent | None = None
+    agent: AgentAdapter | None = None
     installed: str | None = None
     problem: str | None = None
     hint: str | None = None
@@ -52,7 +59,7 @@ class AgentInfo:
         return Capabilities()
 
 
-def get(name: str, settings: Settings, *, interactive: bool = False) -> Agent:
+def get(name: str, settings: Settings, *, interactive: bool = False) -> AgentAdapter:
     """The agent of this name, set up; raises AgentNotFound or AgentMisconfigured."""
     kind = type_of(name, settings)
     agent = _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
@@ -124,7 +131,7 @@ def _info(name: str, settings: Settings) -> AgentInfo:
     return AgentInfo(name, kind, is_default, agent, installed, problem, hint)
 
 
-def _try_out(agent: Agent, installed: str | None) -> None:
+def _try_out(agent: AgentAdapter, installed: str | None) -> None:
     """Have a command made, which starts nothing; raises AgentMisconfigured when there is none."""
     if installed and not os.path.isabs(installed):
         return  # such a program is looked for in the workspace, which is not known yet
@@ -132,14 +139,14 @@ def _try_out(agent: Agent, installed: str | None) -> None:
     agent.command(AgentRequest("Hello", place, place / "prompt", agent.settings))
 
 
-def _adapter(name: str, kind: str) -> Adapter:
+def _adapter(name: str, kind: str) -> AdapterFactory:
     entry = _adapters().get(kind)
     if entry is None:
         known = ", ".join(sorted(_adapters()))
         text = f"The agent {name!r} is of type {kind!r}, which does not exist; types are: {known}."
         raise AgentNotFound(text, hint=f"kapelle config set agents.{name}.type {_TEMPLATE}")
     try:
-        return cast(Adapter, entry.load())
+        return cast(AdapterFactory, entry.load())
     except Exception as error:
         text = f"The adapter {kind!r} ({entry.value}) cannot be loaded: {error}."
         raise AgentMisconfigured(text) from error
@@ -178,13 +185,13 @@ _NOT_TEXT = re.compile(
 )
 
 
-class _InTerminal(Agent):
+class _InTerminal(AgentAdapter):
     """What an agent is in a terminal, before its own adapter."""
 
     reads_whole_output = False
     hears = False
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         # Its own adapter is behind it.
         made = super().command(replace(request, interactive=True))  # type: ignore[safe-super]
         return replace(made, env={"TERM": "xterm-256color", "COLORTERM": "truecolor", **made.env})
@@ -198,22 +205,22 @@ class _InTerminal(Agent):
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         return []
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         """Whoever was there knows how it went: only an end by force or with an error is none."""
         if exit.code == 0:
-            return Verdict(True)
+            return AgentVerdict(True)
         reason = self.exit_sentence(exit, "")
-        return Verdict(False, reason, failure=Failure(FailureClass.TASK, reason))
+        return AgentVerdict(False, reason, failure=Failure(FailureClass.TASK, reason))
 
 
-def _in_terminal(agent: Agent) -> Agent:
+def _in_terminal(agent: AgentAdapter) -> AgentAdapter:
     """The same agent in a terminal; InvalidInput if it has no form for that."""
     can = agent.capabilities
     if not can.terminal:
         hint = "Leave --interactive out; `kapelle agents` names those that can."
         raise InvalidInput(f"The agent {agent.name} cannot be used in a terminal.", hint=hint)
     kind = type(agent)
-    made: Agent = type(kind.__name__, (_InTerminal, kind), {})(agent.name, agent.settings)
+    made: AgentAdapter = type(kind.__name__, (_InTerminal, kind), {})(agent.name, agent.settings)
     # Nothing in its output says what it uses, nor which conversation it was.
     made.reads_whole_output = False
     kept = {name: getattr(can, name) for name in ("model", "system_prompt", "mcp", "read_only")}

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from kapelle.agents.base import Agent, Summary
+from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.events import AgentEvent
 from kapelle.domain.task import Usage
 from kapelle.settings.models import Price
@@ -31,9 +31,9 @@ _FIELDS: dict[str, type[int] | type[float]] = {
 _SUFFIX = re.compile(r"(?:-20\d{2}-?[01]\d-?[0-3]\d|@[\w.-]+|\[\w+\])$")
 
 
-def summarise(agent: Agent, lines: Iterable[str]) -> Summary:
+def summarise(agent: AgentAdapter, lines: Iterable[str]) -> Summary:
     """What an agent's whole output said; the last word counts."""
-    fold = Fold()
+    fold = OutputFold()
     for line in lines:
         for event in agent.parse(line):
             fold.add(event)
@@ -76,7 +76,7 @@ def cost_usd(usage: Usage, price: Price) -> float:
     return (dollars + usage.output_tokens * price.output) / 1e6
 
 
-class Fold:
+class OutputFold:
     """Takes an output event by event; summary() is what it comes to at any moment."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Fold:
         self._is_taken_back = False
         self._is_answered = False
         self._tail: str | None = None
-        self.count = Count()
+        self.count = UsageCounter()
 
     def add(self, event: AgentEvent) -> None:
         # An error takes back the result before it, unless the agent goes on.
@@ -155,7 +155,7 @@ class Fold:
         )
 
 
-class Count:
+class UsageCounter:
     """Adds up usage events."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from kapelle.api.operations import Operation
 from kapelle.api.page import is_page, page
 from kapelle.api.router import Router
 from kapelle.api.routes import OPERATIONS
-from kapelle.api.security import Guard, anybody, owner_only
+from kapelle.api.security import RequestGuard, anybody, owner_only
 from kapelle.service import Service
 
 PREFIX = "/api/v1"
@@ -56,7 +56,7 @@ def build(services: Service, token: str, allowed_hosts: Callable[[], frozenset[s
             answer = await asyncio.shield(mcp)
         await answer(scope, receive, send)
 
-    return Guard(serve, token, allowed_hosts, services.sessions.knows)
+    return RequestGuard(serve, token, allowed_hosts, services.sessions.knows)
 
 
 def _mcp(app: Router) -> ASGIApp:

@@ -39,7 +39,7 @@ class TooLarge(KapelleError, code="too_large", http_status=413):
     """The request is larger than any real one of such a caller."""
 
 
-class Source(NamedTuple):
+class ParameterSource(NamedTuple):
     """Where in a request a parameter is, and its name there."""
 
     kind: Literal["path", "header", "query"]
@@ -65,7 +65,7 @@ class Binding:
         self.request_parameter = ""
         # The parameter that is the whole body or query.
         self.model_parameter = ""
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, ParameterSource] = {}
         self._path = path
         self._path_names = path_names or {}
         fields: dict[str, Any] = {}
@@ -101,13 +101,13 @@ class Binding:
             self._query_names += model.model_fields
             self._list_names |= _list_fields(model)
 
-    def _find_source(self, parameter: str) -> Source:
+    def _find_source(self, parameter: str) -> ParameterSource:
         if parameter in _HEADERS:
-            return Source("header", parameter.replace("_", "-"))
+            return ParameterSource("header", parameter.replace("_", "-"))
         name = self._path_names.get(parameter, parameter)
         if f"{{{name}}}" in self._path:
-            return Source("path", name)
-        return Source("query", name)
+            return ParameterSource("path", name)
+        return ParameterSource("query", name)
 
     def _name_in_request(self, parameter: str) -> str:
         source = self.sources.get(parameter)

@@ -53,7 +53,7 @@ async def private(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
 
 
 @dataclass(frozen=True)
-class Guard:
+class RequestGuard:
     """Refuses requests before any route sees them, and adds the security headers."""
 
     _app: ASGIApp

@@ -38,7 +38,7 @@ _BAD_PARAMS = -32602
 
 
 @dataclass
-class Session:
+class EditorSession:
     """A conversation of the editor: where it is, what it works on, and what is being done."""
 
     id: str
@@ -49,13 +49,13 @@ class Session:
     said: str = ""  # the end of it, so that a result is not told twice
 
 
-class Server:
+class EditorServer:
     """Answers the editor; each prompt in a thread of its own."""
 
     def __init__(self, options: list[str]) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, EditorSession] = {}
 
     def run(self) -> None:
         """Until the editor closes its end; what was started goes on in the background."""
@@ -103,21 +103,21 @@ class Server:
                 return {}
         raise NotFound(f"There is no method {method!r}.")
 
-    def _new(self, params: dict[str, Any]) -> Session:
+    def _new(self, params: dict[str, Any]) -> EditorSession:
         cwd = str(params.get("cwd", ""))
         if not Path(cwd).is_absolute() or not Path(cwd).is_dir():
             raise InvalidInput(f"cwd must be a directory that exists, not {cwd!r}.")
-        session = Session(uuid.uuid4().hex, cwd)
+        session = EditorSession(uuid.uuid4().hex, cwd)
         self._sessions[session.id] = session
         return session
 
-    def _session(self, params: dict[str, Any]) -> Session:
+    def _session(self, params: dict[str, Any]) -> EditorSession:
         try:
             return self._sessions[params["sessionId"]]
         except (KeyError, TypeError):
             raise InvalidInput("There is no such session.") from None
 
-    def _prompt(self, session: Session, params: dict[str, Any]) -> str:
+    def _prompt(self, session: EditorSession, params: dict[str, Any]) -> str:
         if session.process is not None:
             raise InvalidInput("The prompt before is still being worked on: cancel it first.")
         said = _text(params.get("prompt")).strip()
@@ -133,7 +133,7 @@ class Server:
             return "cancelled"
         return "end_turn"
 
-    def _words(self, session: Session, said: str) -> list[str]:
+    def _words(self, session: EditorSession, said: str) -> list[str]:
         """The command that a prompt stands for."""
         if typed := _TYPED.fullmatch(said):
             return self._typed(session, typed[1] or "", (typed[2] or "").strip())
@@ -143,7 +143,7 @@ class Server:
             return ["answer", session.work["id"], said]
         return ["run", *self._options, "--", said]
 
-    def _typed(self, session: Session, name: str, rest: str) -> list[str]:
+    def _typed(self, session: EditorSession, name: str, rest: str) -> list[str]:
         """A command after a slash; of one that starts work, what is not quoted is the prompt."""
         if name not in commands():
             close = suggestion(name, commands(), 0.6, "/{}")
@@ -158,7 +158,7 @@ class Server:
             given = [session.work["id"]]
         return [name, *(self._options if name in STARTING else ()), *given]
 
-    def _follow(self, session: Session, words: list[str]) -> None:
+    def _follow(self, session: EditorSession, words: list[str]) -> None:
         """Start work, or go on with it, and tell the editor what happens until it rests."""
         name, *rest = words
         if name == "answer":
@@ -185,7 +185,7 @@ class Server:
                 told = event["error"]
                 self._tell(session, f"{told['message']} {told.get('hint') or ''}\n")
 
-    def _event(self, session: Session, event: ServerEvent) -> None:
+    def _event(self, session: EditorSession, event: ServerEvent) -> None:
         """What a task's agent did: a tool as a tool, the rest as text."""
         if event.kind == "tool_call":
             name = str(event.data.get("name") or "tool")
@@ -204,11 +204,11 @@ class Server:
             self._tell(session, event.data["text"] if delta else f"{shown.text}\n")
         session.said = (session.said + said)[-_KEPT:]
 
-    def _show(self, session: Session, words: list[str]) -> None:
+    def _show(self, session: EditorSession, words: list[str]) -> None:
         for text in self._output(session, words):
             self._tell(session, text)
 
-    def _output(self, session: Session, words: list[str]) -> Any:
+    def _output(self, session: EditorSession, words: list[str]) -> Any:
         """The lines that a command prints, as they come."""
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "kapelle", *words],
@@ -226,7 +226,7 @@ class Server:
             finally:
                 session.process = None
 
-    def _cancel(self, session: Session) -> None:
+    def _cancel(self, session: EditorSession) -> None:
         """End what is being done, and the work with it if it has not come to rest."""
         session.cancelled = True
         if session.process is not None:
@@ -244,12 +244,12 @@ class Server:
         update = {"sessionUpdate": "available_commands_update", "availableCommands": offered}
         self._send(method="session/update", params={"sessionId": session_id, "update": update})
 
-    def _tell(self, session: Session, text: str) -> None:
+    def _tell(self, session: EditorSession, text: str) -> None:
         if text:
             content = {"type": "text", "text": text}
             self._update(session, sessionUpdate="agent_message_chunk", content=content)
 
-    def _update(self, session: Session, **update: Any) -> None:
+    def _update(self, session: EditorSession, **update: Any) -> None:
         self._send(method="session/update", params={"sessionId": session.id, "update": update})
 
     def _send(self, **message: Any) -> None:
@@ -286,4 +286,4 @@ def acp(
 ) -> None:
     """Serve as an agent for an editor that speaks the Agent Client Protocol."""
     given = {"--agent": agent, "--model": model}
-    Server([word for pair in given.items() if pair[1] for word in pair if word]).run()
+    EditorServer([word for pair in given.items() if pair[1] for word in pair if word]).run()

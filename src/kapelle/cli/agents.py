@@ -10,23 +10,23 @@ from urllib.parse import quote
 import typer
 
 from kapelle.agents.base import remark
-from kapelle.cli.command import LISTS, Json, Report, argument, command_group, flag
-from kapelle.cli.config import Entry, Repo, change, current, loaded, shown_entries
+from kapelle.cli.command import LISTS, CommandOutput, JsonFlag, argument, command_group, flag
+from kapelle.cli.config import ConfigEntry, Repo, change, current, loaded, shown_entries
 from kapelle.cli.format import WORK_FAILED, mark, moment, now, one_line, paint, short, until
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import columns
 from kapelle.cli.values import not_empty
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
-Agent = dict[str, Any]
+AgentData = dict[str, Any]
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
 TIMEOUT_S = 200.0
 
 
-def list_agents() -> Report:
+def list_agents() -> CommandOutput:
     """List the agents that are known, and whether they can be used."""
-    yield (known := Connection().get("/agents", _here()))
+    yield (known := DaemonConnection().get("/agents", _here()))
     yield from columns("NAME,STATUS,LOGIN,MODEL,", lambda agent: [
         agent["name"], "paused" if agent["paused_until"] else agent["status"],
         login_words(agent["login"]) if agent["installed"] else "", agent["model"] or "",
@@ -55,7 +55,7 @@ def _style(agent: dict[str, Any]) -> str:
     return "red" if agent["problem"] else "green"
 
 
-def _remarks(agent: Agent) -> Iterator[str]:
+def _remarks(agent: AgentData) -> Iterator[str]:
     """What the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
@@ -99,13 +99,13 @@ def _window_words(window: dict[str, Any]) -> str:
 def check(
     names: list[str] | None = argument("[NAME]...", "Agents; without one, all installed."),
     live: bool = flag("Also make one real call, which costs a little."),
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Find out whether agents can be used.
 
     Exits with 1 when one that was named cannot.
     """
-    client = Connection()
+    client = DaemonConnection()
     here = _here()
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
@@ -192,13 +192,13 @@ _FOUNDING = frozenset({"command", "type"})
 
 config = command_group("Show and change the settings of agents.")
 
-Name = Annotated[str, argument("NAME", "An agent, such as claude.")]
+AgentNameArgument = Annotated[str, argument("NAME", "An agent, such as claude.")]
 
 
 @config.command()
 def show(
     name: str | None = argument("[NAME]", "An agent; without one, what is set of all."),
-) -> Report:
+) -> CommandOutput:
     """Show the settings that hold for agents, and where each came from."""
     if name is None:
         entries = [entry for entry in _entries("agents.") if entry[2] != "default"]
@@ -207,7 +207,7 @@ def show(
             say("No agent has settings of its own.")
         return
     _require(name)
-    login = Connection().get(_path(name), {"directory": str(current())})["login"]
+    login = DaemonConnection().get(_path(name), {"directory": str(current())})["login"]
     settings, *lines = shown_entries(_entries(f"agents.{name}.", name))
     yield {"settings": settings, "login": login}
     # The key itself stays with the daemon.
@@ -216,13 +216,13 @@ def show(
 
 @config.command("set")
 def set_(
-    name: Name,
+    name: AgentNameArgument,
     key: str = argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key."),
     value: str | None = argument(
         "[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."
     ),
     repo: Repo = False,
-) -> Report:
+) -> CommandOutput:
     """Change one setting of an agent."""
     from kapelle.domain.environment import looks_secret
 
@@ -247,14 +247,14 @@ def set_(
 
 @config.command()
 def reset(
-    name: Name,
+    name: AgentNameArgument,
     key: str | None = argument("[KEY]", "One setting; without it, all but api_key."),
     repo: Repo = False,
-) -> Report:
+) -> CommandOutput:
     """Take settings of an agent out of the file, so that the defaults hold again."""
     if key == API_KEY:
         query = {"directory": str(current())}
-        removed = Connection().delete(_path(name, "/credential"), query)["removed"]
+        removed = DaemonConnection().delete(_path(name, "/credential"), query)["removed"]
         yield {"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed}
         say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
         return
@@ -262,7 +262,7 @@ def reset(
     yield from change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo)
 
 
-def _store_key(name: str, value: str | None, repo: bool) -> Report:
+def _store_key(name: str, value: str | None, repo: bool) -> CommandOutput:
     if value is not None:
         raise InvalidInput(
             "A key is not taken from the command line: it would stay in the history of your shell"
@@ -275,7 +275,7 @@ def _store_key(name: str, value: str | None, repo: bool) -> Report:
     _require(name)
     path = _path(name, "/credential")
     query = {"directory": str(current())}
-    agent = Connection().put(path, {"api_key": _read_key(name)}, query)
+    agent = DaemonConnection().put(path, {"api_key": _read_key(name)}, query)
     yield {"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]}
     say(f"The key of {name} was stored. `kapelle agents check {name} --live` tries it.")
     if agent["login"]["source"] != "stored":
@@ -308,14 +308,14 @@ def _require(name: str) -> None:
     type_of(name, loaded().settings)
 
 
-def _entries(prefix: str, name: str | None = None) -> list[Entry]:
+def _entries(prefix: str, name: str | None = None) -> list[ConfigEntry]:
     """What holds under a prefix; for an agent that is named, even if it is not set up."""
-    from kapelle.settings import AgentSettings, Loaded, Settings
+    from kapelle.settings import AgentSettings, LoadedSettings, Settings
 
     known = loaded()
     if name and name not in known.settings.agents:
         nothing = Settings(agents={name: AgentSettings()})
-        known = Loaded(nothing, defaultdict(lambda: "default"))
+        known = LoadedSettings(nothing, defaultdict(lambda: "default"))
     found = [entry for entry in known.show() if entry[0].startswith(prefix)]
     return [(key.removeprefix(prefix), value, origin) for key, value, origin in found]
 

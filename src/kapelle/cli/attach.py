@@ -19,7 +19,7 @@ from kapelle.cli.follow import follow
 from kapelle.cli.format import exit_code, one_line
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import FINAL
@@ -41,7 +41,7 @@ _RESTORED = (
 
 def attach(task_id: NewestTaskId = None) -> None:
     """Attach to the terminal of an interactive task; Ctrl-] leaves it running."""
-    client = Connection()
+    client = DaemonConnection()
     task = client.get(task_path(work_id(client, task_id, "tasks")))
     if task.get("interactive") and task["status"] in FINAL:
         raise Conflict(
@@ -52,7 +52,7 @@ def attach(task_id: NewestTaskId = None) -> None:
     attach_to(client, task)
 
 
-def attach_to(client: Connection, task: dict[str, Any]) -> None:
+def attach_to(client: DaemonConnection, task: dict[str, Any]) -> None:
     """Be in its terminal to the end, then follow its checks; its exit code tells the outcome."""
     if not is_at_terminal():
         raise InvalidInput(
@@ -73,7 +73,9 @@ def is_at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _attached(client: Connection, path: str, place: dict[str, Any], screen: ExitStack) -> bool:
+def _attached(
+    client: DaemonConnection, path: str, place: dict[str, Any], screen: ExitStack
+) -> bool:
     """Return whether the terminal has ended; else it was left. A daemon that restarts is waited
     for."""
     while True:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, flag
+from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, flag
 from kapelle.cli.format import local, one_line
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.values import read_prompt
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.batch import NAME, format_of, taken_as_text
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted
@@ -23,40 +23,42 @@ batches = command_group(
     "Keep lists of work, and work them off with `kapelle batch --list`." + LISTS
 )
 
-Name = Annotated[str, argument("NAME", "What the list is called.")]
+BatchNameArgument = Annotated[str, argument("NAME", "What the list is called.")]
 
 
 @batches.command("list")
-def list_batches() -> Report:
+def list_batches() -> CommandOutput:
     """List what is saved."""
     shown = columns(
         "NAME,ITEMS,SAVED", lambda one: [one["name"], len(one["items"]), local(one["updated_at"])]
     )
     nothing = "No lists. `kapelle batches save NAME FILE` keeps one."
-    return whole_list(Connection().get("/batches"), shown, nothing)
+    return whole_list(DaemonConnection().get("/batches"), shown, nothing)
 
 
 @batches.command("show")
-def show_batch(name: Name, as_csv: bool = flag("As CSV instead of Markdown.", "--csv")) -> Report:
+def show_batch(
+    name: BatchNameArgument, as_csv: bool = flag("As CSV instead of Markdown.", "--csv")
+) -> CommandOutput:
     """Print a list as Markdown or CSV, as `save` takes it."""
-    yield (found := Connection().get(_path(name)))
+    yield (found := DaemonConnection().get(_path(name)))
     yield from found["csv" if as_csv else "markdown"].splitlines()
 
 
 @batches.command()
 def save(
-    name: Name,
+    name: BatchNameArgument,
     file: Path = argument("FILE", "A list in .md or .csv; - reads Markdown from stdin."),
-) -> Report:
+) -> CommandOutput:
     """Keep a list under a name; what was there is replaced."""
     body = {"text": read_prompt(None, file, noun="list"), "format": format_of(file.name)}
-    return _saved(Connection(), name, body)
+    return _saved(DaemonConnection(), name, body)
 
 
 @batches.command()
-def edit(name: Name) -> Report:
+def edit(name: BatchNameArgument) -> CommandOutput:
     """Change a list in your editor ($VISUAL or $EDITOR)."""
-    client = Connection()
+    client = DaemonConnection()
     found = client.get(_path(name))
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / f"{name}.md"
@@ -68,7 +70,7 @@ def edit(name: Name) -> Report:
     return _saved(client, name, {"text": text, "expected_version": found["version"]})
 
 
-def _saved(client: Connection, name: str, body: dict[str, Any]) -> Report:
+def _saved(client: DaemonConnection, name: str, body: dict[str, Any]) -> CommandOutput:
     yield (found := client.put(_path(name), body))
     data(counted(len(found["items"]), "item"))
     for word in taken_as_text(body["text"]) if body.get("format") != "csv" else ():
@@ -76,9 +78,9 @@ def _saved(client: Connection, name: str, body: dict[str, Any]) -> Report:
 
 
 @batches.command()
-def delete(name: Name) -> Report:
+def delete(name: BatchNameArgument) -> CommandOutput:
     """Delete a list; `kapelle batches show` printed it before that."""
-    yield Connection().delete(_path(name))
+    yield DaemonConnection().delete(_path(name))
     data(one_line(name))
 
 

@@ -38,10 +38,10 @@ def argument(metavar: str, help: str, *, default: Any = ..., **facts: Any) -> An
     return typer.Argument(default, metavar=metavar, help=help, show_default=False, **facts)
 
 
-Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
+JsonFlag = Annotated[bool, flag("Print JSON instead of text.", "--json")]
 JsonLines = Annotated[bool, flag("Print one JSON object per line.", "--json")]
 Follow = Annotated[bool, flag("Go on showing what happens.", "--follow", "-f")]
-Budget = Annotated[str | None, option("USD", "The most that all attempts may cost together.")]
+BudgetOption = Annotated[str | None, option("USD", "The most that all attempts may cost together.")]
 MaxTurns = Annotated[
     int | None, option("NUMBER", "The most turns of one attempt.", min=1, max=1_000_000)
 ]
@@ -207,11 +207,11 @@ class Group(typer.Typer):
         return kept
 
 
-Report = Iterator[Any]
+CommandOutput = Iterator[Any]
 """What a command found, which is all that --json prints, then lines about it for people."""
 
 
-class Ended(NamedTuple):
+class CommandExit(NamedTuple):
     """What a command found, and the exit code that tells about it, or what went wrong besides."""
 
     found: Any
@@ -221,10 +221,10 @@ class Ended(NamedTuple):
 def _completed(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command as Typer takes it; one that reports has the option that all of them have."""
     parameters = [_parameter(one) for one in inspect.signature(function).parameters.values()]
-    reports = function.__annotations__.get("return") == Report
+    reports = function.__annotations__.get("return") == CommandOutput
     if reports:
         kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(_parameter(inspect.Parameter("as_json", kind, annotation=Json)))
+        parameters.append(_parameter(inspect.Parameter("as_json", kind, annotation=JsonFlag)))
 
     @wraps(function)
     def command(**params: Any) -> None:
@@ -234,7 +234,7 @@ def _completed(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json = params.pop("as_json")
         report = function(**params)
         found = next(report)
-        value, code = found if isinstance(found, Ended) else (found, 0)
+        value, code = found if isinstance(found, CommandExit) else (found, 0)
         document(value) if as_json else write(report)
         if isinstance(code, KapelleError):
             raise code

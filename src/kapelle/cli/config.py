@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from kapelle.cli.command import Report, argument, command_group, flag, meant
+from kapelle.cli.command import CommandOutput, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.output import data, say
 from kapelle.cli.values import refuse
@@ -14,10 +14,10 @@ from kapelle.domain.errors import NotFound
 from kapelle.home import Home
 
 if TYPE_CHECKING:
-    from kapelle.settings import Loaded
+    from kapelle.settings import LoadedSettings
 
 # A setting's dotted key, its value, and where that came from.
-Entry = tuple[str, Any, str]
+ConfigEntry = tuple[str, Any, str]
 
 
 def current() -> Path:
@@ -39,14 +39,14 @@ def config_file(directory: Path) -> Path:
 config = command_group("Show and change settings.\n\nWithout a command it shows all of them.")
 
 Repo = Annotated[bool, flag("The repository's config instead of yours.", "--repo")]
-Key = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
+SettingKeyArgument = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
 
 
 @config.command()
 def show(
     key: str | None = argument("[KEY]", "Only this setting, or those under a name."),
     repo: Repo = False,
-) -> Report:
+) -> CommandOutput:
     """Show settings and where their values came from."""
     if key is not None:
         refuse((repo, "--repo shows all that the repository sets.", "Leave KEY or --repo out."))
@@ -63,7 +63,7 @@ def show(
 
 
 @config.command()
-def get(key: Key) -> Report:
+def get(key: SettingKeyArgument) -> CommandOutput:
     """Print the value of one setting, or of all those under a name."""
     entries = _entries_of(key)
     yield next(shown_entries(entries))
@@ -78,7 +78,7 @@ def get(key: Key) -> Report:
         data(value if isinstance(value, str) else json.dumps(value))
 
 
-def _entries_of(key: str) -> list[Entry]:
+def _entries_of(key: str) -> list[ConfigEntry]:
     """Return the setting of a name, or all settings under it."""
     known = list(loaded().show())
     entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
@@ -95,34 +95,36 @@ def _entries_of(key: str) -> list[Entry]:
 
 @config.command("set")
 def set_(
-    key: Key, value: str = argument("VALUE", "Text, or a TOML value."), repo: Repo = False
-) -> Report:
+    key: SettingKeyArgument,
+    value: str = argument("VALUE", "Text, or a TOML value."),
+    repo: Repo = False,
+) -> CommandOutput:
     """Change one setting."""
     return change(key, value, repo)
 
 
 @config.command()
-def reset(key: Key, repo: Repo = False) -> Report:
+def reset(key: SettingKeyArgument, repo: Repo = False) -> CommandOutput:
     """Take one setting out of the file, so that its default holds again."""
     return change(key, None, repo)
 
 
 @config.command()
-def path(repo: Repo = False) -> Report:
+def path(repo: Repo = False) -> CommandOutput:
     """Print where the config file is."""
     file = _path(repo)
     yield {"path": str(file), "exists": file.exists()}
     data(str(file))
 
 
-def loaded() -> "Loaded":
+def loaded() -> "LoadedSettings":
     """The settings that hold here, and where each came from."""
     from kapelle.settings import load
 
     return load(Home.default(), current(), os.environ)
 
 
-def shown_entries(entries: Iterable[Entry]) -> Report:
+def shown_entries(entries: Iterable[ConfigEntry]) -> CommandOutput:
     """Settings with their values and, where it is not the default, where each came from."""
     yield {key: {"value": value, "origin": origin} for key, value, origin in entries}
     for key, value, origin in entries:
@@ -137,7 +139,7 @@ def shown_entries(entries: Iterable[Entry]) -> Report:
         yield f"{key} = {one_line(shown)}{note}"
 
 
-def change(key: str, value: str | None, repo: bool) -> Report:
+def change(key: str, value: str | None, repo: bool) -> CommandOutput:
     """Set a value in a file, or take the setting out of it, and say so."""
     from kapelle.cli.trust import ask
     from kapelle.settings import reset_value, set_value

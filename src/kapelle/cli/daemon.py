@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from kapelle.cli.command import Ended, Json, Report, command_group, flag, option
+from kapelle.cli.command import CommandExit, CommandOutput, JsonFlag, command_group, flag, option
 from kapelle.cli.format import DONE, WORK_FAILED, size
 from kapelle.cli.ids import OptionalId, is_run, path_of
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import duration_s, optional
 from kapelle.client.address import Address
 from kapelle.client.autostart import lock_holder
-from kapelle.client.http import Connection, listens
+from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError, NotFound, Unavailable
 from kapelle.domain.text import counted
 from kapelle.home import Home, read_own, write_private
@@ -31,7 +31,7 @@ def serve(
     port: int | None = option(None, "The port on 127.0.0.1.", min=0, max=65535),
     host: str | None = option(None, "The address to listen on."),
     expose: bool = flag("Allow an address that other machines can reach."),
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Run the daemon in the foreground."""
     # -P: the person's directory is no place to import from; a clone may hold a secrets.py.
@@ -50,17 +50,17 @@ notify = command_group("Try how you are told what happens while you are elsewher
 
 
 @notify.command("test")
-def notify_test() -> Report:
+def notify_test() -> CommandOutput:
     """Tell yourself something by every way that [notify] sets."""
-    told = Connection().post("/notify/test", None)
-    yield Ended(told, 1 if any(one["problem"] for one in told) else 0)
+    told = DaemonConnection().post("/notify/test", None)
+    yield CommandExit(told, 1 if any(one["problem"] for one in told) else 0)
     for one in told:
         say(f"{one['way']}: {one['problem'] or 'delivered'}")
 
 
 def stop(
     agents: bool = flag("Stop the running agents too."),
-) -> Report:
+) -> CommandOutput:
     """Stop the daemon; running agents go on."""
     pid, going = stop_daemon(agents=agents)
     yield {"stopped": pid is not None, "pid": pid, "agents": going}
@@ -71,7 +71,7 @@ def stop(
 
 def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
     """Stop the daemon if there is one; return its process and how many agents are at work."""
-    client = Connection(autostart=False)
+    client = DaemonConnection(autostart=False)
     home = client.address.home
     is_there = True
     pid = None
@@ -79,7 +79,7 @@ def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
     if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
         is_there = agents and home.database.exists()
-        client = Connection()
+        client = DaemonConnection()
         pid = lock_holder(home)
     if pid is not None:
         going = _stop_without_socket(home, pid, agents)
@@ -98,7 +98,7 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
     try:
         url = json.loads(read_own(home.info))["url"]
         address = Address(home, url, read_own(home.token).decode("ascii").strip())
-        told = Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
+        told = DaemonConnection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
         return int(told.get("agents", 0))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, KapelleError):
         os.kill(pid, signal.SIGTERM)
@@ -107,7 +107,7 @@ def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
         return 0
 
 
-def _wait_until_gone(client: Connection, pid: int) -> None:
+def _wait_until_gone(client: DaemonConnection, pid: int) -> None:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     is_far = client.address.url is not None
     pause = 0.02
@@ -125,13 +125,13 @@ def _wait_until_gone(client: Connection, pid: int) -> None:
 def open_page(
     work: OptionalId = None,
     only_print: bool = flag("Print the address instead; it works once.", "--print"),
-) -> Report:
+) -> CommandOutput:
     """Open the page in the browser, logged in.
 
     With ID, it opens at that task or run. The address holds a code that works once, within a
     minute.
     """
-    client = Connection()
+    client = DaemonConnection()
     code = client.post("/login-codes")
     # What follows the # stays in the browser: no log sees it.
     if work:
@@ -144,7 +144,7 @@ def open_page(
         data(url)
 
 
-def _page_path(client: Connection, work: str) -> str:
+def _page_path(client: DaemonConnection, work: str) -> str:
     """Return the path of a task or run on the page."""
     found = client.get(path_of(work))["id"]
     return f"/{'runs' if is_run(found) else 'tasks'}/{found}"
@@ -164,9 +164,9 @@ def _browse(url: str) -> bool:
     return windowed and browser.open(url)
 
 
-def backup() -> Report:
+def backup() -> CommandOutput:
     """Copy the database to a safe place now."""
-    yield (made := Connection().post("/backup", timeout=600))
+    yield (made := DaemonConnection().post("/backup", timeout=600))
     data(made["path"])
 
 
@@ -174,14 +174,14 @@ def prune(
     dry_run: bool = flag("Only say what would be put away."),
     merged: bool = flag("What is merged, and nothing else."),
     older: str | None = option("DURATION", "What ended more than 7d or 12h ago."),
-) -> Report:
+) -> CommandOutput:
     """Put away what has ended and free its disk space.
 
     Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
     upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
     """
     body = {"merged": merged, "older_s": optional(duration_s, older, "--older"), "dry_run": dry_run}
-    yield (pruned := Connection().post("/prune", body, timeout=3600))
+    yield (pruned := DaemonConnection().post("/prune", body, timeout=3600))
     for id_ in pruned["archived"]:
         data(id_)
     room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
@@ -292,11 +292,11 @@ def _quoted(text: str) -> str:
 
 
 def _execute(*argv: str) -> None:
-    from kapelle.runner.command import Command, Running
+    from kapelle.runner.command import Command, RunningCommand
 
     hint = "`kapelle service install --print` shows what it is to be told, to set it up by hand."
     try:
-        ended = Running(Command(argv, os.environ, Path("/"), _MANAGER_S, 65_536)).run()
+        ended = RunningCommand(Command(argv, os.environ, Path("/"), _MANAGER_S, 65_536)).run()
     except OSError as error:
         raise Unavailable(f"{argv[0]} cannot be started: {error.strerror}.", hint=hint) from None
     if ended.code != 0:
@@ -317,7 +317,7 @@ def installed_unit() -> Unit | None:
 @service.command()
 def install(
     show: bool = flag("Show what would be installed, and do nothing.", "--print"),
-) -> Report:
+) -> CommandOutput:
     """Have your machine start the daemon from now on; running agents go on."""
     unit = _unit()
     if show:
@@ -325,7 +325,7 @@ def install(
         yield unit.text.rstrip("\n")
         return
     unit.home.create()
-    client = Connection(autostart=False)
+    client = DaemonConnection(autostart=False)
     if client.address.url is None and listens(client.address):
         client.post("/daemon/stop", {"agents": False})  # the unit's own takes over
     write_private(unit.path, unit.text.encode())
@@ -343,7 +343,7 @@ def install(
 
 
 @service.command()
-def uninstall() -> Report:
+def uninstall() -> CommandOutput:
     """Stop the daemon and have your machine start it no more; running agents go on."""
     unit = _unit()
     if not unit.path.exists():
@@ -355,7 +355,7 @@ def uninstall() -> Report:
 
 
 @service.command()
-def status() -> Report:
+def status() -> CommandOutput:
     """Say whether it is installed and runs; exits with 1 if it does not."""
     unit = _unit()
     installed = active = unit.path.exists()
@@ -365,7 +365,7 @@ def status() -> Report:
     except Unavailable:
         active = False
     facts = {**unit.facts, "installed": installed, "active": active}
-    yield Ended(facts, DONE if active else WORK_FAILED)
+    yield CommandExit(facts, DONE if active else WORK_FAILED)
     if installed:
         if active:
             words = "runs"

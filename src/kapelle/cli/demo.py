@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from kapelle.cli.command import Json, flag, option
+from kapelle.cli.command import JsonFlag, flag, option
 from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
 from kapelle.domain.errors import InvalidInput
@@ -22,7 +22,7 @@ def demo(
     clean: bool = flag("Remove its files at the end."),
     keep: bool = flag("Leave its daemon running, with the page to look at."),
     playbook: Path | None = option(None, "Other parts for the agents to play."),
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Watch a small ensemble of agents work on a sample repository.
 

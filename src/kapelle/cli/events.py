@@ -11,11 +11,11 @@ from kapelle.cli.format import STATUS_STYLE, local, one_line, short_title, termi
 from kapelle.cli.ids import completing
 from kapelle.cli.logs import Passage, check_passage
 from kapelle.cli.output import json_line
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.text import counted
 
-Event = dict[str, Any]
-Facts = dict[str, Any]
+EventData = dict[str, Any]
+EventFacts = dict[str, Any]
 
 _WIDTH = 300
 _STYLES = {**STATUS_STYLE, "running": None, "pausing": "yellow", "stopping": "yellow"}
@@ -65,7 +65,7 @@ def events(
     With --follow and without --after, it begins now.
     """
     query = {"after": after, "task_id": task, "run_id": run, "follow": follow}
-    for event in Connection().stream("/events", query, endless=follow):
+    for event in DaemonConnection().stream("/events", query, endless=follow):
         if "seq" in event.data and as_json:
             json_line(event.data)
         elif "seq" in event.data:
@@ -92,7 +92,7 @@ def _facts(kind: str, data: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in data.items() if value is not None)
 
 
-def line(event: Event) -> Passage | None:
+def line(event: EventData) -> Passage | None:
     """How an event is shown behind its local time, with long lines broken in a terminal."""
     shown = passage(event)
     if shown is None:
@@ -100,7 +100,7 @@ def line(event: Event) -> Passage | None:
     return Passage(wrapped(f"{local(event['at'], '%H:%M:%S')} {shown.text}", 9), shown.style)
 
 
-def passage(event: Event) -> Passage | None:
+def passage(event: EventData) -> Passage | None:
     """How an event is shown; None for those that say nothing to a person."""
     noun, _, what = event["kind"].partition(".")
     match noun:
@@ -135,7 +135,7 @@ def _unverified(data: dict[str, Any]) -> str:
     return ""
 
 
-def _of_task(what: str, event: Event) -> Passage | None:
+def _of_task(what: str, event: EventData) -> Passage | None:
     if what not in MARKS:
         return None
     # So many letters that a title fits on the line with the time and an id.
@@ -152,7 +152,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     return Passage(f"  {MARKS[what]} {title} ({event['task_id']}){why}", _STYLES[what])
 
 
-def progress_words(facts: Facts) -> str:
+def progress_words(facts: EventFacts) -> str:
     """One thing that a run has told, for its history."""
     if facts.get("verdict") is not None:
         return _verdict(facts)
@@ -162,7 +162,7 @@ def progress_words(facts: Facts) -> str:
     )
 
 
-def state_words(facts: Facts, limit: int | None = None) -> str:
+def state_words(facts: EventFacts, limit: int | None = None) -> str:
     """All that is known by now, for a line about the present; limit is the most iterations."""
     score = _score("last score", facts.get("score"))
     return ", ".join([*_place(facts, limit), *score, *_more(facts)])
@@ -179,7 +179,7 @@ def verdict_words(verdict: str) -> str:
     return _VERDICTS.get(verdict, verdict)
 
 
-def _verdict(facts: Facts) -> str:
+def _verdict(facts: EventFacts) -> str:
     score = facts.get("score")
     best = facts.get("best")
     found = [*_score("score", score), verdict_words(str(facts["verdict"]))]
@@ -192,7 +192,7 @@ def _verdict(facts: Facts) -> str:
     return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
 
 
-def _place(facts: Facts, limit: int | None = None) -> list[str]:
+def _place(facts: EventFacts, limit: int | None = None) -> list[str]:
     found = []
     if facts.get("iteration") is not None:
         of = f" of {limit}" if limit else ""
@@ -219,7 +219,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     return found + _score("best", facts.get("best"))
 
 
-def _nested_parts(facts: Facts) -> str:
+def _nested_parts(facts: EventFacts) -> str:
     """Return the parts of a plan that are runs of their own; tasks have lines of their own."""
     plan = facts.get("plan")
     if facts["phase"] != "work" or not isinstance(plan, list):
@@ -228,7 +228,7 @@ def _nested_parts(facts: Facts) -> str:
     return ", ".join(f"{part['title']} ({part['kind']}): {part['status']}" for part in parts)
 
 
-def _more(facts: Facts) -> list[str]:
+def _more(facts: EventFacts) -> list[str]:
     """What has been reached of what is planned, then what only the pattern itself understands."""
     return [*_reached(facts)] + [
         one_line(f"{key.replace('_', ' ')} {value_words(value)}", 80)
@@ -237,7 +237,7 @@ def _more(facts: Facts) -> list[str]:
     ]
 
 
-def _reached(facts: Facts) -> Iterator[str]:
+def _reached(facts: EventFacts) -> Iterator[str]:
     """Return how many of the planned cycles, rounds, items or candidates there are by now."""
     for name in ("cycle", "round", "loop"):
         number = facts.get(name)

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kapelle.cli.events import Event, line
+from kapelle.cli.events import EventData, line
 from kapelle.cli.format import (
     STATUS_STYLE,
-    Run,
-    Task,
     clean,
     command_lines,
     delivery_words,
@@ -35,10 +33,10 @@ from kapelle.cli.logs import Passage, Whole, passage, show, show_json
 from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.questions import question_lines
 from kapelle.cli.queue_view import WaitingLines, waiting_lines
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
-from kapelle.domain.report import FINAL, next_commands
+from kapelle.domain.report import FINAL, RunFields, TaskFields, next_commands
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,10 +54,12 @@ _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) 
 # The last that a run tells of an iteration.
 _ENDS = frozenset({"done", "not done", "failed"})
 
-Show = Callable[[Event], None]
+Show = Callable[[EventData], None]
 
 
-def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, **how: Any) -> None:
+def show_new(
+    client: DaemonConnection, item: TaskFields | RunFields, to_end: bool, as_json: bool, **how: Any
+) -> None:
     """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
     takes it."""
     if item["workspace"].get("in_place_by_default"):
@@ -78,7 +78,7 @@ def show_new(client: Connection, item: Task | Run, to_end: bool, as_json: bool, 
         say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
 
 
-def _commands(item: Task | Run) -> tuple[str, str]:
+def _commands(item: TaskFields | RunFields) -> tuple[str, str]:
     """What follows it again, and what ends it."""
     if "spent" in item:
         return ("runs tail", "runs cancel")
@@ -86,15 +86,15 @@ def _commands(item: Task | Run) -> tuple[str, str]:
 
 
 def follow(
-    client: Connection,
-    item: Task | Run,
+    client: DaemonConnection,
+    item: TaskFields | RunFields,
     as_json: bool,
     *,
     tail: int | None = None,
     after: int | None = None,
     asks: bool = True,
     iterations: bool = False,
-) -> Task | Run:
+) -> TaskFields | RunFields:
     """Show a task or a run until it rests, ask what it asks, say what became of it, and return it.
 
     after is the number of an attempt that has been seen, with those before it. In JSON the end is
@@ -138,7 +138,7 @@ def follow(
     return ended
 
 
-def _delivered(client: Connection, item: Task | Run) -> Task | Run:
+def _delivered(client: DaemonConnection, item: TaskFields | RunFields) -> TaskFields | RunFields:
     """Wait for the delivery of ended work; return the task or run as it is then.
 
     A delivery of an earlier commit is not the one that is waited for.
@@ -150,13 +150,13 @@ def _delivered(client: Connection, item: Task | Run) -> Task | Run:
 
 
 def _until_settled(
-    client: Connection,
+    client: DaemonConnection,
     task_id: str,
     show_event: Callable[[ServerEvent], None],
     tail: int | None,
     last_id: str | None,
     lines: WaitingLines | None,
-) -> tuple[Task, str | None]:
+) -> tuple[TaskFields, str | None]:
     """The task once it rests, and the id of the last event that was shown."""
     path = task_path(task_id, "transcript")
     query = {"follow": "true", "tail": tail}
@@ -165,7 +165,7 @@ def _until_settled(
             last_id = event.id or last_id
             # The end is shown to nobody, but it ends a text that came in pieces.
             show_event(event)
-        task: Task = client.get(task_path(task_id))
+        task: TaskFields = client.get(task_path(task_id))
         if lines and task["status"] == "waiting" and not settled(task):
             lines.report(task, task)
         while task["status"] == "waiting" and not settled(task):
@@ -177,7 +177,7 @@ def _until_settled(
 
 @contextmanager
 def _waiting(
-    client: Connection, item: Task | Run, iterations: bool
+    client: DaemonConnection, item: TaskFields | RunFields, iterations: bool
 ) -> Iterator[WaitingLines | None]:
     """Print why the item waits where no live view shows it; of iterations only JSON is told."""
     if iterations:
@@ -191,7 +191,7 @@ def _waiting(
 
 @contextmanager
 def _display(
-    client: Connection, item: Task | Run, as_json: bool, iterations: bool
+    client: DaemonConnection, item: TaskFields | RunFields, as_json: bool, iterations: bool
 ) -> Iterator[Callable[[Any], None]]:
     """Shows events: as JSON, or as lines on stdout, in a terminal above what the item is at now."""
     if as_json and "spent" not in item:
@@ -208,7 +208,9 @@ def _display(
         yield _lines_of(item, show_above)
 
 
-def _lines_of(item: Task | Run, show: Callable[[Passage | None], None]) -> Callable[[Any], None]:
+def _lines_of(
+    item: TaskFields | RunFields, show: Callable[[Passage | None], None]
+) -> Callable[[Any], None]:
     """Shows the events of a run's history, or those of a task's transcript, as lines."""
     if "spent" not in item:
         return Whole(lambda event: show(passage(event)))
@@ -219,11 +221,11 @@ def _lines_of(item: Task | Run, show: Callable[[Passage | None], None]) -> Calla
 
 @contextmanager
 def watched(
-    client: Connection, items: Iterable[Task | Run]
+    client: DaemonConnection, items: Iterable[TaskFields | RunFields]
 ) -> Iterator[Callable[[Passage | None], None]]:
     """Redraw what they are at, as it is asked for every second, until this is left."""
     known = {item["id"]: item for item in items}
-    own = Connection(client.address, autostart=False)
+    own = DaemonConnection(client.address, autostart=False)
     ended = threading.Event()
 
     def refresh() -> None:
@@ -242,7 +244,7 @@ def watched(
 
 
 @contextmanager
-def live(items: Iterable[Task | Run]) -> Iterator[Callable[[Passage | None], None]]:
+def live(items: Iterable[TaskFields | RunFields]) -> Iterator[Callable[[Passage | None], None]]:
     """Redraw what tasks and runs are at, below whatever is shown with what this yields."""
     from rich.console import Console
     from rich.live import Live
@@ -265,7 +267,7 @@ def live(items: Iterable[Task | Run]) -> Iterator[Callable[[Passage | None], Non
         yield show_above
 
 
-def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
+def _grid(items: Iterable[TaskFields | RunFields], spinner: Any) -> "Table":
     """The states of tasks and runs that have not ended."""
     from rich.table import Table
     from rich.text import Text
@@ -286,7 +288,7 @@ def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
     return grid
 
 
-def _time_of(item: Task | Run) -> str:
+def _time_of(item: TaskFields | RunFields) -> str:
     """Return how long an item has been at work, without the time between its attempts."""
     if not item["started_at"]:
         return ""
@@ -294,14 +296,14 @@ def _time_of(item: Task | Run) -> str:
 
 
 def _until_rest(
-    client: Connection,
-    run: Run,
+    client: DaemonConnection,
+    run: RunFields,
     show_event: Show,
     after: int,
     tail: int | None,
     *,
     raw: bool,
-) -> tuple[Run, int]:
+) -> tuple[RunFields, int]:
     """Show what happens until the run rests: it has ended, waits for an answer, or is paused.
 
     Of the past, tail is how many events are shown; only those that make a line count, unless raw.
@@ -323,8 +325,8 @@ def _until_rest(
 
 
 def history(
-    client: Connection, run_id: str, after: int = 0, *, follow: bool = False
-) -> Iterator[Event]:
+    client: DaemonConnection, run_id: str, after: int = 0, *, follow: bool = False
+) -> Iterator[EventData]:
     """The events of a run and of its tasks behind a number; with follow without an end."""
     query = {"run_id": run_id, "after": after, "follow": "true" if follow else "false"}
     for event in client.stream("/events", query, endless=follow):
@@ -333,11 +335,11 @@ def history(
 
 
 def show_last(
-    client: Connection, run_id: str, show_event: Show, count: int | None, *, raw: bool
+    client: DaemonConnection, run_id: str, show_event: Show, count: int | None, *, raw: bool
 ) -> int:
     """Show the last so many events of the past, or all; returns the number of the last."""
     seen = 0
-    kept: deque[Event] = deque(maxlen=count)
+    kept: deque[EventData] = deque(maxlen=count)
     for event in history(client, run_id):
         seen = event["seq"]
         if raw or line(event) is not None:
@@ -348,7 +350,7 @@ def show_last(
 
 
 @contextmanager
-def _interruptible(item: Task | Run) -> Iterator[None]:
+def _interruptible(item: TaskFields | RunFields) -> Iterator[None]:
     """Let an interrupt or a lost daemon end the watching, and say how to take it up again."""
     some_id = item["id"]
     (again, stop) = _commands(item)
@@ -365,7 +367,7 @@ def _interruptible(item: Task | Run) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def conclude(item: Task | Run) -> None:
+def conclude(item: TaskFields | RunFields) -> None:
     """Say what became of a task or a run, what was answered, and what to type next."""
     if isinstance(item["result"], dict):
         said = item["result"].get("final_output")
@@ -383,7 +385,7 @@ def conclude(item: Task | Run) -> None:
         say(text)
 
 
-def verdict(item: Task | Run) -> str:
+def verdict(item: TaskFields | RunFields) -> str:
     """What became of a task or a run, in a sentence."""
     if "spent" in item:
         # The time that a run was paused does not count.
@@ -400,14 +402,14 @@ def verdict(item: Task | Run) -> str:
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 
 
-def _show_iteration(event: Event) -> None:
+def _show_iteration(event: EventData) -> None:
     """One line of JSON on stderr for every iteration."""
     facts: dict[str, Any] = event["data"]
     if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
         _tell(event["run_id"], at=event["at"], **facts)
 
 
-def _show_json_and_iteration(event: Event) -> None:
+def _show_json_and_iteration(event: EventData) -> None:
     """Print every event on stdout, and a line for every iteration on stderr."""
     json_line(event)
     _show_iteration(event)
@@ -417,7 +419,7 @@ def _tell(run_id: str, **facts: Any) -> None:
     complain(json.dumps({"run_id": run_id, **facts}))
 
 
-def _ask_all(client: Connection, item: Task | Run) -> bool:
+def _ask_all(client: DaemonConnection, item: TaskFields | RunFields) -> bool:
     """Ask the person every open question; False when the input ended before the last."""
     try:
         for question in item["questions"]:

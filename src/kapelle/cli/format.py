@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain import ids
-from kapelle.domain.report import changed_nothing
+from kapelle.domain.report import RunFields, TaskFields, changed_nothing
 from kapelle.domain.states import is_delivering, is_resting
 from kapelle.domain.text import counted
 from kapelle.home import disk_use
@@ -486,27 +486,24 @@ _WAITS = {
     "trust": "waiting until its repository is trusted",
 }
 
-Task = dict[str, Any]
-Run = dict[str, Any]
 
-
-def repository_path(item: Task | Run) -> str:
+def repository_path(item: TaskFields | RunFields) -> str:
     """Return the path of the repository of a task or a run; outside of one, its directory."""
     return str(item.get("repository") or item.get("directory") or "")
 
 
-def settled(task: Task) -> bool:
+def settled(task: TaskFields) -> bool:
     """Whether nothing more will happen by itself to a task or a run."""
     return is_resting(task["status"], task["waiting_for"])
 
 
-def finished(task: Task) -> bool:
+def finished(task: TaskFields) -> bool:
     """Whether it has settled, and its work is where it was to be delivered to."""
     commit = (task.get("workspace") or {}).get("commit")
     return settled(task) and not is_delivering(task["status"], commit, task.get("delivery"))
 
 
-def exit_code(task: Task) -> int:
+def exit_code(task: TaskFields) -> int:
     """0 done, 1 the work failed or is not delivered, 3 a person is needed: for an answer, or
     to let it go on."""
     if task["status"] == "completed":
@@ -518,13 +515,13 @@ def exit_code(task: Task) -> int:
     return INPUT_NEEDED if needed else WORK_FAILED
 
 
-def exit_code_of_all(tasks: list[Task]) -> int:
+def exit_code_of_all(tasks: list[TaskFields]) -> int:
     """The worst news first: work that failed, then input that is needed."""
     codes = {exit_code(task) for task in tasks}
     return next((code for code in (WORK_FAILED, INPUT_NEEDED) if code in codes), DONE)
 
 
-def doing_words(item: Task | Run) -> str:
+def doing_words(item: TaskFields | RunFields) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
     if item["status"] == "waiting" or item.get("waiting_for") == "input":
         return waiting_words(item)
@@ -539,7 +536,7 @@ def doing_words(item: Task | Run) -> str:
     return ", ".join(filter(None, [far, said]))
 
 
-def waiting_words(task: Task) -> str:
+def waiting_words(task: TaskFields) -> str:
     """The reason of a waiting task, with the time at which it goes on by itself."""
     reason = task["reason"] or _WAITS.get(task["waiting_for"] or "", "waiting")
     soon = until(task.get("not_before"))

@@ -9,7 +9,7 @@ from kapelle.cli.command import argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import short
 
@@ -36,7 +36,7 @@ def here() -> str | None:
     return str(top) if top else None
 
 
-def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
+def work_id(client: DaemonConnection, typed: str | None, nouns: str = "work") -> str:
     """What was typed as an id, of a task or run with its kind; without one the newest of this
     repository that is no part of a run, and it says which that is."""
     if typed is not None:
@@ -58,7 +58,7 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     return str(found[0]["id"])
 
 
-def newest_task_id(client: Connection, typed: str | None) -> str:
+def newest_task_id(client: DaemonConnection, typed: str | None) -> str:
     """Return what was typed as the id of a task; without one the newest work of this repository,
     which is refused if it is a run: an older task is not what is meant."""
     if typed is not None:
@@ -105,7 +105,7 @@ def completing(what: str) -> Callable[[str], Completions]:
             # A completion must neither start a daemon nor disturb the line that is being typed.
             return [
                 (form, one_line(about, 60))
-                for name, about in _offered(Connection(autostart=False), what)
+                for name, about in _offered(DaemonConnection(autostart=False), what)
                 for form in [name if incomplete.startswith(name[:4]) else short(name)]
                 if form.startswith(incomplete)
             ]
@@ -115,7 +115,7 @@ def completing(what: str) -> Callable[[str], Completions]:
     return complete
 
 
-def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
+def _offered(client: DaemonConnection, what: str) -> Iterator[tuple[str, str]]:
     if what in {"agents", "patterns"}:
         for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
             if item.get("origin", what):  # a broken one has none
@@ -148,7 +148,7 @@ RunId = Annotated[str, _argument("a run", "runs")]
 RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
 AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
 ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
-LearningId = Annotated[str, _argument("a learning", "learnings")]
+LearningIdArgument = Annotated[str, _argument("a learning", "learnings")]
 LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import Json, flag, option
+from kapelle.cli.command import JsonFlag, flag, option
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import INPUT_NEEDED
 from kapelle.cli.output import document, say
@@ -41,7 +41,7 @@ def init(
     agent: str | None = option(None, "The agent to use by default."),
     yes: bool = flag("Write what is proposed, not only as comments.", "--yes", "-y"),
     agents_md: bool = flag("Tell agents about Kapelle in AGENTS.md."),
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Choose an agent and set up this repository.
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, flag, option
+from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, flag, option
 from kapelle.cli.config import current
 from kapelle.cli.format import between, clean, field, heading, one_line, paint, shown
-from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
+from kapelle.cli.ids import LearningIdArgument, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Limit, columns, listing
+from kapelle.cli.pages import LimitOption, columns, listing
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed, not_empty
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted
 
@@ -23,7 +23,7 @@ _STYLES = {"reported": "yellow", "discarded": "dim"}
 _PATH = "/learnings"
 
 _HERE = "Of this project, in place of the one around here."
-Project = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
+ProjectOption = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
 All = Annotated[bool, flag("Of every project.", "--all")]
 _SHOWN = columns("ID,SCOPE,BY,TAGS,TITLE", lambda one: [
     one["id"], one["scope"], one["author"], one_line(", ".join(one["tags"]), 30), one["title"]
@@ -33,12 +33,12 @@ Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
 
 @learnings.command("list")
 def list_learnings(
-    project: Project = None,
+    project: ProjectOption = None,
     all_: All = False,
     tag: Tag = None,
     status: str | None = option("STATUS", "kept, reported (to be judged) or discarded."),
-    limit: Limit = 50,
-) -> Report:
+    limit: LimitOption = 50,
+) -> CommandOutput:
     """List what work here is told: this project's learnings and the global ones, newest first."""
     query = {**_where(project, all_), "tag": tag, "status": status}
     nothing = 'No such learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
@@ -48,28 +48,28 @@ def list_learnings(
 @learnings.command("search")
 def search(
     words: list[str] = argument("WORDS...", "What it is about."),
-    project: Project = None,
+    project: ProjectOption = None,
     all_: All = False,
     tag: Tag = None,
     limit: int = option(None, "How many at most.", default=10, min=1, max=1000),
-) -> Report:
+) -> CommandOutput:
     """Find learnings by their words, the best first; "several words" stand together."""
     query = {**_where(project, all_), "query": " ".join(words), "tag": tag}
     return listing(_PATH, query, limit, _SHOWN, "Nothing is known.")
 
 
-def add_command() -> Callable[..., Report]:
+def add_command() -> Callable[..., CommandOutput]:
     """`kapelle learnings add`."""
     schema = schemas()["learning"]
     options = options_of(schema)
 
-    def add(**params: Any) -> Report:
+    def add(**params: Any) -> CommandOutput:
         if params["title"] is None:
             example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
             raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
         spec = spec_of(options, params, "learnings add TITLE")
         with spelled(options):
-            made = Connection().post(_PATH, {"directory": str(current()), **spec})
+            made = DaemonConnection().post(_PATH, {"directory": str(current()), **spec})
         yield made
         data(made["id"])
 
@@ -80,9 +80,9 @@ learnings.command("add")(add_command())
 
 
 @learnings.command("show")
-def show(learning_id: LearningId) -> Report:
+def show(learning_id: LearningIdArgument) -> CommandOutput:
     """Show one learning, with who said it."""
-    yield (found := Connection().get(learning_path(learning_id)))
+    yield (found := DaemonConnection().get(learning_path(learning_id)))
     yield from heading(found, found["reason"], _STYLES)
     scope = found["scope"]
     project = found["project"]
@@ -96,13 +96,13 @@ def show(learning_id: LearningId) -> Report:
 
 @learnings.command("edit")
 def edit(
-    learning_id: LearningId,
+    learning_id: LearningIdArgument,
     title: str | None = option("TEXT", "Its new title."),
     content: str | None = option("TEXT", "Its new content."),
     tag: list[str] | None = option("TAG", "Its new tags; repeatable."),
     scope: str | None = option("project|global", "Whose work is told it."),
     project: str | None = option("NAME", "Its new project."),
-) -> Report:
+) -> CommandOutput:
     """Change a learning; one that was discarded is kept by that."""
     given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -112,14 +112,14 @@ def edit(
             "Nothing was given to change.",
             hint="Give --title, --content, --tag, --scope or --project.",
         )
-    yield (changed := Connection().put(learning_path(learning_id), changes))
+    yield (changed := DaemonConnection().put(learning_path(learning_id), changes))
     data(changed["id"])
 
 
 @learnings.command("delete")
-def delete(learning_ids: LearningIds) -> Report:
+def delete(learning_ids: LearningIds) -> CommandOutput:
     """Delete learnings; `export` first keeps a copy."""
-    client = Connection()
+    client = DaemonConnection()
     yield (gone := [client.delete(learning_path(one)) for one in learning_ids])
     for one in gone:
         say(f"{one['id']} is deleted: {one_line(one['title'], 80)}")
@@ -129,9 +129,9 @@ def delete(learning_ids: LearningIds) -> Report:
 def export(
     file: Path | None = argument("[FILE]", "By default stdout."),
     all_: All = False,
-) -> Report:
+) -> CommandOutput:
     """Write what work here is told as Markdown, which `import` reads."""
-    page, _ = Connection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
+    page, _ = DaemonConnection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
     yield {"markdown": page.decode()}
     if file is None:
         sys.stdout.write(clean(page.decode()))
@@ -142,7 +142,7 @@ def export(
 
 
 @learnings.command("import")
-def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> Report:
+def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> CommandOutput:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
     if str(file) == "-":
         page = sys.stdin.buffer.read()
@@ -150,7 +150,7 @@ def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> Report:
         page = file.read_bytes()
     text = page.decode("utf-8", "replace")
     body = {"markdown": text, "directory": str(current())}
-    yield (done := Connection().post(f"{_PATH}/markdown", body))
+    yield (done := DaemonConnection().post(f"{_PATH}/markdown", body))
     say(", ".join(f"{number:,} {what}" for what, number in done.items()) + ".")
     before = f"\n{text}".partition("\n## ")[0].splitlines()
     for line in [one for one in before if one.strip() and not one.startswith("# ")][:1]:
@@ -169,13 +169,13 @@ def search_all(
     task: str | None = option("ID", "Only of this task or run."),
     project: str | None = option("NAME", "Only of this project."),
     limit: int = option(None, "How many at most.", default=20, min=1, max=200),
-) -> Report:
+) -> CommandOutput:
     """Find words in all that was asked, said and done, learnt and noted.
 
     "Several words" in quotation marks stand together. Learnings and notes come first, then work,
     the newest before the older.
     """
-    client = Connection()
+    client = DaemonConnection()
     typed = not_empty(" ".join(words), "WORDS")
     query = {"query": typed, "kind": kind, "project": project, "limit": limit}
     found = client.get("/search", {**query, "task": work_id(client, task) if task else None})

@@ -14,7 +14,7 @@ from kapelle.cli.format import clean, exit_code, one_line, paint, short, telling
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.output import json_line, say
 from kapelle.cli.values import choice, refuse
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
 
 LINE_WIDTH = 160
@@ -169,7 +169,7 @@ def logs(
         (named and not raw, "--stream goes only with --raw.", f"Write --raw --stream {stream}."),
         (raw and as_json, "--raw and --json exclude each other.", "Leave one of them out."),
     )
-    client = Connection()
+    client = DaemonConnection()
     whole = work_id(client, task_id)
     mistake = "A run has neither attempts nor raw output of its own."
     hint = f"`kapelle runs steps {whole}` lists its tasks, which have."
@@ -188,7 +188,7 @@ def logs(
         _transcript(client, whole, attempt, tail, follow, as_json)
 
 
-def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:
+def _history(client: DaemonConnection, run_id: str, tail: int | None, as_json: bool) -> None:
     from kapelle.cli.events import line
     from kapelle.cli.follow import show_last
 
@@ -199,7 +199,7 @@ def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -
 
 
 def _transcript(
-    client: Connection,
+    client: DaemonConnection,
     task_id: str,
     attempt: int | None,
     tail: int | None,
@@ -221,7 +221,7 @@ def _transcript(
 
 
 def _chunks(
-    client: Connection, task_id: str, attempt: int | None, stream: str, follow: bool
+    client: DaemonConnection, task_id: str, attempt: int | None, stream: str, follow: bool
 ) -> Iterator[bytes]:
     """The stored bytes from the beginning, and with follow those still to come."""
     offset = 0

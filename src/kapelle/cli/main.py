@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import Report, argument, usage_error
+from kapelle.cli.command import CommandOutput, argument, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.output import (
     give_up,
@@ -77,9 +77,9 @@ def main() -> None:
 
 def _tell_what_is_unusual() -> None:
     """Have connections tell on stderr that the daemon is slow or of another version."""
-    from kapelle.client.http import Connection
+    from kapelle.client.http import DaemonConnection
 
-    Connection.tell = say
+    DaemonConnection.tell = say
 
 
 def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
@@ -138,7 +138,7 @@ _SHELLS = {
 
 def completion(
     shell: str | None = argument("bash|zsh|fish", "By default your shell."),
-) -> Report:
+) -> CommandOutput:
     """Print the completion script of a shell."""
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in _SHELLS:

@@ -19,7 +19,7 @@ from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.cli.values import choice
 from kapelle.client.environment import with_shell
-from kapelle.client.http import Cancellation, Cancelled, Connection
+from kapelle.client.http import Cancellation, DaemonConnection, RequestCancelled
 from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.home import write_private
@@ -46,7 +46,7 @@ class Bridge:
 
     def __init__(self, tools: str = "core") -> None:
         self._tools = tools
-        self._connection = Connection()
+        self._connection = DaemonConnection()
         self._lock = threading.Lock()
         self._version: str | None = None
         self._open: dict[str, Cancellation] = {}
@@ -90,7 +90,7 @@ class Bridge:
                 agreed = answer.get("result", {}).get("protocolVersion")
                 self._version = agreed or self._version
                 self._answer(answer)
-        except Cancelled:
+        except RequestCancelled:
             pass
         except Exception as error:
             # Whatever it is: a client that is not answered waits for ever.
@@ -137,7 +137,7 @@ class Bridge:
             sys.stdout.flush()
 
 
-def _located(connection: Connection, message: Any) -> Any:
+def _located(connection: DaemonConnection, message: Any) -> Any:
     """A call that concerns a directory, with that of the client; one that starts work, with its
     environment as well; one that looks for programs, with its PATH."""
     if not isinstance(message, dict) or message.get("method") != "tools/call":
@@ -190,14 +190,14 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 mcp = command_group("Serve Kapelle's tools to an agent or editor over stdin and stdout.")
 
-Tools = typer.Option(
+ToolsOption = typer.Option(
     "core", "--tools", metavar="core|all",
     help="Tools that the client lists; the others are called through tool_call.",
 )  # fmt: skip
 
 
 @mcp.callback(invoke_without_command=True)
-def serve(ctx: typer.Context, tools: str = Tools) -> None:
+def serve(ctx: typer.Context, tools: str = ToolsOption) -> None:
     if ctx.invoked_subcommand is None:
         choice("--tools", tools, _CHOICES)
         Bridge(tools).run()
@@ -240,7 +240,7 @@ _SHARED = ("vscode", "project")
 @mcp.command()
 def install(
     client: str = argument("|".join(_CLIENTS), ""),
-    tools: str = Tools,
+    tools: str = ToolsOption,
     show: bool = flag("Only print what would be written, and where.", "--print"),
 ) -> None:
     """Tell a client about Kapelle's tools, in its own configuration; project is .mcp.json here."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.command import Ended, Json, Report, flag, option
+from kapelle.cli.command import CommandExit, CommandOutput, JsonFlag, flag, option
 from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say, show_error, write
 from kapelle.cli.values import listed
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import TRIES
 from kapelle.domain.errors import InvalidInput, KapelleError
 
@@ -25,7 +25,7 @@ def merge(
     preview: bool = flag("Only say how it would go."),
     undo: bool = flag("Undo the last merge instead."),
     force: bool = flag("Even if it is not completed."),
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Merge the branches of tasks and runs into their bases, in this order.
 
@@ -42,7 +42,7 @@ def merge(
     else:
         style = "merge"
     body = {"into": into, "force": force, "verify": not no_verify, "style": style}
-    client = Connection()
+    client = DaemonConnection()
     if task_ids:
         ids = listed(task_ids, "An id")
     else:
@@ -68,14 +68,14 @@ def pr(
     ready: bool = flag("Make it ready for review, as a new one is."),
     show_only: bool = flag("Only show it, with what people said.", "--show"),
     force: bool = flag("Even with a secret in it."),
-) -> Report:
+) -> CommandOutput:
     """Push what a task or a run did and open a pull request, or update it.
 
     Its description says what was asked, claimed and checked, and what it cost.
     """
     if draft and ready:
         raise InvalidInput("--draft and --ready exclude each other: use one of them.")
-    client = Connection()
+    client = DaemonConnection()
     path = path_of(work_id(client, some_id), "pr")
     # Without either, a pull request that is there stays as people have it.
     body = {"draft": draft if draft or ready else None, "force": force}
@@ -84,7 +84,7 @@ def pr(
     else:
         found = client.post(path, body, tries=TRIES)
     told = found["delivery"]
-    yield Ended(found, 0 if told["status"] == "delivered" else 1)
+    yield CommandExit(found, 0 if told["status"] == "delivered" else 1)
     if told["url"]:
         data(told["url"])
     say(delivery_words(told))
@@ -119,7 +119,7 @@ def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
 
 def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
     """Undo the merges, the last one first, and say how."""
-    client = Connection()
+    client = DaemonConnection()
     done = []
     for some_id in reversed(ids):
         path = path_of(work_id(client, some_id), "merge/undo")
@@ -143,7 +143,7 @@ def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
 
 
 def _merge(some_id: str, body: dict[str, Any]) -> Any:
-    client = Connection()
+    client = DaemonConnection()
     path = path_of(work_id(client, some_id), "merge")
     try:
         return client.merge(path, body, lambda phase: say(f"{some_id}: {phase}"))

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any
 
-from kapelle.cli.command import Report, option
+from kapelle.cli.command import CommandOutput, option
 from kapelle.cli.format import one_line, table
 from kapelle.cli.output import say
 from kapelle.cli.values import choice, listed, not_empty
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 
 Items = list[dict[str, Any]]
-Lines = Callable[[Items], Iterable[str]]
+ItemFormatter = Callable[[Items], Iterable[str]]
 
 _PAGE = 200
-Limit = Annotated[int, option(None, "How many at most.", min=1)]
+LimitOption = Annotated[int, option(None, "How many at most.", min=1)]
 
 
 RepositoryOption = Annotated[
@@ -51,19 +51,19 @@ def listing(
     path: str,
     query: dict[str, Any],
     limit: int,
-    lines: Lines,
+    lines: ItemFormatter,
     nothing: str,
-    client: Connection | None = None,
-) -> Report:
+    client: DaemonConnection | None = None,
+) -> CommandOutput:
     """The newest of what there is at a path, which the daemon gives page by page."""
     query = {**query, "limit": min(_PAGE, limit + 1)}
-    found = [*islice((client or Connection()).pages(path, query), limit + 1)]
+    found = [*islice((client or DaemonConnection()).pages(path, query), limit + 1)]
     yield from whole_list(found[:limit], lines, nothing)
     if found[limit:]:
         say(f"{limit} shown; `--limit {limit * 5}` shows more.")
 
 
-def whole_list(found: Items, lines: Lines, nothing: str) -> Report:
+def whole_list(found: Items, lines: ItemFormatter, nothing: str) -> CommandOutput:
     """All that was found, with lines about it or a word that there is nothing."""
     yield found
     if found:

@@ -2,24 +2,26 @@
 
 from typing import Annotated
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, flag
+from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, flag
 from kapelle.cli.config import current
 from kapelle.cli.ids import completing, here
 from kapelle.cli.output import say
 from kapelle.cli.pages import columns, whole_list
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 
 project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
 _PATH = "/projects"
-Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("project"))]
+ProjectNameArgument = Annotated[
+    str, argument("NAME", "Its name.", autocompletion=completing("project"))
+]
 
 
 @project.command("list")
 def list_projects(
     archived: bool = flag("Those that were put away."),
-) -> Report:
+) -> CommandOutput:
     """List projects with their work; * is the current one of this repository."""
-    found = [one for one in Connection().get(_PATH) if bool(one["archived_at"]) == archived]
+    found = [one for one in DaemonConnection().get(_PATH) if bool(one["archived_at"]) == archived]
     if archived:
         nothing = "None."
     else:
@@ -32,25 +34,25 @@ def list_projects(
 
 
 @project.command()
-def create(name: Name) -> Report:
+def create(name: ProjectNameArgument) -> CommandOutput:
     """Make a project; work that names a new one makes it as well."""
-    yield (made := Connection().post(_PATH, {"name": name}))
+    yield (made := DaemonConnection().post(_PATH, {"name": name}))
     say(f"Project {made['name']} created.")
 
 
 @project.command()
-def rename(name: Name, to: str = argument("TO", "Its new name.")) -> Report:
+def rename(name: ProjectNameArgument, to: str = argument("TO", "Its new name.")) -> CommandOutput:
     """Rename a project in all that belongs to it: work, schedules, notes and learnings."""
-    yield (made := Connection().put(_PATH, {"name": name, "to": to}))
+    yield (made := DaemonConnection().put(_PATH, {"name": name, "to": to}))
     say(f"It is called {made['name']} now.")
 
 
 @project.command()
 def switch(
     name: str | None = argument("[NAME]", "None leaves it.", autocompletion=completing("project")),
-) -> Report:
+) -> CommandOutput:
     """Have work in this repository belong to a project unless it names one itself."""
-    yield Connection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
+    yield DaemonConnection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
     if name:
         target = f"project {name}"
     else:
@@ -60,16 +62,16 @@ def switch(
 
 @project.command()
 def archive(
-    name: Name,
+    name: ProjectNameArgument,
     undo: bool = flag("Take it out again; its work stays away."),
-) -> Report:
+) -> CommandOutput:
     """Put a project away with all its ended work, which is kept; new work takes it out again."""
-    yield Connection().put(_PATH, {"name": name, "archived": not undo})
+    yield DaemonConnection().put(_PATH, {"name": name, "archived": not undo})
     say(f"{name} is {'back' if undo else 'put away'}.")
 
 
 @project.command()
-def delete(name: Name) -> Report:
+def delete(name: ProjectNameArgument) -> CommandOutput:
     """Delete a project to which nothing belongs."""
-    yield Connection().delete(_PATH, {"name": name})
+    yield DaemonConnection().delete(_PATH, {"name": name})
     say(f"{name} is gone.")

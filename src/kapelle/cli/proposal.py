@@ -20,7 +20,7 @@ _LONGEST_NAME = 200
 _PRIVATE = (".env", ".env.local", "config/master.key")
 
 
-class Tool(NamedTuple):
+class ProjectTool(NamedTuple):
     """A tool or framework: by a file, or a word in it after a colon; run is how it calls one."""
 
     family: str
@@ -32,8 +32,8 @@ class Tool(NamedTuple):
 
 
 _TABLES = tomllib.loads(files("kapelle.cli").joinpath("proposal.toml").read_text(encoding="utf-8"))
-TOOLS = [Tool(*row) for row in _TABLES["tools"]]
-FRAMEWORKS = [Tool(*row) for row in _TABLES["frameworks"]]
+TOOLS = [ProjectTool(*row) for row in _TABLES["tools"]]
+FRAMEWORKS = [ProjectTool(*row) for row in _TABLES["frameworks"]]
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 def _look(place: Path, prefix: str, proposal: Proposal) -> bool:
     """Add what one directory asks for; whether something is built there."""
-    families: dict[str, Tool] = {}
+    families: dict[str, ProjectTool] = {}
     for tool in TOOLS:
         if tool.family not in families and _is_there(tool, place):
             families[tool.family] = tool
@@ -199,12 +199,12 @@ def _add(proposal: Proposal, prefix: str, name: str, check: str, setup: str = ""
             commands.append(f"(cd {prefix[:-1]} && {command})" if prefix else command)
 
 
-def _is_there(tool: Tool, place: Path) -> bool:
+def _is_there(tool: ProjectTool, place: Path) -> bool:
     file, _, word = tool.file.partition(":")
     return any(not word or re.search(word, _text(path)) for path in place.glob(file))
 
 
-def _check(framework: Tool, tool: Tool, place: Path) -> str:
+def _check(framework: ProjectTool, tool: ProjectTool, place: Path) -> str:
     if framework.family != "node":
         runs = tool.run.endswith("python -m")
         if runs:

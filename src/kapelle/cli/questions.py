@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import Report, argument, option
+from kapelle.cli.command import CommandOutput, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import Items, RepositoryOption, repository_filter, whole_list
 from kapelle.cli.values import read_prompt
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted, repository_names
 
 _ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
-Asked = Annotated[
+QuestionReference = Annotated[
     str,
     argument(
         "ID|TOKEN",
@@ -28,10 +28,10 @@ Asked = Annotated[
 _NOT_NOW = "This agent cannot be interrupted; it gets your message in its next attempt."
 
 
-def questions(repository: RepositoryOption = None) -> Report:
+def questions(repository: RepositoryOption = None) -> CommandOutput:
     """List what tasks and runs ask of you, the oldest first."""
     query = {"repository": repository_filter(repository)}
-    found = Connection().get("/questions", query)["questions"]
+    found = DaemonConnection().get("/questions", query)["questions"]
     return whole_list(found, _questions, "No open questions.")
 
 
@@ -72,19 +72,19 @@ def question_lines(question: dict[str, Any]) -> list[str]:
 
 
 def answer(
-    whose: Asked,
+    whose: QuestionReference,
     text: str = argument(
         "TEXT", "What it wanted to know, or the number of a choice; - reads stdin."
     ),
     token: str | None = option("TOKEN", "Which question, when there are several."),
-) -> Report:
+) -> CommandOutput:
     """Answer a question of a task or a run; it then goes on."""
     said = read_prompt(text, None, _ANSWER, "answer")
     if not (asked := (token or whose).strip()):
         raise InvalidInput(
             "An empty text is no id.", hint="`kapelle questions` shows what is asked."
         )
-    client = Connection()
+    client = DaemonConnection()
     question = client.post(f"/questions/{quote(asked, safe='')}/answer", {"answer": said})
     yield (work := client.get(path_of(question["run_id"] or question["task_id"])))
     data(work["id"])
@@ -100,14 +100,14 @@ def answer(
 
 def say_(
     task_id: TaskId, text: str = argument("TEXT", "What it is to know; - reads stdin.")
-) -> Report:
+) -> CommandOutput:
     """Tell the agent of a task something, at once if it can hear that.
 
     An agent over ACP is interrupted and goes on with it; any other is told when its present
     attempt has ended, in another one.
     """
     said = read_prompt(text, None, 'Write `kapelle say ID "…"`.', "message")
-    yield (found := Connection().post(task_path(task_id, "say"), {"message": said}))
+    yield (found := DaemonConnection().post(task_path(task_id, "say"), {"message": said}))
     data(found["id"])
     now = found["told"] == "now"
     say("The agent reads it now." if now else _NOT_NOW)

@@ -9,7 +9,7 @@ from typing import Any
 from kapelle.cli.format import one_line, settled, waiting_words
 from kapelle.cli.ids import path_of
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.report import FINAL
 
@@ -18,7 +18,7 @@ _AT_REST = frozenset({"queued", "blocked", "waiting"})
 # A countdown and the free megabytes change with every poll: the reason stays the same.
 _NUMBERS = re.compile(r"\d[\d.,:]*\s*(?:ms|[smhd]|[kMGT]?B)?\b")
 
-Item = dict[str, Any]
+WorkFields = dict[str, Any]
 
 
 class WaitingLines:
@@ -29,7 +29,7 @@ class WaitingLines:
         self._last: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
-    def report(self, item: Item, waiting: Item | None) -> None:
+    def report(self, item: WorkFields, waiting: WorkFields | None) -> None:
         """Print why the item waits; waiting is the item itself or the part that holds it up."""
         if waiting:
             reason = one_line(waiting_words(waiting))
@@ -51,11 +51,11 @@ class WaitingLines:
 
 
 @contextmanager
-def waiting_lines(client: Connection, items: Iterable[Item]) -> Iterator[WaitingLines]:
+def waiting_lines(client: DaemonConnection, items: Iterable[WorkFields]) -> Iterator[WaitingLines]:
     """Print why the items wait until the block is left; the daemon is asked every second."""
     ids = [item["id"] for item in items]
     lines = WaitingLines(names_item=len(ids) > 1)
-    own = Connection(client.address, autostart=False)
+    own = DaemonConnection(client.address, autostart=False)
     left = threading.Event()
 
     def poll() -> None:
@@ -78,7 +78,7 @@ def waiting_lines(client: Connection, items: Iterable[Item]) -> Iterator[Waiting
         left.set()
 
 
-def find_waiting(client: Connection, item: Item) -> Item | None:
+def find_waiting(client: DaemonConnection, item: WorkFields) -> WorkFields | None:
     """Return what waits: the item, or the first task of a run none of whose tasks is running."""
     if item["status"] in _AT_REST:
         return None if settled(item) else item

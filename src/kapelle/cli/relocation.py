@@ -5,11 +5,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from kapelle.cli.command import Report, argument
+from kapelle.cli.command import CommandOutput, argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import NotFound
 from kapelle.domain.text import counted
 
@@ -20,7 +20,7 @@ _COUNTED = ("task", "run", "schedule", "template", "learning", "project")
 def relocate(
     old: str = argument("OLD", "Its place before the move."),
     new: str | None = argument("[NEW]", "Its place now; by default this repository."),
-) -> Report:
+) -> CommandOutput:
     """Take the work of a repository along after it was moved.
 
     Tasks, runs, schedules, templates, learnings, projects, worktrees and trust follow it. Trust
@@ -33,7 +33,7 @@ def relocate(
     # The daemon knows resolved paths; a link may lead from the old place to the new one.
     above, name = os.path.split(os.path.abspath(old))
     body = {"old": os.path.join(os.path.realpath(above), name), "new": os.path.abspath(place)}
-    yield (moved := Connection().post(_PATH, body))
+    yield (moved := DaemonConnection().post(_PATH, body))
     for problem in moved["problems"]:
         say(f"A worktree could not be linked: {one_line(problem)}")
     if moved["trust"] == "changed":
@@ -44,13 +44,13 @@ def relocate(
     say(f"Moved to {one_line(moved['new'])}: {', '.join(parts) or 'nothing'}.")
 
 
-def say_if_moved(client: Connection) -> None:
+def say_if_moved(client: DaemonConnection) -> None:
     """Say where this repository was, if it has no work and was evidently moved."""
     if hint := moved_hint(client):
         say(hint)
 
 
-def moved_hint(client: Connection) -> str | None:
+def moved_hint(client: DaemonConnection) -> str | None:
     """Return where the work of this repository is, if it was moved; None if it was not."""
     if root(current()) is None:
         return None

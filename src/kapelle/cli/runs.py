@@ -4,15 +4,30 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Ended, JsonLines, Report, command_group, flag, option
+from kapelle.cli.command import (
+    LISTS,
+    CommandExit,
+    CommandOutput,
+    JsonLines,
+    command_group,
+    flag,
+    option,
+)
 from kapelle.cli.follow import follow
 from kapelle.cli.format import INPUT_NEEDED, STATUS_STYLE, between, exit_code, settled
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.output import document, say
-from kapelle.cli.pages import Limit, RepositoryOption, columns, status_option, statuses, whole_list
+from kapelle.cli.pages import (
+    LimitOption,
+    RepositoryOption,
+    columns,
+    status_option,
+    statuses,
+    whole_list,
+)
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus
@@ -27,10 +42,10 @@ def list_runs(
     pattern: str | None = option("NAME", "Only runs of this pattern."),
     project: str | None = option("NAME", "Only runs of this project."),
     repository: RepositoryOption = None,
-    limit: Limit = 20,
+    limit: LimitOption = 20,
     nested: bool = flag("Runs inside runs too."),
     everything: Everything = False,
-) -> Report:
+) -> CommandOutput:
     """List the runs of this repository, the newest first."""
     wanted = statuses(status, _STATUSES)
     query = {"status": wanted, "pattern": pattern, "project": project, "nested": nested}
@@ -39,9 +54,9 @@ def list_runs(
 
 
 @runs.command()
-def status(run_id: RunId) -> Report:
+def status(run_id: RunId) -> CommandOutput:
     """Show one run: where it stands, what it did and what it used."""
-    return show_status(Connection(), run_path(run_id))
+    return show_status(DaemonConnection(), run_path(run_id))
 
 
 @runs.command()
@@ -55,15 +70,15 @@ def tail(
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input
     or is paused.
     """
-    client = Connection()
+    client = DaemonConnection()
     ended = follow(client, client.get(run_path(run_id)), as_json, tail=last)
     raise typer.Exit(exit_code(ended))
 
 
 @runs.command()
-def steps(run_id: RunId) -> Report:
+def steps(run_id: RunId) -> CommandOutput:
     """List everything that a run did and does, in order."""
-    found = Connection().get(run_path(run_id, "steps"))
+    found = DaemonConnection().get(run_path(run_id, "steps"))
     shown = columns("STEP,STATUS,KIND,TOOK,WHAT", _step, STATUS_STYLE)
     return whole_list(found, shown, "It has not done anything yet.")
 
@@ -96,12 +111,12 @@ def _state(step: dict[str, Any]) -> str:
 
 
 @runs.command()
-def result(run_id: RunId) -> Report:
+def result(run_id: RunId) -> CommandOutput:
     """Print what a run returned, as JSON.
 
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input.
     """
-    run = Connection().get(run_path(run_id))
+    run = DaemonConnection().get(run_path(run_id))
     if run["status"] not in FINAL:
         if settled(run):
             say(f"{run['id']} is {run['status']}; `kapelle runs status {run['id']}` tells why.")
@@ -110,7 +125,7 @@ def result(run_id: RunId) -> Report:
             f"{run['id']} is {run['status']} and has no result yet.",
             hint=f"`kapelle wait {run['id']}` waits for it.",
         )
-    yield Ended(run["result"], exit_code(run))
+    yield CommandExit(run["result"], exit_code(run))
     document(run["result"])
     if run["status"] != "completed":
         say(": ".join(filter(None, [f"{run['id']} {run['status']}", run["reason"]])))
@@ -120,7 +135,7 @@ def result(run_id: RunId) -> Report:
 def pause(
     run_ids: RunIds,
     now: bool = flag("Stop running tasks too; they begin again later."),
-) -> Report:
+) -> CommandOutput:
     """Have runs start nothing more; what is at work ends first."""
     if now:
         remark = ""
@@ -130,7 +145,7 @@ def pause(
 
 
 @runs.command()
-def resume(run_ids: RunIds) -> Report:
+def resume(run_ids: RunIds) -> CommandOutput:
     """Let paused runs go on."""
     return change_each(run_ids, "resume", path=run_path)
 

@@ -11,9 +11,9 @@ import typer
 
 from kapelle.cli.command import (
     LISTS,
-    Ended,
-    Json,
-    Report,
+    CommandExit,
+    CommandOutput,
+    JsonFlag,
     argument,
     command_group,
     command_of,
@@ -32,9 +32,9 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.output import data, document, say, wants_json
-from kapelle.cli.pages import Items, Limit, columns, listing, status_option, statuses
+from kapelle.cli.pages import Items, LimitOption, columns, listing, status_option, statuses
 from kapelle.cli.spec_options import (
-    Option,
+    SpecOption,
     built_in,
     options_of,
     schemas,
@@ -44,11 +44,11 @@ from kapelle.cli.spec_options import (
 )
 from kapelle.cli.start import starter_of
 from kapelle.cli.values import refuse, zone
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.times import typed_duration
 
-Schedule = dict[str, Any]
+ScheduleFields = dict[str, Any]
 
 STARTING = ("run", *built_in(), "start")
 
@@ -70,12 +70,12 @@ def create_command() -> Callable[..., None]:
             send(body, params["as_json"] or wants_json(command))
 
     first = {"command": Annotated[list[str] | None, argument("COMMAND...", _COMMAND)]}
-    return with_parameters(create, schema, first, options, {"as_json": Json})
+    return with_parameters(create, schema, first, options, {"as_json": JsonFlag})
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:
     """Create a schedule and show its id."""
-    schedule = Connection().create("/schedules", body)
+    schedule = DaemonConnection().create("/schedules", body)
     if as_json:
         document(schedule)
         return
@@ -84,7 +84,7 @@ def send(body: dict[str, Any], as_json: bool) -> None:
         say(f"{upcoming(schedule)}; `kapelle schedule status {schedule['id']}` shows it.")
 
 
-def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
+def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[SpecOption]]:
     """The work that a command would start, made by that very command, and its options."""
     from kapelle.cli.commands import commands
 
@@ -137,8 +137,8 @@ schedule.command("create", context_settings={"allow_interspersed_args": False})(
 @schedule.command("list")
 def list_schedules(
     status: list[str] | None = status_option("schedules", STATUSES),
-    limit: Limit = 20,
-) -> Report:
+    limit: LimitOption = 20,
+) -> CommandOutput:
     """List schedules, the newest first."""
     query = {"status": statuses(status, STATUSES)}
     if status:
@@ -149,9 +149,9 @@ def list_schedules(
 
 
 @schedule.command("status")
-def status(schedule_id: ScheduleId) -> Report:
+def status(schedule_id: ScheduleId) -> CommandOutput:
     """Show one schedule, with its last firings."""
-    client = Connection()
+    client = DaemonConnection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
     yield {**found, "firings": page["firings"]}
@@ -159,9 +159,9 @@ def status(schedule_id: ScheduleId) -> Report:
 
 
 @schedule.command("history")
-def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
+def history(schedule_id: ScheduleId, limit: LimitOption = 50) -> CommandOutput:
     """Show what became of a schedule's slots and what each started, the newest first."""
-    client = Connection()
+    client = DaemonConnection()
     found = client.get(schedule_path(schedule_id))
     path = schedule_path(found["id"], "firings")
     shown = partial(firing_rows, schedule=found)
@@ -169,13 +169,13 @@ def history(schedule_id: ScheduleId, limit: Limit = 50) -> Report:
 
 
 @schedule.command("pause")
-def pause(schedule_id: ScheduleId) -> Report:
+def pause(schedule_id: ScheduleId) -> CommandOutput:
     """Start nothing until it is resumed; what was started goes on."""
     return _change(schedule_id, "pause", None)
 
 
 @schedule.command("resume")
-def resume(schedule_id: ScheduleId) -> Report:
+def resume(schedule_id: ScheduleId) -> CommandOutput:
     """Go on with the next slot; those that came meanwhile are not made up for."""
     return _change(schedule_id, "resume", None)
 
@@ -184,7 +184,7 @@ def resume(schedule_id: ScheduleId) -> Report:
 def cancel(
     schedule_id: ScheduleId,
     with_work: bool = flag("Also what it started and what is still going."),
-) -> Report:
+) -> CommandOutput:
     """End a schedule; what it started goes on unless told otherwise."""
     if with_work:
         fate = "is being ended"
@@ -194,19 +194,19 @@ def cancel(
 
 
 @schedule.command("run")
-def run(schedule_id: ScheduleId) -> Report:
+def run(schedule_id: ScheduleId) -> CommandOutput:
     """Start it now, besides its slots, and print the id of what was started."""
-    firing = Connection().post(schedule_path(schedule_id, "run"))
-    yield Ended(firing, 0 if firing["subject"] else 1)
+    firing = DaemonConnection().post(schedule_path(schedule_id, "run"))
+    yield CommandExit(firing, 0 if firing["subject"] else 1)
     if firing["subject"]:
         data(firing["subject"])
     else:
         say(f"kapelle: It was not started: {firing['reason']}")
 
 
-def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Report:
+def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> CommandOutput:
     """Change a schedule, and say what becomes of the work that it has going."""
-    yield (changed := Connection().post(schedule_path(schedule_id, action), body))
+    yield (changed := DaemonConnection().post(schedule_path(schedule_id, action), body))
     data(f"{changed['id']}  {changed['status']}")
     for subject in changed["in_flight"]:
         say(f"{subject} {fate.format(subject)}.")
@@ -223,7 +223,7 @@ schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", lambda one: [
 ], _STYLES, fold=(2, 3, 4))  # fmt: skip
 
 
-def describe(schedule: Schedule, firings: Items) -> Iterator[str]:
+def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield from heading(schedule, schedule["reason"], _STYLES)
     # The first words of what it is about.
@@ -248,7 +248,7 @@ def describe(schedule: Schedule, firings: Items) -> Iterator[str]:
     yield from command_lines(_commands(schedule))
 
 
-def firing_rows(firings: Items, schedule: Schedule, indent: int = 0) -> list[str]:
+def firing_rows(firings: Items, schedule: ScheduleFields, indent: int = 0) -> list[str]:
     """What became of slots, by the clock of their schedule."""
     return columns("SLOT,OUTCOME,STARTED,STATUS,REASON", lambda firing: [
         _clock(firing["slot"], schedule), firing["outcome"], firing["subject"] or "",
@@ -256,7 +256,7 @@ def firing_rows(firings: Items, schedule: Schedule, indent: int = 0) -> list[str
     ], _STYLES, indent=indent, fold=(2, 3, 4))(firings)  # fmt: skip
 
 
-def trigger(schedule: Schedule) -> str:
+def trigger(schedule: ScheduleFields) -> str:
     """When it starts something, in a few words."""
     if schedule["after"]:
         follows = f" after {schedule['after']}"
@@ -275,21 +275,21 @@ def trigger(schedule: Schedule) -> str:
     return follows.strip()
 
 
-def upcoming(schedule: Schedule) -> str:
+def upcoming(schedule: ScheduleFields) -> str:
     """What comes next, as the beginning of a sentence."""
     if schedule["next_at"] is None:
         return f"It {schedule['reason'] or 'waits'}"
     return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
 
 
-def _title(schedule: Schedule) -> str:
+def _title(schedule: ScheduleFields) -> str:
     waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
     if waits:
         return f"{schedule['title']} ({schedule['reason']})"
     return str(schedule["title"])
 
 
-def _runs(schedule: Schedule) -> str:
+def _runs(schedule: ScheduleFields) -> str:
     if schedule["max_runs"]:
         most = f" of {schedule['max_runs']}"
     else:
@@ -297,7 +297,7 @@ def _runs(schedule: Schedule) -> str:
     return f"{schedule['started']}{most}"
 
 
-def _clock(text: str | None, schedule: Schedule) -> str:
+def _clock(text: str | None, schedule: ScheduleFields) -> str:
     """A moment in the schedule's own zone; empty when there is none."""
     if text is None:
         return ""
@@ -308,7 +308,7 @@ def _clock(text: str | None, schedule: Schedule) -> str:
     return f"{datetime.fromisoformat(text).astimezone(place):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _commands(schedule: Schedule) -> list[tuple[str, str]]:
+def _commands(schedule: ScheduleFields) -> list[tuple[str, str]]:
     name = schedule["id"]
     found = [(f"kapelle schedule history {name}", "what became of its slots")]
     if schedule["status"] == "active":

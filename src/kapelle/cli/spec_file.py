@@ -22,7 +22,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACES = re.compile(r"(?<!\$)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 _YAML = "tag:yaml.org,2002:"
 
-Place = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
 def read_spec_file(
@@ -62,7 +62,7 @@ class _Source:
             self.directory = Path()
         else:
             self.directory = path.parent
-        self.lines: dict[Place, int] = {}
+        self.lines: dict[ValuePath, int] = {}
         self.mistakes: list[tuple[int, str, str]] = []
         if self.stdin:
             self._kind = ".yaml"
@@ -84,7 +84,7 @@ class _Source:
             # Also what an alias that stands inside itself comes to.
             raise self.refusal(0, "this is nested too deep", "Write it flatter.") from None
 
-    def line(self, place: Place, text: str = "") -> int:
+    def line(self, place: ValuePath, text: str = "") -> int:
         """The line of a value or of what is around it, or of a text in it; 0 if unknown."""
         around = (place[:length] for length in range(len(place), -1, -1))
         line = next((self.lines[part] for part in around if part in self.lines), 0)
@@ -102,7 +102,7 @@ class _Source:
     def refusal(self, line: int, words: str, hint: str = "") -> InvalidInput:
         return InvalidInput(self.sentence(line, words), hint=hint or "Correct it and try again.")
 
-    def note(self, place: Place, words: str, hint: str = "", *, text: str = "") -> None:
+    def note(self, place: ValuePath, words: str, hint: str = "", *, text: str = "") -> None:
         self.mistakes.append((self.line(place, text), words.rstrip("."), hint))
 
     def require_no_mistakes(self) -> None:
@@ -163,7 +163,7 @@ class _Source:
             return bisect_left(self._newlines, mark.index) + 1
         return 1
 
-    def _note_lines(self, node: Any, place: Place, line: int | None = None) -> None:
+    def _note_lines(self, node: Any, place: ValuePath, line: int | None = None) -> None:
         """Note where each value stands, and refuse what grows too large or stands twice."""
         line = self.lines[place] = line or self._line_of(node.start_mark)
         self._count += 1
@@ -192,7 +192,7 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
     known = {name: _text(value) for name, value in declared.items() if value is not None} | given
     used: set[str] = set()
 
-    def replacement(use: re.Match[str], place: Place) -> str:
+    def replacement(use: re.Match[str], place: ValuePath) -> str:
         written = use.group()
         name = use.group(1)
         if written == "$${":
@@ -208,7 +208,7 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
             source.note(place, words, hint, text=written)
         return known.get(name, written)
 
-    def fill(text: str, place: Place) -> str:
+    def fill(text: str, place: ValuePath) -> str:
         for other in _BRACES.finditer(text):
             name = other[1]
             right = f"Variables are written ${{{name}}} and declared under `variables`."
@@ -256,7 +256,9 @@ def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str,
     return section or {}
 
 
-def _made(source: _Source, value: Any, place: Place, fill: Callable[[str, Place], str]) -> Any:
+def _made(
+    source: _Source, value: Any, place: ValuePath, fill: Callable[[str, ValuePath], str]
+) -> Any:
     """A value with its variables, seconds for durations such as 20m, and whole directories."""
     if isinstance(value, list):
         return [_made(source, part, (*place, n), fill) for n, part in enumerate(value)]
@@ -290,7 +292,7 @@ def _in_units(source: _Source, key: str, written: str, text: str) -> Any:
     return text
 
 
-def _field(written: str, place: Place) -> str:
+def _field(written: str, place: ValuePath) -> str:
     """The field that is meant: a file may call seconds by what they are for."""
     if written not in {"timeout", "task_timeout"} or place == ("env",):
         return written
@@ -324,7 +326,7 @@ def _validated(
             # A variable without a value was complained of already.
             if source.mistakes and "${" in str(error["input"]):
                 continue
-            place: Place = tuple(part for part in error["loc"] if part != "[key]")
+            place: ValuePath = tuple(part for part in error["loc"] if part != "[key]")
             words, hint = _words(error, place, pattern)
             if place and place[0] in overridden:
                 source.mistakes.append((1, f"{words} (it was given on the command line)", hint))
@@ -334,7 +336,7 @@ def _validated(
     return spec.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
-def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
+def _words(error: Any, place: ValuePath, pattern: str) -> tuple[str, str]:
     """One error of pydantic as a sentence about the file, and what to do."""
     if error["type"] == "extra_forbidden":
         *around, key = place
@@ -350,7 +352,7 @@ def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
     return problem(error, name, shown(value) if isinstance(value, str) else _kind(value)), ""
 
 
-def _place_words(place: Place) -> str:
+def _place_words(place: ValuePath) -> str:
     """A place in words, such as step 2: check 1: command."""
     words: list[str] = []
     for part in place:

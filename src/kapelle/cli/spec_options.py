@@ -29,7 +29,7 @@ from kapelle.domain.times import typed_duration
 
 Schema = dict[str, Any]
 Params = Mapping[str, Any]
-Spec = dict[str, Any]
+SpecFields = dict[str, Any]
 
 _METAVARS = {
     "boolean": "", "object": "JSON", "pairs": "NAME=VALUE", "any": "VALUE", "integer": "NUMBER",
@@ -88,7 +88,7 @@ def built_in() -> dict[str, str]:
     }
 
 
-class Option:
+class SpecOption:
     """One field of a spec as an option, or as an argument; about is its metadata."""
 
     def __init__(self, path: tuple[str, ...], shape: Schema, required: bool, shared: Schema):
@@ -217,20 +217,20 @@ class Option:
         return {**spec, "timeout_s": timeout_s}
 
 
-def options_of(schema: Schema) -> list[Option]:
+def options_of(schema: Schema) -> list[SpecOption]:
     """The options in the order of the schema; the fields of a group are options of their own."""
     shared = schema.get("$defs", {})
     required = set(schema.get("required", ()))
-    found: list[Option] = []
+    found: list[SpecOption] = []
     for key, shape in schema.get("properties", {}).items():
         about = shape.get(KEY, {})
         if "group" in about:
             inner = resolved(shape, shared)["properties"]
             for name, part in inner.items():
                 facts = {**part.get(KEY, {}), "group": about["group"]}
-                found.append(Option((key, name), {**part, KEY: facts}, False, shared))
+                found.append(SpecOption((key, name), {**part, KEY: facts}, False, shared))
         else:
-            found.append(Option((key,), shape, key in required, shared))
+            found.append(SpecOption((key,), shape, key in required, shared))
     return found
 
 
@@ -261,7 +261,7 @@ def _kind(shape: Schema) -> str:
 
 
 def with_parameters(
-    function: Callable[..., Any], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
+    function: Callable[..., Any], schema: Schema, *groups: Sequence[SpecOption] | Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The function as Typer takes it, with the help that is in the schema.
 
@@ -282,7 +282,7 @@ def with_parameters(
     return function
 
 
-def _annotations(option: Option) -> dict[str, Any]:
+def _annotations(option: SpecOption) -> dict[str, Any]:
     about = option.about
     made = dict[str, Any]()
 
@@ -316,16 +316,16 @@ def _annotations(option: Option) -> dict[str, Any]:
     return made
 
 
-def _flag_name(option: Option, flag: str) -> str:
+def _flag_name(option: SpecOption, flag: str) -> str:
     return f"{option.name}_{flag.strip('-').replace('-', '_')}"
 
 
-def spec_of(options: Sequence[Option], params: Params, command: str = "") -> Spec:
+def spec_of(options: Sequence[SpecOption], params: Params, command: str = "") -> SpecFields:
     """What was asked for; what was not given is left to the daemon.
 
     With a command, its arguments are read too, from stdin if need be, when all else is known.
     """
-    spec: Spec = {}
+    spec: SpecFields = {}
     for option in sorted(options, key=lambda option: "argument" in option.about):
         if "argument" not in option.about:
             _take(spec, option, _given(option, params))
@@ -338,7 +338,7 @@ def spec_of(options: Sequence[Option], params: Params, command: str = "") -> Spe
     return spec
 
 
-def _take(spec: Spec, option: Option, value: Any) -> None:
+def _take(spec: SpecFields, option: SpecOption, value: Any) -> None:
     """Put a value in its place; nothing is left out."""
     if value is None:
         return
@@ -351,7 +351,7 @@ def _take(spec: Spec, option: Option, value: Any) -> None:
         place.setdefault(name, implied)
 
 
-def _given(option: Option, params: Params) -> Any:
+def _given(option: SpecOption, params: Params) -> Any:
     if option.kind == "prompts":
         return params.get(option.name) or None
     typed = params.get(option.name)
@@ -375,7 +375,7 @@ def _given(option: Option, params: Params) -> Any:
     return next(iter(set_by.values()), None)
 
 
-def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> None:
+def _read_argument(spec: SpecFields, option: SpecOption, params: Params, command: str) -> None:
     typed = params.get(option.name)
     file = params.get(f"{option.name}_file")
     about = option.about
@@ -414,7 +414,7 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
         spec[option.key] = text
 
 
-def _read_list(option: Option, prompts: list[str], command: str) -> list[Any]:
+def _read_list(option: SpecOption, prompts: list[str], command: str) -> list[Any]:
     """The texts of a list of prompts; how many there may be, the daemon says."""
     example = f'Write `kapelle {command} "design it" {option.about["more"][0]} "implement it"`.'
     values.refuse((not prompts and option.required, f"There are no {option.key}.", example))
@@ -431,7 +431,7 @@ def _object_or_text(text: str) -> Any:
 
 
 @contextmanager
-def spelled(options: Sequence[Option]) -> Iterator[None]:
+def spelled(options: Sequence[SpecOption]) -> Iterator[None]:
     """Lets an error name options where it names fields: in backticks, or before what is wrong."""
     names = {".".join(option.path): _spelling(option) for option in options}
 
@@ -456,7 +456,7 @@ def spelled(options: Sequence[Option]) -> Iterator[None]:
         raise
 
 
-def _spelling(option: Option) -> str:
+def _spelling(option: SpecOption) -> str:
     flags = option.about.get("flags")
     if flags and option.kind != "boolean":
         return " or ".join(name for name, _, _ in flags)

@@ -7,17 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from kapelle.cli.command import FollowToEnd, Json, argument, command_of, flag, option, suggestion
+from kapelle.cli.command import (
+    FollowToEnd,
+    JsonFlag,
+    argument,
+    command_of,
+    flag,
+    option,
+    suggestion,
+)
 from kapelle.cli.config import current
-from kapelle.cli.format import Run, one_line
+from kapelle.cli.format import one_line
 from kapelle.cli.ids import completing, run_path, template_path
 from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import columns
 from kapelle.cli.spec_options import (
-    Option,
     Params,
     Schema,
-    Spec,
+    SpecFields,
+    SpecOption,
     absolute_directory,
     built_in,
     options_of,
@@ -27,11 +35,12 @@ from kapelle.cli.spec_options import (
     with_parameters,
 )
 from kapelle.cli.values import duration_s, pairs, read_bytes, refuse
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.options import KEY
+from kapelle.domain.report import RunFields
 
-Pattern = dict[str, Any]
+PatternFields = dict[str, Any]
 Words = list[str] | None
 
 _MAX_SPEC_BYTES = 16_000_000
@@ -72,7 +81,7 @@ class Starter:
         return self.name
 
     @property
-    def options(self) -> list[Option]:
+    def options(self) -> list[SpecOption]:
         return options_of(self.schema)
 
     def command(self) -> Callable[..., None]:
@@ -98,7 +107,7 @@ class Starter:
             last: dict[str, Any] = {"every": _EVERY}
         else:
             last = {}
-        last |= {"follow": FollowToEnd, "as_json": Json}
+        last |= {"follow": FollowToEnd, "as_json": JsonFlag}
 
         def start(**params: Any) -> None:
             _start(self, params)
@@ -113,7 +122,7 @@ class Starter:
             return "/tasks", spec
         return "/runs", {"pattern": self.name, "spec": spec}
 
-    def spec(self, params: Params) -> Spec:
+    def spec(self, params: Params) -> SpecFields:
         """The task or the run that the options ask for; over what a file says, if one is given."""
         file = params.get("whole_file")
         variables = pairs(params.get("var") or [], "--var")
@@ -130,7 +139,7 @@ class Starter:
             return read_spec_file(self.name, file, variables, given)
         spec = {**(read_spec(file) if file else {}), **given}
         if "template" in spec and "directory" not in spec:
-            found = Connection().get(template_path(spec["template"]))["directory"]
+            found = DaemonConnection().get(template_path(spec["template"]))["directory"]
             spec |= {"directory": found} if found else {}
         return {"directory": absolute_directory(params["directory"]), **spec}
 
@@ -144,7 +153,7 @@ def _start(starter: Starter, params: Params) -> None:
     from kapelle.cli.follow import show_new
     from kapelle.cli.relocation import say_if_moved
 
-    client = Connection()
+    client = DaemonConnection()
     how = dict[str, Any]()
     with spelled(starter.options):
         if params.get("every") is not None:
@@ -173,7 +182,7 @@ _EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
 _BESIDE = frozenset({*_QUESTIONS, "follow", "as_json", "ask", "ask_non_interactive"})
 
 
-def _answered(client: Connection, params: Params, options: Sequence[Option]) -> Run:
+def _answered(client: DaemonConnection, params: Params, options: Sequence[SpecOption]) -> RunFields:
     """A run whose questions were answered: that of the token first, then the others in order."""
     token = (params["resume"] or "").strip()
     answers = params["answer"] or []
@@ -190,7 +199,7 @@ def _answered(client: Connection, params: Params, options: Sequence[Option]) -> 
         (changed, f"{''.join(changed[:1])} cannot be changed when a run goes on.", rule),
     )
     run_id, asks, _ = token.partition(":")
-    run: Run = client.get(run_path(run_id))
+    run: RunFields = client.get(run_path(run_id))
     others = [question["token"] for question in run["questions"]]
     order = list(dict.fromkeys([token, *others] if asks else others))
     if len(answers) > len(order):  # nothing is an answer to what is asked only after this
@@ -207,7 +216,7 @@ def _answered(client: Connection, params: Params, options: Sequence[Option]) -> 
     return run
 
 
-def _repeat(spec: Spec, params: Params) -> None:
+def _repeat(spec: SpecFields, params: Params) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
     from kapelle.cli.schedules import send
 
@@ -248,7 +257,7 @@ def start_command(name: str = "start") -> Any:
             _list_patterns(params)
 
     where = [option for option in options_of(schemas()["pattern"]) if option.key == "directory"]
-    last = {"as_json": Json, "show_help": Annotated[bool, _HELP]}
+    last = {"as_json": JsonFlag, "show_help": Annotated[bool, _HELP]}
     made = with_parameters(start, {KEY: _ABOUT}, {"words": Annotated[Words, _WORDS]}, where, last)
     settings = {"ignore_unknown_options": True}
     return command_of(made, name, add_help_option=False, context_settings=settings)
@@ -284,7 +293,7 @@ def _starter(params: Params) -> tuple[Starter, list[str]]:
 
 def _list_patterns(params: Params) -> None:
     query = {"directory": absolute_directory(params["directory"])}
-    known = Connection().get("/patterns", query)
+    known = DaemonConnection().get("/patterns", query)
     if params["as_json"]:
         document(known)
         return
@@ -297,8 +306,8 @@ def _list_patterns(params: Params) -> None:
     say("`kapelle start PATTERN --help` shows what one takes.")
 
 
-def _named(name: str, directory: str) -> Pattern:
-    known: list[Pattern] = Connection().get("/patterns", {"directory": directory})
+def _named(name: str, directory: str) -> PatternFields:
+    known: list[PatternFields] = DaemonConnection().get("/patterns", {"directory": directory})
     for pattern in known:
         if pattern["name"] == name:
             if not pattern["trusted"]:

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import (
-    Budget,
-    Ended,
+    BudgetOption,
+    CommandExit,
+    CommandOutput,
     FollowToEnd,
-    Json,
+    JsonFlag,
     MaxTurns,
-    Report,
     argument,
     flag,
     option,
@@ -22,8 +22,6 @@ from kapelle.cli.command import (
 from kapelle.cli.format import (
     ERROR,
     STATUS_STYLE,
-    Run,
-    Task,
     between,
     clean,
     colourful,
@@ -55,7 +53,7 @@ from kapelle.cli.ids import (
 from kapelle.cli.logs import check_passage
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import (
-    Limit,
+    LimitOption,
     RepositoryOption,
     columns,
     listing,
@@ -76,10 +74,10 @@ from kapelle.cli.values import (
     refuse,
     usd,
 )
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.ids import is_part
-from kapelle.domain.report import FINAL
+from kapelle.domain.report import FINAL, RunFields, TaskFields
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.text import repository_names
 
@@ -96,11 +94,11 @@ def list_tasks(
         "NAME", "Only those of this project.", autocompletion=completing("project")
     ),
     repository: RepositoryOption = None,
-    limit: Limit = 20,
+    limit: LimitOption = 20,
     nested: bool = flag("Parts of runs too."),
     flagged: bool = flag("Only those that are flagged."),
     everything: Everything = False,
-) -> Report:
+) -> CommandOutput:
     """List the tasks and runs of this repository, the newest first.
 
     Outside of a repository it lists those of all.
@@ -118,7 +116,7 @@ def list_work(
     limit: int,
     hint: str,
     repository: str | None = None,
-) -> Report:
+) -> CommandOutput:
     """List what there is at a path: of a named repository or of this one, or of all with what is
     archived."""
     for name in ("tag", "project", "pattern"):
@@ -143,14 +141,14 @@ def list_work(
     yield (found := next(report))
     yield from report
     if not found and repository is not None and not asked:
-        say_if_moved(Connection())
+        say_if_moved(DaemonConnection())
 
 
-def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
+def rows(items: list[TaskFields | RunFields], repositories: bool = False) -> list[str]:
     """A table of tasks and runs, with the names of their repositories if wanted."""
     names = repository_names({repository_path(item) for item in items})
 
-    def row(item: Task | Run) -> list[str]:
+    def row(item: TaskFields | RunFields) -> list[str]:
         # Who works on a task or did last may be a fallback agent.
         who = one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16)
         where = one_line(names[repository_path(item)], 24)
@@ -162,7 +160,7 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     return columns(f"ID,STATUS,{kinds},AGE,{where}TITLE", row, STATUS_STYLE)(items)
 
 
-def _title(item: Task | Run) -> str:
+def _title(item: TaskFields | RunFields) -> str:
     """The title, with how far it is, what it waits for or where it was delivered."""
     if item.get("archived_at"):
         return f"(archived) {one_line(item['title'])}"
@@ -181,13 +179,13 @@ def _title(item: Task | Run) -> str:
     return one_line(item["title"])
 
 
-def status(task_id: NewestId = None) -> Report:
+def status(task_id: NewestId = None) -> CommandOutput:
     """Show one task: what was claimed and what was verified; or one run."""
-    client = Connection()
+    client = DaemonConnection()
     return show_status(client, path_of(work_id(client, task_id)))
 
 
-def show_status(client: Connection, path: str) -> Report:
+def show_status(client: DaemonConnection, path: str) -> CommandOutput:
     yield (item := client.get(path))
     from kapelle.cli.work_view import describe
 
@@ -199,14 +197,14 @@ _AT_ONCE_S = 0.5
 Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]
 
 
-def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = False) -> None:
+def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: JsonFlag = False) -> None:
     """Wait until tasks or runs have ended.
 
     And until they are delivered, where that was asked for. Exits with 0 when all are completed, 1
     when one failed or was cancelled, 3 when one needs input or is paused, 2 when the time is up.
     """
     limit_s = optional(duration_s, timeout, "--timeout")
-    client = Connection()
+    client = DaemonConnection()
     typed = listed(task_ids, "An id") if task_ids else [None]
     paths = [path_of(work_id(client, text)) for text in typed]
     items = [client.get(path) for path in paths]
@@ -238,7 +236,7 @@ def wait(task_ids: NewestIds = None, timeout: Timeout = None, as_json: Json = Fa
     raise typer.Exit(exit_code_of_all(list(known.values())))
 
 
-def _show_end(item: Task | Run) -> None:
+def _show_end(item: TaskFields | RunFields) -> None:
     if finished(item):
         if item["reason"]:
             reason = f"  {one_line(item['reason'])}"
@@ -252,11 +250,11 @@ def _show_end(item: Task | Run) -> None:
 
 
 def _until(
-    is_over: Callable[[Task | Run], bool],
-    client: Connection,
-    known: dict[str, Task | Run],
+    is_over: Callable[[TaskFields | RunFields], bool],
+    client: DaemonConnection,
+    known: dict[str, TaskFields | RunFields],
     limit_s: float | None = None,
-    report: Callable[[Task | Run], None] = lambda _: None,
+    report: Callable[[TaskFields | RunFields], None] = lambda _: None,
 ) -> None:
     """Keep what is known up to date until all of it is over, or the time is up."""
     began = time.monotonic()
@@ -279,16 +277,16 @@ def change_each(
     state: str | None = None,
     wait: bool = False,
     remark: str = "",
-) -> Report:
+) -> CommandOutput:
     """Do it to every one and show them; one that refuses does not keep the others from it.
 
     of_runs is said of runs alone; state is another word for the status they are shown with;
     remark is said if one still runs.
     """
-    client = Connection()
+    client = DaemonConnection()
     failure = None
     where = path or (lambda text, what: path_of(work_id(client, text), what))
-    changed: dict[str, Task | Run] = {}
+    changed: dict[str, TaskFields | RunFields] = {}
     for some_id in listed(ids, "An id"):
         try:
             at = where(some_id, action)
@@ -307,14 +305,14 @@ def change_each(
         if not all(map(_has_ended, changed.values())):
             say("Stopping; after tasks.grace_s what has not ended is killed. --no-wait leaves it.")
         _until(_has_ended, client, changed)
-    yield Ended(list(changed.values()), failure)
+    yield CommandExit(list(changed.values()), failure)
     for item in changed.values():
         data(f"{item['id']}  {state or item['status']}")
     if remark and any(item["status"] == "running" for item in changed.values()):
         say(remark)
 
 
-def _has_ended(item: Task | Run) -> bool:
+def _has_ended(item: TaskFields | RunFields) -> bool:
     return item["status"] in FINAL
 
 
@@ -323,7 +321,7 @@ def cancel(
     keep_tasks: bool = flag("Of a run: leave the tasks it started to go on."),
     reason: str | None = option("TEXT", "Why, for the record."),
     no_wait: bool = flag("Do not wait until they have ended."),
-) -> Report:
+) -> CommandOutput:
     """Stop tasks and runs, with every process they started."""
     if keep_tasks:
         of_runs = {"with_tasks": False}
@@ -332,23 +330,23 @@ def cancel(
     return change_each(task_ids, "cancel", {"reason": reason}, of_runs=of_runs, wait=not no_wait)
 
 
-def archive(task_ids: AnyIds) -> Report:
+def archive(task_ids: AnyIds) -> CommandOutput:
     """Take ended tasks and runs out of the list and keep their work."""
     return change_each(task_ids, "archive", state="archived")
 
 
-def check(task_id: NewestTaskId = None) -> Report:
+def check(task_id: NewestTaskId = None) -> CommandOutput:
     """Make the checks of an ended task once more, on what it committed."""
-    path = task_path(newest_task_id(Connection(), task_id), "check")
-    made = Connection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
-    yield Ended(made, 0 if made["passed"] else 1)
+    path = task_path(newest_task_id(DaemonConnection(), task_id), "check")
+    made = DaemonConnection().post(path, timeout=_LONGEST_CHECKS_S)["checked_again"]
+    yield CommandExit(made, 0 if made["passed"] else 1)
     yield from (check_passage(one).text for one in made["checks"])
 
 
 Off = Annotated[bool, flag("Take that back.", "--off")]
 
 
-def flag_work(task_ids: AnyIds, off: Off = False) -> Report:
+def flag_work(task_ids: AnyIds, off: Off = False) -> CommandOutput:
     """Flag tasks and runs for attention, or no more."""
     yield from _mark(task_ids, {"flagged": not off}, "not flagged" if off else "flagged")
     if not off:
@@ -359,7 +357,7 @@ def snooze(
     task_ids: AnyIds,
     until: str = option("TIME", "In so long, or when: 2h, 18:00, 2030-01-31.", default="1d"),
     off: Off = False,
-) -> Report:
+) -> CommandOutput:
     """Hide tasks and runs from what needs you until a given time.
 
     The time may also be the last argument: `kapelle snooze ID 2h`.
@@ -377,21 +375,21 @@ def snooze(
     return _mark(task_ids, {"snoozed_until": moment}, state)
 
 
-def _mark(ids: list[str], body: dict[str, Any], state: str) -> Report:
-    client = Connection()
+def _mark(ids: list[str], body: dict[str, Any], state: str) -> CommandOutput:
+    client = DaemonConnection()
     return change_each(ids, "mark", body, state=state,
                        path=lambda text, what: f"/work/{work_id(client, text)}/{what}")  # fmt: skip
 
 
 def retry(
     task_id: NewestTaskId = None,
-    budget: Budget = None,
+    budget: BudgetOption = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    path = task_path(newest_task_id(Connection(), task_id), "retry")
+    path = task_path(newest_task_id(DaemonConnection(), task_id), "retry")
     _again(path, _new_limits(budget, max_turns), follow, as_json)
 
 
@@ -399,17 +397,17 @@ def resume(
     task_id: NewestId = None,
     message: str | None = argument("[MESSAGE]", "An answer or advice for the agent."),
     merge: bool = flag("Merge its base into its branch first; conflicts are its."),
-    budget: Budget = None,
+    budget: BudgetOption = None,
     max_turns: MaxTurns = None,
     cycles: int | None = option(
         "NUMBER", "New limit of a workflow that ended at its limit of cycles.", min=1, max=50
     ),
     follow: FollowToEnd = False,
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Go on with a task where it left off, or with a paused or limited run."""
     task_id, message = _id_and_message(task_id, message, "resume")
-    whole = work_id(Connection(), task_id)
+    whole = work_id(DaemonConnection(), task_id)
     limits = _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     alone = "A run that goes on takes neither a message nor new limits."
@@ -439,7 +437,7 @@ def _id_and_message(
     if not is_part(task_id):
         return None, task_id
     try:
-        return work_id(Connection(), task_id), None
+        return work_id(DaemonConnection(), task_id), None
     except NotFound as error:
         error.hint = f"To send it as a message, type an id first: `kapelle {verb} ID {task_id}`."
         raise
@@ -450,7 +448,7 @@ def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | 
     return {"budget_usd": optional(usd, budget, "--budget"), "max_turns": max_turns}
 
 
-def requeue(task_id: TaskId, follow: FollowToEnd = False, as_json: Json = False) -> None:
+def requeue(task_id: TaskId, follow: FollowToEnd = False, as_json: JsonFlag = False) -> None:
     """Put a task back into the queue; a running one is stopped first."""
     _again(task_path(task_id, "requeue"), {}, follow, as_json)
 
@@ -460,7 +458,7 @@ def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None
     from kapelle.cli.follow import show_new
     from kapelle.cli.spec_options import options_of, schemas, spelled
 
-    client = Connection()
+    client = DaemonConnection()
     with spelled(options_of(schemas()["task"])):
         item = client.post(path, body)
     show_new(client, item, to_end, as_json, after=len(item.get("attempts", ())))
@@ -480,10 +478,10 @@ def continue_(
     message: str | None = argument("MESSAGE", "What next; - reads it from stdin."),
     fork: bool = flag("As a new task, in a copy of the conversation."),
     comments: bool = flag("Tell it the new comments on its pull request."),
-    budget: Budget = None,
+    budget: BudgetOption = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Follow up on a task that has ended or waits, or on an ended run.
 
@@ -499,7 +497,7 @@ def continue_(
         said = read_prompt(message, None, _MESSAGE, "message")
     else:
         said = ""
-    client = Connection()
+    client = DaemonConnection()
     limits = _new_limits(budget, max_turns)
     task_id = work_id(client, task_id)
     body = {"message": said or None, **({"comments": True} if comments else {})}
@@ -519,7 +517,7 @@ def continue_(
     show_new(client, task, follow, as_json)
 
 
-def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
+def forked(earlier: TaskFields, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
     """The new task that goes on in a copy of an earlier one's conversation."""
     if earlier["attempts"]:
         last = earlier["attempts"][-1]
@@ -549,12 +547,12 @@ def diff(
     raw: bool = flag("The patch byte for byte, so that `git apply` takes it."),
     against: str | None = option("ID", "Instead, how it differs from that task's work."),
     attempt: int | None = option("N", "Only what this attempt of a task changed."),
-) -> Report:
+) -> CommandOutput:
     """Show what a task or a run changed.
 
     Of one that went on after its merge, show what is new since then.
     """
-    client = Connection()
+    client = DaemonConnection()
     whole = work_id(client, task_id)
     two = "--against compares the work of two tasks."
     refuse((against is not None and is_run(whole), two, "`kapelle runs status` lists them."))

@@ -3,21 +3,23 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from kapelle.cli.command import LISTS, Report, argument, command_group, option
+from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, option
 from kapelle.cli.format import cost, field, one_line, short
 from kapelle.cli.ids import completing, template_path
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
 templates = command_group("Keep guidelines for work of one kind, and see what comes of it." + LISTS)
-Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("templates"))]
+TemplateNameArgument = Annotated[
+    str, argument("NAME", "Its name.", autocompletion=completing("templates"))
+]
 
 
 @templates.command("list")
-def list_templates() -> Report:
+def list_templates() -> CommandOutput:
     """List templates, with how many of their tasks succeeded."""
 
     def row(one: dict[str, Any]) -> list[str]:
@@ -27,13 +29,13 @@ def list_templates() -> Report:
 
     nothing = 'No templates yet. `kapelle templates create bugfix "Write a failing test first."`'
     shown = columns("NAME,AGENT,MODEL,SUCCEEDED,GUIDELINES", row)
-    return whole_list(Connection().get("/templates"), shown, nothing)
+    return whole_list(DaemonConnection().get("/templates"), shown, nothing)
 
 
 @templates.command()
-def show(name: Name) -> Report:
+def show(name: TemplateNameArgument) -> CommandOutput:
     """Show a template, and what came of the tasks that used it, for each model."""
-    yield (found := Connection().get(template_path(name)))
+    yield (found := DaemonConnection().get(template_path(name)))
     named = ("name", "agent", "model", "directory")
     yield from (field(name, one_line(found[name])) for name in named if found[name])
     yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
@@ -44,15 +46,15 @@ def show(name: Name) -> Report:
     ])(found["records"])  # fmt: skip
 
 
-def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., Report]:
+def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., CommandOutput]:
     """`create`, or with a new name to give it `edit`, which begins with what there is."""
     schema = {**schemas()["template"], "x-cli": {"summary": summary}}
     options = options_of(schema)
 
-    def put(**params: Any) -> Report:
+    def put(**params: Any) -> CommandOutput:
         if (name := params["name"]) is None:
             raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
-        client = Connection()
+        client = DaemonConnection()
         if more:
             known = client.get(template_path(name))
         else:
@@ -83,7 +85,7 @@ templates.command("edit")(
 
 
 @templates.command()
-def delete(name: Name) -> Report:
+def delete(name: TemplateNameArgument) -> CommandOutput:
     """Delete a template; its tasks keep what it told them."""
-    yield (gone := Connection().delete(template_path(name)))
+    yield (gone := DaemonConnection().delete(template_path(name)))
     say(f"{gone['name']} is deleted.")

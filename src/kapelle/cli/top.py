@@ -15,12 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kapelle.cli.command import Report
+from kapelle.cli.command import CommandOutput
 from kapelle.cli.follow import read_line
 from kapelle.cli.format import (
     STATUS_STYLE,
-    Run,
-    Task,
     between,
     columns_of,
     doing_words,
@@ -36,11 +34,11 @@ from kapelle.cli.format import (
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.output import say
 from kapelle.cli.questions import question_lines
-from kapelle.client.http import Connection, listens
+from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.report import FINAL
+from kapelle.domain.report import FINAL, RunFields, TaskFields
 
-Item = Task | Run
+ActiveItem = TaskFields | RunFields
 
 _OPEN = ("running", "waiting", "paused", "queued", "blocked")
 _ORDER = (*_OPEN, "failed", "cancelled", "completed")
@@ -58,12 +56,12 @@ _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
 
 
-def top() -> Report:
+def top() -> CommandOutput:
     """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
-    known = _Known(Connection())
+    known = _WorkTable(DaemonConnection())
     yield (found := known.ask())
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         _watch(known)
@@ -74,20 +72,20 @@ def top() -> Report:
         say("Nothing is at work.")
 
 
-class _Known:
+class _WorkTable:
     """What is at work and what has just ended, in the order in which it is shown."""
 
-    def __init__(self, client: Connection) -> None:
-        self.items: list[Item] = []
+    def __init__(self, client: DaemonConnection) -> None:
+        self.items: list[ActiveItem] = []
         self.needs = 0  # how many things need a person, over all work
         self.problem: Exception | None = None
         self.is_away = False
         self._client = client
 
-    def ask(self) -> list[Item]:
+    def ask(self) -> list[ActiveItem]:
         """All of it as it is now: a request for each list, and for each that has left its list."""
         before = {item["id"]: item for item in self.items}
-        found: dict[str, Item] = {}
+        found: dict[str, ActiveItem] = {}
         for noun, never in (("tasks", "paused"), ("runs", "blocked")):
             for states in (_OPEN, FINAL) if not before else (_OPEN,):
                 query = {"status": sorted({*states} - {never}), "limit": _MOST}
@@ -99,7 +97,7 @@ class _Known:
         self.needs = self._client.get("/needs", {"limit": 1})["rows"]
         return self.items
 
-    def mark_seen(self, item: Item) -> None:
+    def mark_seen(self, item: ActiveItem) -> None:
         """Let what has ended, and was looked at, stand behind what was not."""
         if item["status"] in FINAL and not item.get("seen_at"):
             with suppress(KapelleError):  # the list is right without it
@@ -128,10 +126,10 @@ class _Known:
                 self.problem = error
 
 
-def in_order(found: dict[str, Item]) -> list[Item]:
+def in_order(found: dict[str, ActiveItem]) -> list[ActiveItem]:
     """Return what is at work first, each behind its run; what has ended and was seen last."""
 
-    def place(item: Item) -> tuple[int, str, str]:
+    def place(item: ActiveItem) -> tuple[int, str, str]:
         whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
         if FINAL & {item["status"], whole["status"]}:
             whole = item
@@ -147,14 +145,14 @@ def in_order(found: dict[str, Item]) -> list[Item]:
     return sorted(found.values(), key=place)
 
 
-def _is_shown(item: Item) -> bool:
+def _is_shown(item: ActiveItem) -> bool:
     if item["status"] not in FINAL:
         return True
     ended = moment(item["ended_at"]) or now()
     return not item.get("run_id") and (now() - ended).total_seconds() < _ENDED_S
 
 
-def _cells(item: Item) -> list[str]:
+def _cells(item: ActiveItem) -> list[str]:
     attempts = item.get("attempts", [])
     last = (attempts or [item])[-1]
     who = item.get("pattern") or "/".join(filter(None, [last["agent"], last["model"]]))
@@ -170,7 +168,7 @@ def _cells(item: Item) -> list[str]:
     return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), where, cost]
 
 
-def _words(item: Item) -> list[str]:
+def _words(item: ActiveItem) -> list[str]:
     """The title, and what it is doing or that nobody verified it, if there is something to say."""
     if item.get("verified") is False:
         doubt = "not verified"
@@ -181,7 +179,7 @@ def _words(item: Item) -> list[str]:
 
 
 def page(
-    items: list[Item], chosen: str, width: int, height: int, *, is_away: bool, needs: int = 0
+    items: list[ActiveItem], chosen: str, width: int, height: int, *, is_away: bool, needs: int = 0
 ) -> list[str]:
     """All lines of the screen: how many there are, the table around the chosen one, the keys."""
     counts = Counter(item["status"] for item in items)
@@ -207,7 +205,7 @@ def page(
     return [paint(head, "bold"), header, *shown, paint(fit(foot, width), "dim")][:height]
 
 
-def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str]]:
+def _rows(items: list[ActiveItem], chosen: str, width: int) -> Iterator[tuple[str, str]]:
     """Lines with the ids of their items; what one is doing stands beside its title if it fits."""
     sizes = list(_COLUMNS.values())
     while len(sizes) > 1 and width - sum(sizes) - len(sizes) < _LEAST:
@@ -233,7 +231,7 @@ def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str
         yield from ((item["id"], paint(fit(f"    {doing}", width), "dim")) for doing in below)
 
 
-def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
+def _keys(item: ActiveItem) -> dict[str, tuple[str, str, str]]:
     """What can be done with it, by key: the word, the command, and what is asked before."""
     is_ended = item["status"] in FINAL
     place = item["workspace"]
@@ -252,7 +250,7 @@ def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
     return keys
 
 
-def _act(word: str, command: str, asks: str, item: Item) -> None:
+def _act(word: str, command: str, asks: str, item: ActiveItem) -> None:
     """Do what a key stands for as the command does it, and let its words be read."""
     from kapelle.cli.main import guarded
 
@@ -344,7 +342,7 @@ class _Screen:
             os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self.suspend)
 
-    def draw(self, items: list[Item], chosen: str, *, is_away: bool, needs: int) -> None:
+    def draw(self, items: list[ActiveItem], chosen: str, *, is_away: bool, needs: int) -> None:
         columns, height = os.get_terminal_size(1)
         size = columns or 80, height or 24
         shown = page(items, chosen, *size, is_away=is_away, needs=needs)
@@ -364,7 +362,7 @@ class _Screen:
         sys.stdout.flush()
 
 
-def _watch(known: _Known) -> None:
+def _watch(known: _WorkTable) -> None:
     screen = _Screen()
     signal.signal(signal.SIGTSTP, screen.suspend)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -378,7 +376,7 @@ def _watch(known: _Known) -> None:
             raise
 
 
-def _look(known: _Known, screen: "_Screen") -> None:
+def _look(known: _WorkTable, screen: "_Screen") -> None:
     chosen = ""
     at = 0
     with screen:

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Report, argument, flag
+from kapelle.cli.command import CommandOutput, argument, flag
 from kapelle.cli.config import config_file, current
 from kapelle.cli.format import local, one_line, table
 from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import counted
 from kapelle.home import Home
@@ -27,19 +27,19 @@ _WORDS = {
 }
 _MOST_LINES = 20
 
-Place = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
+TrustTarget = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
 
 
 def trust(
-    directory: Place = None,
+    directory: TrustTarget = None,
     show: bool = flag("Only show what could be executed, and what changed."),
-) -> Report:
+) -> CommandOutput:
     """Let a repository execute what stands in its .kapelle.
 
     These are its commands, agents, variables, MCP servers and patterns. It holds until one of them
     changes. `kapelle trust list` shows every repository that was trusted.
     """
-    client = Connection()
+    client = DaemonConnection()
     if directory == "list":
         nothing = "No repository was trusted yet: kapelle trust DIR"
         shown = columns("REPOSITORY,STATUS,SINCE", lambda one: [
@@ -64,10 +64,10 @@ def trust(
         say(f"{place} is trusted: it may now run the {items} above.")
 
 
-def untrust(directory: Place = None) -> Report:
+def untrust(directory: TrustTarget = None) -> CommandOutput:
     """Trust a repository no more; what it runs already goes on."""
     place = os.path.abspath(directory or current())
-    yield (left := Connection().delete("/trust", {"directory": place}))
+    yield (left := DaemonConnection().delete("/trust", {"directory": place}))
     if left["status"] == "trusted":
         say("It is no longer kept as trusted, but KAPELLE_TRUST of the daemon still names it.")
     else:
@@ -84,7 +84,7 @@ def ask(refusal: NotTrusted) -> bool:
         if is_trusted_by(os.environ, Path(place)):
             say(f"The daemon was started without {VARIABLE}, so it does not count: kapelle stop")
         return False
-    client = Connection()
+    client = DaemonConnection()
     [found] = client.get("/trust", {"directory": place})
     say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
     _explain(found)
@@ -94,7 +94,7 @@ def ask(refusal: NotTrusted) -> bool:
     return True
 
 
-def _grant(client: Connection, found: dict[str, Any]) -> dict[str, Any]:
+def _grant(client: DaemonConnection, found: dict[str, Any]) -> dict[str, Any]:
     body = {"directory": found["directory"], "digest": found["digest"]}
     granted: dict[str, Any] = client.post("/trust", body)
     return granted
@@ -119,7 +119,7 @@ def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
 def prompts(
     name: str | None = argument("[PATTERN[/ROLE]]", "Whose; by default all."),
     copy: bool = flag("Copy it to .kapelle/prompts, where it can be changed."),
-) -> Report:
+) -> CommandOutput:
     """Show what the roles of patterns are told, and copy it to change it.
 
     A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository stands instead of the built-in

@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kapelle.cli.command import Report, flag
+from kapelle.cli.command import CommandOutput, flag
 from kapelle.cli.daemon import installed_unit, stop_daemon
 from kapelle.cli.format import repository_path, size
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
-    from kapelle.workspaces.uninstall import Leftovers
+    from kapelle.workspaces.uninstall import RepositoryLeftovers
 
 _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
 _COMPLETION = "kapelle completion "
@@ -31,7 +31,7 @@ def uninstall(
     keep_work: bool = flag("Keep unmerged branches, archived content, own patterns and prompts."),
     dry_run: bool = flag("Only list what would be removed."),
     yes: bool = flag("Remove it without asking.", "--yes", "-y"),
-) -> Report:
+) -> CommandOutput:
     """Stop the daemon and remove what Kapelle has left on this machine.
 
     It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
@@ -92,7 +92,7 @@ def _owners() -> dict[str, set[str]]:
     """Return the ids of all tasks and runs, by the path of their repository."""
     owners: dict[str, set[str]] = defaultdict(set)
     query = {"archived": True, "nested": True, "light": True, "limit": 200}
-    for item in Connection().pages("/work", query):
+    for item in DaemonConnection().pages("/work", query):
         owners[repository_path(item)].add(item["id"])
     return owners
 
@@ -193,7 +193,7 @@ def _named(refs: list[str], noun: str) -> Iterator[str]:
         yield from (f"      {ref.removeprefix('refs/heads/')}" for ref in refs)
 
 
-def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[Leftovers]":
+def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[RepositoryLeftovers]":
     from kapelle.workspaces.uninstall import leftovers_of
 
     found = [leftovers_of(path, home.root, ids) for path, ids in sorted(owners.items())]

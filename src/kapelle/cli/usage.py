@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from kapelle.cli.command import Report, option
+from kapelle.cli.command import CommandOutput, option
 from kapelle.cli.format import clean, cost, one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.output import say
 from kapelle.cli.pages import RepositoryOption, repository_filter
 from kapelle.cli.values import choice, not_empty, optional, since
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.text import counted
 
 PROPERTIES = ("agent", "model", "project", "task", "run", "template", "outcome", "day")
@@ -30,7 +30,7 @@ def usage(
     repository: RepositoryOption = None,
     task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
     run: str | None = option("ID", "Only this run's and those inside it."),
-) -> Report:
+) -> CommandOutput:
     """Show what was used: tokens, turns and money.
 
     Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
@@ -43,7 +43,7 @@ def usage(
     query["repository"] = repository_filter(repository)
     if across is not None:
         query["across"] = choice("--across", across.lower(), PROPERTIES)
-    yield (report := Connection().get("/usage", query))
+    yield (report := DaemonConnection().get("/usage", query))
     if report["rows"]:
         yield from lines(report)
     else:
@@ -59,7 +59,7 @@ def report(
     until: str | None = option("WHEN", "Up to then; a day is included."),
     project: str | None = option("NAME", "Only this project's."),
     repository: RepositoryOption = None,
-) -> Report:
+) -> CommandOutput:
     """Tell what was asked for, done, proven and spent, and what needs you.
 
     It is Markdown: `kapelle report --since 12h > night.md`. What was not verified is said to be so,
@@ -68,7 +68,7 @@ def report(
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
     query = {**times, "project": optional(not_empty, project, "--project")}
     query["repository"] = repository_filter(repository)
-    yield (found := Connection().get("/report", query))
+    yield (found := DaemonConnection().get("/report", query))
     yield from clean(found["markdown"]).splitlines()
 
 

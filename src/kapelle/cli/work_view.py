@@ -11,8 +11,6 @@ from kapelle.cli.events import MARKS, state_words, value_words, verdict_words
 from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
-    Run,
-    Task,
     agent_words,
     between,
     clean,
@@ -45,12 +43,12 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.questions import asked_lines
-from kapelle.client.http import Connection
-from kapelle.domain.report import next_commands
+from kapelle.client.http import DaemonConnection
+from kapelle.domain.report import RunFields, TaskFields, next_commands
 from kapelle.domain.text import counted
 
-Step = dict[str, Any]
-Item = dict[str, Any]
+StepFields = dict[str, Any]
+ViewItem = dict[str, Any]
 
 DIAGNOSIS_TAIL = 15
 CHECK_TAIL = 20
@@ -67,14 +65,14 @@ _LAST = ("problem", "reason")
 _ROLES = ("planner", "worker", "reviewer", "judge")
 
 
-def describe(client: Connection, item: Task | Run) -> Iterator[str]:
+def describe(client: DaemonConnection, item: TaskFields | RunFields) -> Iterator[str]:
     """The human view, of a run with what only the daemon knows of its past and its tasks."""
     if not is_run(item["id"]):
         messages = client.get(path_of(item["id"], "messages"))
         yield from describe_task(item, messages)
         return
     steps = client.get(path_of(item["id"], "steps"))
-    progress: list[Item] = []
+    progress: list[ViewItem] = []
     if item["result"] is None and "iteration" in item["progress"]:
         events = history(client, item["id"])
         progress = [event["data"] for event in events if event["kind"] == "run.progress"]
@@ -92,7 +90,7 @@ _MESSAGE_STATES = {
 }  # fmt: skip
 
 
-def _message_field(message: Item) -> str:
+def _message_field(message: ViewItem) -> str:
     """What a person said, of what kind it was, and whether an agent has read it."""
     if message["attempt"]:
         about = f"attempt {message['attempt']}, "
@@ -102,7 +100,7 @@ def _message_field(message: Item) -> str:
     return field(message["kind"], f"{one_line(message['text'], 200)} ({about}{state})")
 
 
-def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
+def describe_task(task: TaskFields, messages: Sequence[ViewItem] = ()) -> Iterator[str]:
     """The lines of the human view with what people said to it, ready for the terminal."""
     if task["status"] == "waiting":
         reason = waiting_words(task)
@@ -156,7 +154,7 @@ def describe_task(task: Task, messages: Sequence[Item] = ()) -> Iterator[str]:
     yield from command_lines(next_commands(task))
 
 
-def _claim_and_verdict(task: Task) -> Iterator[str]:
+def _claim_and_verdict(task: TaskFields) -> Iterator[str]:
     attempts = task["attempts"]
     checks = task["checks"]
     if attempts:
@@ -193,7 +191,7 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
             yield from (f"        {line}" for line in telling_lines(check["output"], CHECK_TAIL))
 
 
-def _check_directory(task: Task, check: Task) -> str:
+def _check_directory(task: TaskFields, check: TaskFields) -> str:
     """Return where a check ran, from the top of the workspace; empty for the top itself."""
     top = task["workspace"]["path"]
     made_in = check.get("directory")
@@ -202,7 +200,7 @@ def _check_directory(task: Task, check: Task) -> str:
     return f" in {one_line(made_in[len(top) + 1 :], 200)}"
 
 
-def _doubt(task: Task) -> str:
+def _doubt(task: TaskFields) -> str:
     """Return why checks that passed do not verify a task, in a few words."""
     doubted = any(
         one.get("passes_only_with") or one.get("changed_meanwhile") for one in task["checks"]
@@ -212,7 +210,7 @@ def _doubt(task: Task) -> str:
     return ", but none tests this change"
 
 
-def _attempts(task: Task) -> Iterator[str]:
+def _attempts(task: TaskFields) -> Iterator[str]:
     for attempt in task["attempts"]:
         yield field(f"attempt {attempt['number']}", headline(attempt))
         yield from (f"    {line}" for line in details(attempt, task["reason"]))
@@ -223,7 +221,7 @@ def _attempts(task: Task) -> Iterator[str]:
         yield field("cost", f"{total} in all" if known else total)
 
 
-def headline(attempt: Task) -> str:
+def headline(attempt: TaskFields) -> str:
     """How an attempt went, in a few words."""
     # An attempt that ended with a question counts as failed, but nothing about it failed.
     # An older daemon that still runs does not know the field.
@@ -242,7 +240,7 @@ def headline(attempt: Task) -> str:
     return ", ".join(filter(None, facts))
 
 
-def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
+def details(attempt: TaskFields, known_reason: str | None) -> Iterator[str]:
     """The lines below it; a reason that was told already is left out."""
     if attempt["model_reason"]:
         reason = f" ({attempt['model_reason']})"
@@ -268,7 +266,7 @@ def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
         yield from (f"    {line}" for line in last_lines(attempt["diagnosis"], DIAGNOSIS_TAIL))
 
 
-def ending(exit: Task | None) -> str:
+def ending(exit: TaskFields | None) -> str:
     """How a process ended, in words."""
     if exit is None:
         return ""
@@ -284,10 +282,10 @@ def ending(exit: Task | None) -> str:
 
 
 def describe_run(
-    run: Run,
-    steps: Sequence[Step],
-    progress: Sequence[Item] = (),
-    open_tasks: Mapping[str, Task] | None = None,
+    run: RunFields,
+    steps: Sequence[StepFields],
+    progress: Sequence[ViewItem] = (),
+    open_tasks: Mapping[str, TaskFields] | None = None,
     titles: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The lines of the human view.
@@ -335,7 +333,7 @@ def _agents(spec: dict[str, Any]) -> str:
     return ", ".join(named) + one_line(f", then {', '.join(fallback)}" if fallback else "")
 
 
-def _spent(run: Run) -> str:
+def _spent(run: RunFields) -> str:
     """What was used, against what may be."""
     spent = run["spent"]
     spec = run["spec"]
@@ -356,7 +354,7 @@ def _spent(run: Run) -> str:
     return ", ".join(facts)
 
 
-def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:
+def result_lines(run: RunFields, progress: Sequence[ViewItem]) -> Iterator[str]:
     """What a pattern returned: tables of its lists of objects, or else the beginning of its JSON.
 
     Of a run without a result, what it said of its iterations is shown in the same way.
@@ -390,7 +388,7 @@ def _are_items(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def _items(key: str, items: Sequence[Item], chosen: Any) -> Iterator[str]:
+def _items(key: str, items: Sequence[ViewItem], chosen: Any) -> Iterator[str]:
     """A table of objects; what does not fit in a cell stands below its row."""
     names = list(dict.fromkeys(name for item in items for name in item))
     names = [name for name in names if _is_column(name, [item.get(name) for item in items])]
@@ -420,7 +418,7 @@ def _is_column(name: str, values: list[Any]) -> bool:
     return any(texts) or any(isinstance(value, int | float) for value in values)
 
 
-def _cell(name: str, item: Item, chosen: Any) -> str:
+def _cell(name: str, item: ViewItem, chosen: Any) -> str:
     value = item.get(name)
     if name in {"number", "iteration"}:
         if value == chosen:
@@ -437,7 +435,7 @@ def _cell(name: str, item: Item, chosen: Any) -> str:
     return one_line(text, None if name in _LAST else 60)
 
 
-def _style(item: Item, chosen: Any) -> str | None:
+def _style(item: ViewItem, chosen: Any) -> str | None:
     if "verdict" in item:
         return _STYLES.get(item["verdict"])
     if item.get("problem"):
@@ -447,7 +445,7 @@ def _style(item: Item, chosen: Any) -> str | None:
     return None
 
 
-def _below(item: Item) -> list[str]:
+def _below(item: ViewItem) -> list[str]:
     """What an object holds besides plain values: the fate of its parts, checks, judgements."""
     found: list[str] = []
     for key, value in item.items():
@@ -474,7 +472,7 @@ def _below(item: Item) -> list[str]:
     return found
 
 
-def _part(part: Item) -> str:
+def _part(part: ViewItem) -> str:
     good = part["status"] in {"merged", "completed", "passed"}
     if part.get("reason"):
         reason = f": {one_line(part['reason'], 200)}"
@@ -490,9 +488,9 @@ def _words(key: str) -> str:
 
 
 def task_lines(
-    run: Run,
-    steps: Sequence[Step],
-    open_tasks: Mapping[str, Task],
+    run: RunFields,
+    steps: Sequence[StepFields],
+    open_tasks: Mapping[str, TaskFields],
     titles: Mapping[str, str],
 ) -> Iterator[str]:
     """What was started, the last ones at most, and the steps of its spec that are to come."""
@@ -514,7 +512,7 @@ def task_lines(
             yield paint(f"    · {one_line(label, 80)}", "dim")
 
 
-def _lines(step: Step, label: str, task: Task | None) -> Iterator[str]:
+def _lines(step: StepFields, label: str, task: TaskFields | None) -> Iterator[str]:
     result = step["result"] or task or {}
     status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
     style = STATUS_STYLE.get(status)

@@ -10,12 +10,12 @@ from datetime import date
 from typing import Any, Self
 
 from kapelle.client.address import Address
-from kapelle.client.async_http import AsyncConnection
-from kapelle.client.async_work import AsyncRuns, AsyncSchedules, AsyncStream, AsyncTasks
+from kapelle.client.async_http import AsyncDaemonConnection
+from kapelle.client.async_work import AsyncItemStream, AsyncRuns, AsyncSchedules, AsyncTasks
 from kapelle.client.client import PRUNE_S
 from kapelle.client.protocol import MORE_S
 from kapelle.client.values import (
-    Directory,
+    DirectoryPath,
     absolute,
     absolute_or_none,
     as_json,
@@ -43,7 +43,7 @@ from kapelle.domain.views import (
 def connect_async(
     url: str | None = None,
     token: str | None = None,
-    home: Directory | None = None,
+    home: DirectoryPath | None = None,
     start: bool = True,
 ) -> "AsyncClient":
     """Return a client for asyncio, with the parameters of `kapelle.connect()`."""
@@ -53,7 +53,7 @@ def connect_async(
 class AsyncNotes:
     """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         self._connection = connection
 
     async def put(
@@ -117,13 +117,13 @@ class AsyncNotes:
 class AsyncLocks:
     """Every lock of a daemon, taken and released as by a person."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         self._connection = connection
 
     async def take(
         self,
         paths: Sequence[str],
-        directory: Directory = ".",
+        directory: DirectoryPath = ".",
         *,
         reason: str | None = None,
         ttl_s: float = 600,
@@ -141,13 +141,13 @@ class AsyncLocks:
         answer = await self._connection.post("/locks", as_json(body), timeout_s + MORE_S)
         return read(LocksView, answer, "/locks")
 
-    async def list(self, directory: Directory | None = None) -> list[Lock]:
+    async def list(self, directory: DirectoryPath | None = None) -> list[Lock]:
         """Return who holds and who waits for which paths, of one checkout or of all."""
         query = {"directory": absolute_or_none(directory)}
         return read(builtins.list[Lock], await self._connection.get("/locks", query), "/locks")
 
     async def release(
-        self, paths: Sequence[str] = (), directory: Directory = "."
+        self, paths: Sequence[str] = (), directory: DirectoryPath = "."
     ) -> builtins.list[Lock]:
         """Release the named paths, whoever holds them, or all of one's own."""
         body = {"paths": paths, "directory": absolute(directory)}
@@ -158,7 +158,7 @@ class AsyncLocks:
 class AsyncLearnings:
     """Every learning of a daemon."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         self._connection = connection
 
     async def add(self, /, title: str, content: str, **fields: Any) -> Learning:
@@ -177,7 +177,7 @@ class AsyncLearnings:
         query: str | None = None,
         *,
         project: str | None = None,
-        directory: Directory | None = None,
+        directory: DirectoryPath | None = None,
         tag: str | None = None,
         status: str = "kept",
     ) -> list[Learning]:
@@ -208,7 +208,7 @@ class AsyncClient:
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        self._connection = AsyncConnection(address, autostart=start)
+        self._connection = AsyncDaemonConnection(address, autostart=start)
         self.tasks = AsyncTasks(self._connection)
         self.runs = AsyncRuns(self._connection)
         self.schedules = AsyncSchedules(self._connection)
@@ -233,7 +233,7 @@ class AsyncClient:
         task_id: str | None = None,
         run_id: str | None = None,
         follow: bool = True,
-    ) -> AsyncStream[Event]:
+    ) -> AsyncItemStream[Event]:
         """Yield the history behind an event's number, and with follow new events, for ever.
 
         Without a number: from now on, or with follow=False from the beginning. The stream goes on
@@ -273,28 +273,28 @@ class AsyncClient:
         }
         return read(SearchView, await self._connection.get("/search", parameters), "/search")
 
-    async def patterns(self, directory: Directory | None = None) -> list[PatternView]:
+    async def patterns(self, directory: DirectoryPath | None = None) -> list[PatternView]:
         """Return every pattern; with a directory also those of its repository."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[PatternView], await self._connection.get("/patterns", query), "/patterns")
 
-    async def agents(self, directory: Directory | None = None) -> list[AgentView]:
+    async def agents(self, directory: DirectoryPath | None = None) -> list[AgentView]:
         """Return the agents that a task in a directory may use, with their logins and pauses."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[AgentView], await self._connection.get("/agents", query), "/agents")
 
-    async def trusted(self, directory: Directory | None = None) -> list[TrustView]:
+    async def trusted(self, directory: DirectoryPath | None = None) -> list[TrustView]:
         """Return every trusted repository; with a directory its own, trusted or not."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[TrustView], await self._connection.get("/trust", query), "/trust")
 
-    async def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
+    async def trust(self, directory: DirectoryPath, digest: str | None = None) -> TrustView:
         """Let a repository execute the present content of its .kapelle; Conflict if that has
         another digest."""
         body = {"directory": absolute(directory), "digest": digest}
         return read(TrustView, await self._connection.post("/trust", body), "/trust")
 
-    async def untrust(self, directory: Directory) -> TrustView:
+    async def untrust(self, directory: DirectoryPath) -> TrustView:
         """Withdraw the trust in a repository."""
         query = {"directory": absolute(directory)}
         return read(TrustView, await self._connection.delete("/trust", query), "/trust")

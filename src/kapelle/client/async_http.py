@@ -33,7 +33,7 @@ from kapelle.client.protocol import (
     EventParser,
     LineSplitter,
     NothingListens,
-    Query,
+    QueryParameters,
     ServerEvent,
     daemon_stopped,
     no_answer,
@@ -46,7 +46,7 @@ from kapelle.domain.errors import InvalidInput, Unauthorized, Unavailable
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
 
 
-class AsyncConnection:
+class AsyncDaemonConnection:
     """Requests to one daemon, which is started when it is not there unless told otherwise."""
 
     def __init__(self, address: Address, *, autostart: bool = True) -> None:
@@ -61,16 +61,20 @@ class AsyncConnection:
             self._client = None
             await client.aclose()
 
-    async def get(self, path: str, query: Query | None = None, within_s: float = TIMEOUT_S) -> Any:
+    async def get(
+        self, path: str, query: QueryParameters | None = None, within_s: float = TIMEOUT_S
+    ) -> Any:
         return json.loads(await self.get_bytes(path, query, within_s))
 
     async def get_bytes(
-        self, path: str, query: Query | None = None, within_s: float = TIMEOUT_S
+        self, path: str, query: QueryParameters | None = None, within_s: float = TIMEOUT_S
     ) -> bytes:
         """Return a body as it came."""
         return await self._request("GET", target(path, query), within_s=within_s)
 
-    async def pages(self, path: str, query: Query) -> AsyncGenerator[dict[str, Any], None]:
+    async def pages(
+        self, path: str, query: QueryParameters
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield every item of a list; a page is requested when the one before it is used up."""
         cursor: str | None = None
         while True:
@@ -82,7 +86,11 @@ class AsyncConnection:
                 return
 
     async def wait(
-        self, path: str, query: Query, is_over: Callable[[Any], bool], limit_s: float | None
+        self,
+        path: str,
+        query: QueryParameters,
+        is_over: Callable[[Any], bool],
+        limit_s: float | None,
     ) -> Any:
         """Request a path that waits by itself, until its answer is over or the time is up."""
         began = time.monotonic()
@@ -123,11 +131,11 @@ class AsyncConnection:
             if answer["status"] == "merged":
                 return answer
 
-    async def put(self, path: str, body: Any, query: Query | None = None) -> Any:
+    async def put(self, path: str, body: Any, query: QueryParameters | None = None) -> Any:
         """Send a write that may be sent again, because it leads to the same state."""
         return json.loads(await self._request("PUT", target(path, query), body))
 
-    async def delete(self, path: str, query: Query | None = None) -> Any:
+    async def delete(self, path: str, query: QueryParameters | None = None) -> Any:
         """Send a removal, which may be sent again."""
         return json.loads(await self._request("DELETE", target(path, query)))
 
@@ -139,7 +147,7 @@ class AsyncConnection:
         return json.loads(await self._request("POST", target(path), body, headers))
 
     async def stream(
-        self, path: str, query: Query, *, endless: bool
+        self, path: str, query: QueryParameters, *, endless: bool
     ) -> AsyncGenerator[ServerEvent, None]:
         """Yield server-sent events; an endless stream goes on where it broke off."""
         headers = {"Accept": EVENT_STREAM}

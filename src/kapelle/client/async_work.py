@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from kapelle.client.async_http import AsyncConnection
+from kapelle.client.async_http import AsyncDaemonConnection
 from kapelle.client.protocol import TRIES
 from kapelle.client.values import (
     OUTPUT_PAGE_BYTES,
@@ -39,13 +39,13 @@ T = TypeVar("T")
 Item = TypeVar("Item", Task, Run, Schedule)
 Piece = TypeVar("Piece", Task, Run)
 
-AsyncStream: TypeAlias = AsyncGenerator[T, None]
+AsyncItemStream: TypeAlias = AsyncGenerator[T, None]
 
 
 class AsyncCollection(Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
-    def __init__(self, connection: AsyncConnection, path: str, kind: type[Item]) -> None:
+    def __init__(self, connection: AsyncDaemonConnection, path: str, kind: type[Item]) -> None:
         self._connection = connection
         self._path = path
         self._kind: type[Item] = kind
@@ -58,7 +58,7 @@ class AsyncCollection(Generic[Item]):
         return read(self._kind, answer, self._path)
 
 
-class AsyncWork(AsyncCollection[Piece]):
+class AsyncWorkCollection(AsyncCollection[Piece]):
     """What tasks and runs have in common."""
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Piece:
@@ -135,10 +135,10 @@ class AsyncWork(AsyncCollection[Piece]):
         return read(MergePreview, await self._connection.get(path, {"into": into}), path)
 
 
-class AsyncTasks(AsyncWork[Task]):
+class AsyncTasks(AsyncWorkCollection[Task]):
     """Every task of a daemon."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         super().__init__(connection, "/tasks", Task)
 
     async def run(
@@ -158,7 +158,7 @@ class AsyncTasks(AsyncWork[Task]):
         tag: str | None = None,
         project: str | None = None,
         archived: bool = False,
-    ) -> AsyncStream[Task]:
+    ) -> AsyncItemStream[Task]:
         """Yield tasks, newest first; pages are requested as they are needed."""
         query = {"status": status, "tag": tag, "project": project, "archived": archived}
         async for task in self._connection.pages("/tasks", as_json(query)):
@@ -237,7 +237,7 @@ class AsyncTasks(AsyncWork[Task]):
 
     async def transcript(
         self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
-    ) -> AsyncStream[TranscriptLine]:
+    ) -> AsyncItemStream[TranscriptLine]:
         """Yield what the agent said and did; with follow, as it comes and until the task ends."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
         path = item_path("/tasks", id, "transcript")
@@ -248,10 +248,10 @@ class AsyncTasks(AsyncWork[Task]):
                     yield TranscriptLine(event.kind, text, event.data)
 
 
-class AsyncRuns(AsyncWork[Run]):
+class AsyncRuns(AsyncWorkCollection[Run]):
     """Every run of a daemon."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         super().__init__(connection, "/runs", Run)
 
     async def start(
@@ -275,7 +275,7 @@ class AsyncRuns(AsyncWork[Run]):
         project: str | None = None,
         parent_id: str | None = None,
         archived: bool = False,
-    ) -> AsyncStream[Run]:
+    ) -> AsyncItemStream[Run]:
         """Yield runs, newest first; pages are requested as they are needed."""
         query = {
             "status": status,
@@ -339,7 +339,7 @@ class AsyncRuns(AsyncWork[Run]):
 class AsyncSchedules(AsyncCollection[Schedule]):
     """Every schedule of a daemon."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncDaemonConnection) -> None:
         super().__init__(connection, "/schedules", Schedule)
 
     async def create(
@@ -364,13 +364,13 @@ class AsyncSchedules(AsyncCollection[Schedule]):
         *,
         status: ScheduleStatus | str | Sequence[ScheduleStatus | str] | None = None,
         project: str | None = None,
-    ) -> AsyncStream[Schedule]:
+    ) -> AsyncItemStream[Schedule]:
         """Yield schedules, newest first; pages are requested as they are needed."""
         query = {"status": status, "project": project}
         async for schedule in self._connection.pages("/schedules", as_json(query)):
             yield self._read(schedule)
 
-    async def firings(self, id: str) -> AsyncStream[Firing]:
+    async def firings(self, id: str) -> AsyncItemStream[Firing]:
         """Yield the firings of a schedule, newest first."""
         path = item_path("/schedules", id, "firings")
         async for firing in self._connection.pages(path, {}):

@@ -10,10 +10,10 @@ from datetime import date
 from typing import Any, Self
 
 from kapelle.client.address import Address
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import MORE_S
 from kapelle.client.values import (
-    Directory,
+    DirectoryPath,
     absolute,
     absolute_or_none,
     as_json,
@@ -21,7 +21,7 @@ from kapelle.client.values import (
     learning_body,
     read,
 )
-from kapelle.client.work import Runs, Schedules, Stream, Tasks
+from kapelle.client.work import ItemStream, Runs, Schedules, Tasks
 from kapelle.domain.learning import Learning
 from kapelle.domain.lock import Lock, LocksView
 from kapelle.domain.note import Note, NotesChanged
@@ -45,7 +45,7 @@ PRUNE_S = 3600.0
 def connect(
     url: str | None = None,
     token: str | None = None,
-    home: Directory | None = None,
+    home: DirectoryPath | None = None,
     start: bool = True,
 ) -> "Client":
     """Return a client of the daemon, which is reached with the first request.
@@ -60,7 +60,7 @@ def connect(
 class Notes:
     """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         self._connection = connection
 
     def put(
@@ -123,13 +123,13 @@ class Notes:
 class Locks:
     """Every lock of a daemon, taken and released as by a person."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         self._connection = connection
 
     def take(
         self,
         paths: Sequence[str],
-        directory: Directory = ".",
+        directory: DirectoryPath = ".",
         *,
         reason: str | None = None,
         ttl_s: float = 600,
@@ -147,12 +147,14 @@ class Locks:
         answer = self._connection.post("/locks", as_json(body), timeout_s + MORE_S)
         return read(LocksView, answer, "/locks")
 
-    def list(self, directory: Directory | None = None) -> list[Lock]:
+    def list(self, directory: DirectoryPath | None = None) -> list[Lock]:
         """Return who holds and who waits for which paths, of one checkout or of all."""
         query = {"directory": absolute_or_none(directory)}
         return read(builtins.list[Lock], self._connection.get("/locks", query), "/locks")
 
-    def release(self, paths: Sequence[str] = (), directory: Directory = ".") -> builtins.list[Lock]:
+    def release(
+        self, paths: Sequence[str] = (), directory: DirectoryPath = "."
+    ) -> builtins.list[Lock]:
         """Release the named paths, whoever holds them, or all of one's own."""
         body = {"paths": paths, "directory": absolute(directory)}
         answer = self._connection.post("/locks/release", as_json(body))
@@ -162,7 +164,7 @@ class Locks:
 class Learnings:
     """Every learning of a daemon."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         self._connection = connection
 
     def add(self, /, title: str, content: str, **fields: Any) -> Learning:
@@ -181,7 +183,7 @@ class Learnings:
         query: str | None = None,
         *,
         project: str | None = None,
-        directory: Directory | None = None,
+        directory: DirectoryPath | None = None,
         tag: str | None = None,
         status: str = "kept",
     ) -> list[Learning]:
@@ -211,7 +213,7 @@ class Client:
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        self._connection = Connection(address, autostart=start)
+        self._connection = DaemonConnection(address, autostart=start)
         self.tasks = Tasks(self._connection)
         self.runs = Runs(self._connection)
         self.schedules = Schedules(self._connection)
@@ -235,7 +237,7 @@ class Client:
         task_id: str | None = None,
         run_id: str | None = None,
         follow: bool = True,
-    ) -> Stream[Event]:
+    ) -> ItemStream[Event]:
         """Yield the history behind an event's number, and with follow new events, for ever.
 
         Without a number: from now on, or with follow=False from the beginning. The stream goes on
@@ -275,28 +277,28 @@ class Client:
         }
         return read(SearchView, self._connection.get("/search", parameters), "/search")
 
-    def patterns(self, directory: Directory | None = None) -> list[PatternView]:
+    def patterns(self, directory: DirectoryPath | None = None) -> list[PatternView]:
         """Return every pattern; with a directory also those of its repository."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[PatternView], self._connection.get("/patterns", query), "/patterns")
 
-    def agents(self, directory: Directory | None = None) -> list[AgentView]:
+    def agents(self, directory: DirectoryPath | None = None) -> list[AgentView]:
         """Return the agents that a task in a directory may use, with their logins and pauses."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[AgentView], self._connection.get("/agents", query), "/agents")
 
-    def trusted(self, directory: Directory | None = None) -> list[TrustView]:
+    def trusted(self, directory: DirectoryPath | None = None) -> list[TrustView]:
         """Return every trusted repository; with a directory its own, trusted or not."""
         query = {"directory": absolute_or_none(directory)}
         return read(list[TrustView], self._connection.get("/trust", query), "/trust")
 
-    def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
+    def trust(self, directory: DirectoryPath, digest: str | None = None) -> TrustView:
         """Let a repository execute the present content of its .kapelle; Conflict if that has
         another digest."""
         body = {"directory": absolute(directory), "digest": digest}
         return read(TrustView, self._connection.post("/trust", body), "/trust")
 
-    def untrust(self, directory: Directory) -> TrustView:
+    def untrust(self, directory: DirectoryPath) -> TrustView:
         """Withdraw the trust in a repository."""
         query = {"directory": absolute(directory)}
         return read(TrustView, self._connection.delete("/trust", query), "/trust")

@@ -32,7 +32,7 @@ from kapelle.client.protocol import (
     ConnectionLost,
     EventParser,
     LineSplitter,
-    Query,
+    QueryParameters,
     ServerEvent,
     daemon_stopped,
     no_answer,
@@ -51,7 +51,7 @@ SLOW_S = 5.0
 CLOSE_S = 2.0
 
 
-class Cancelled(Exception):
+class RequestCancelled(Exception):
     """The request was broken off because nobody needs its answer any more."""
 
 
@@ -73,21 +73,21 @@ class Cancellation:
 
     @contextmanager
     def ends(self, used: socket.socket) -> Iterator[None]:
-        """Let a cancellation shut down this socket; raises Cancelled if there was one before."""
+        """Let a cancellation shut down this socket; raises RequestCancelled after one."""
         with self._lock:
             self._socket = used
         try:
             if self._requested.is_set():
-                raise Cancelled
+                raise RequestCancelled
             yield
         finally:
             with self._lock:
                 self._socket = None
 
     def pause(self, seconds: float) -> None:
-        """Sleep; raises Cancelled as soon as there is a cancellation."""
+        """Sleep; raises RequestCancelled as soon as there is a cancellation."""
         if self._requested.wait(seconds):
-            raise Cancelled
+            raise RequestCancelled
 
 
 class UnixConnection(HTTPConnection):
@@ -113,7 +113,7 @@ def channel(address: Address, timeout: float) -> HTTPConnection:
     return HTTPConnection(host, port, timeout=timeout)
 
 
-class Connection:
+class DaemonConnection:
     """Requests to one daemon, which is started when it is not there unless told otherwise.
 
     Threads may share it: each request has a socket of its own.
@@ -127,17 +127,19 @@ class Connection:
         self.address = address or Address.given()
         self._autostart = autostart and self.address.url is None
 
-    def get(self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S) -> Any:
+    def get(
+        self, path: str, query: QueryParameters | None = None, timeout: float = TIMEOUT_S
+    ) -> Any:
         return json.loads(self.get_bytes(path, query, timeout)[0])
 
     def get_bytes(
-        self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S
+        self, path: str, query: QueryParameters | None = None, timeout: float = TIMEOUT_S
     ) -> tuple[bytes, Message]:
         """Return a body as it came, and its headers."""
         answer, response = self._request("GET", target(path, query), timeout=timeout)
         return answer, response.headers
 
-    def pages(self, path: str, query: Query) -> Generator[dict[str, Any], None, None]:
+    def pages(self, path: str, query: QueryParameters) -> Generator[dict[str, Any], None, None]:
         """Yield every item of a list; a page is requested when the one before it is used up."""
         cursor: str | None = None
         while True:
@@ -148,7 +150,11 @@ class Connection:
                 return
 
     def wait(
-        self, path: str, query: Query, is_over: Callable[[Any], bool], limit_s: float | None
+        self,
+        path: str,
+        query: QueryParameters,
+        is_over: Callable[[Any], bool],
+        limit_s: float | None,
     ) -> Any:
         """Request a path that waits by itself, until its answer is over or the time is up."""
         began = time.monotonic()
@@ -189,11 +195,11 @@ class Connection:
             if tell is not None:
                 tell(answer["phase"])
 
-    def put(self, path: str, body: Any, query: Query | None = None) -> Any:
+    def put(self, path: str, body: Any, query: QueryParameters | None = None) -> Any:
         """Send a write that may be sent again, because it leads to the same state."""
         return json.loads(self._request("PUT", target(path, query), body)[0])
 
-    def delete(self, path: str, query: Query | None = None) -> Any:
+    def delete(self, path: str, query: QueryParameters | None = None) -> Any:
         """Send a removal, which may be sent again."""
         return json.loads(self._request("DELETE", target(path, query))[0])
 
@@ -205,7 +211,7 @@ class Connection:
         return json.loads(self._request("POST", target(path), body, headers)[0])
 
     def stream(
-        self, path: str, query: Query, *, endless: bool, last_id: str | None = None
+        self, path: str, query: QueryParameters, *, endless: bool, last_id: str | None = None
     ) -> Generator[ServerEvent, None, None]:
         """Yield server-sent events; an endless stream goes on where it broke off."""
         headers = {"Accept": EVENT_STREAM}
@@ -248,7 +254,7 @@ class Connection:
                 yield json.loads(content)
 
     @contextmanager
-    def websocket(self, path: str, query: Query) -> Iterator["ClientConnection"]:
+    def websocket(self, path: str, query: QueryParameters) -> Iterator["ClientConnection"]:
         """Open a WebSocket; raises ConnectionLost when the daemon goes away before it is open."""
         from websockets.exceptions import InvalidHandshake, InvalidStatus
         from websockets.sync.client import connect
@@ -354,7 +360,7 @@ class Connection:
     @contextmanager
     def _told_when_slow(self, timeout: float) -> Iterator[None]:
         """Tell a person that no answer comes, unless the request waits by itself."""
-        tell = Connection.tell
+        tell = DaemonConnection.tell
         if tell is None or timeout != TIMEOUT_S:
             yield
             return
@@ -369,15 +375,19 @@ class Connection:
 
     def _tell_version(self) -> None:
         """Tell a person once that the daemon is of another version than this program."""
-        if Connection.tell is None or Connection._has_told_version or self.address.url is not None:
+        if (
+            DaemonConnection.tell is None
+            or DaemonConnection._has_told_version
+            or self.address.url is not None
+        ):
             return
-        Connection._has_told_version = True
+        DaemonConnection._has_told_version = True
         try:
             version = json.loads(self.address.home.info.read_bytes())["version"]
         except (OSError, ValueError, KeyError, TypeError):
             return
         if version != __version__:
-            Connection.tell(
+            DaemonConnection.tell(
                 f"The daemon is Kapelle {version}, this command {__version__}: `kapelle stop`, and "
                 "the next command starts the new one; running agents go on."
             )

@@ -27,7 +27,7 @@ TRIES = 4
 EVENT_STREAM = "text/event-stream"
 REPEAT_HINT = "It may have been done all the same: look before you ask again."
 
-Query = dict[str, Any]
+QueryParameters = dict[str, Any]
 
 
 class ConnectionLost(Unavailable):
@@ -104,9 +104,9 @@ class LineSplitter:
         return lines
 
 
-def target(path: str, query: Query | None = None) -> str:
+def target(path: str, query: QueryParameters | None = None) -> str:
     """Return path and query as they are sent; parameters without a value are left out."""
-    parameters: Query = {}
+    parameters: QueryParameters = {}
     for name, value in (query or {}).items():
         if isinstance(value, bool):
             parameters[name] = str(value).lower()

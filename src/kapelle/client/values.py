@@ -14,7 +14,7 @@ from kapelle.domain.specs import Spec
 
 T = TypeVar("T")
 
-Directory: TypeAlias = str | os.PathLike[str]
+DirectoryPath: TypeAlias = str | os.PathLike[str]
 
 # Made once for each type, because making one is slow.
 _adapters: dict[Any, TypeAdapter[Any]] = {}
@@ -43,7 +43,7 @@ def item_path(collection: str, item: str, action: str = "") -> str:
     return path
 
 
-def absolute(directory: Directory) -> str:
+def absolute(directory: DirectoryPath) -> str:
     """Return a directory of this process as an absolute path."""
     try:
         return os.path.abspath(directory)
@@ -54,7 +54,7 @@ def absolute(directory: Directory) -> str:
         ) from None
 
 
-def absolute_or_none(directory: Directory | None) -> str | None:
+def absolute_or_none(directory: DirectoryPath | None) -> str | None:
     if directory is None:
         return None
     return absolute(directory)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import TRIES
 from kapelle.client.values import (
     OUTPUT_PAGE_BYTES,
@@ -39,13 +39,13 @@ T = TypeVar("T")
 Item = TypeVar("Item", Task, Run, Schedule)
 Piece = TypeVar("Piece", Task, Run)
 
-Stream: TypeAlias = Generator[T, None, None]
+ItemStream: TypeAlias = Generator[T, None, None]
 
 
 class Collection(Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
-    def __init__(self, connection: Connection, path: str, kind: type[Item]) -> None:
+    def __init__(self, connection: DaemonConnection, path: str, kind: type[Item]) -> None:
         self._connection = connection
         self._path = path
         self._kind: type[Item] = kind
@@ -58,7 +58,7 @@ class Collection(Generic[Item]):
         return read(self._kind, answer, self._path)
 
 
-class Work(Collection[Piece]):
+class WorkCollection(Collection[Piece]):
     """What tasks and runs have in common."""
 
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
@@ -136,10 +136,10 @@ class Work(Collection[Piece]):
         return read(MergePreview, self._connection.get(path, {"into": into}), path)
 
 
-class Tasks(Work[Task]):
+class Tasks(WorkCollection[Task]):
     """Every task of a daemon."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         super().__init__(connection, "/tasks", Task)
 
     def run(
@@ -159,7 +159,7 @@ class Tasks(Work[Task]):
         tag: str | None = None,
         project: str | None = None,
         archived: bool = False,
-    ) -> Stream[Task]:
+    ) -> ItemStream[Task]:
         """Yield tasks, newest first; pages are requested as they are needed."""
         query = {"status": status, "tag": tag, "project": project, "archived": archived}
         for task in self._connection.pages("/tasks", as_json(query)):
@@ -238,7 +238,7 @@ class Tasks(Work[Task]):
 
     def transcript(
         self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
-    ) -> Stream[TranscriptLine]:
+    ) -> ItemStream[TranscriptLine]:
         """Yield what the agent said and did; with follow, as it comes and until the task ends."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
         path = item_path("/tasks", id, "transcript")
@@ -249,10 +249,10 @@ class Tasks(Work[Task]):
                     yield TranscriptLine(event.kind, text, event.data)
 
 
-class Runs(Work[Run]):
+class Runs(WorkCollection[Run]):
     """Every run of a daemon."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         super().__init__(connection, "/runs", Run)
 
     def start(
@@ -276,7 +276,7 @@ class Runs(Work[Run]):
         project: str | None = None,
         parent_id: str | None = None,
         archived: bool = False,
-    ) -> Stream[Run]:
+    ) -> ItemStream[Run]:
         """Yield runs, newest first; pages are requested as they are needed."""
         query = {
             "status": status,
@@ -338,7 +338,7 @@ class Runs(Work[Run]):
 class Schedules(Collection[Schedule]):
     """Every schedule of a daemon."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DaemonConnection) -> None:
         super().__init__(connection, "/schedules", Schedule)
 
     def create(
@@ -363,13 +363,13 @@ class Schedules(Collection[Schedule]):
         *,
         status: ScheduleStatus | str | Sequence[ScheduleStatus | str] | None = None,
         project: str | None = None,
-    ) -> Stream[Schedule]:
+    ) -> ItemStream[Schedule]:
         """Yield schedules, newest first; pages are requested as they are needed."""
         query = {"status": status, "project": project}
         for schedule in self._connection.pages("/schedules", as_json(query)):
             yield self._read(schedule)
 
-    def firings(self, id: str) -> Stream[Firing]:
+    def firings(self, id: str) -> ItemStream[Firing]:
         """Yield the firings of a schedule, newest first."""
         path = item_path("/schedules", id, "firings")
         for firing in self._connection.pages(path, {}):

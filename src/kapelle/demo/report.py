@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from kapelle.cli.format import STATUS_STYLE, Task, command_lines, one_line, paint, table, wrapped
+from kapelle.cli.format import STATUS_STYLE, command_lines, one_line, paint, table, wrapped
 from kapelle.demo.sandbox import Sandbox, Tally
+from kapelle.domain.report import TaskFields
 
-Tasks = dict[str, Task]
+TasksById = dict[str, TaskFields]
 """The tasks by their keys."""
 
 _WORK = tomllib.loads(files("kapelle.demo").joinpath("work.toml").read_text(encoding="utf-8"))
@@ -21,7 +22,7 @@ LOOP = _WORK["runs"]["loop"]
 _EVERY = {"agent": "rehearsal", "workspace": "worktree", "timeout_s": 60}
 
 
-def task_spec(key: str, repository: str, tasks: Tasks) -> dict[str, Any]:
+def task_spec(key: str, repository: str, tasks: TasksById) -> dict[str, Any]:
     """The body of POST /tasks, with the ids of tasks that are there already."""
     text = json.dumps({**_EVERY, **TASKS[key], "directory": repository})
     for name, task in tasks.items():
@@ -61,12 +62,12 @@ class DemoRun:
 
 
 @dataclass
-class Report:
+class DemoReport:
     """Everything that happened."""
 
     before: Tally
     after: Tally | None = None
-    tasks: Tasks = field(default_factory=dict)
+    tasks: TasksById = field(default_factory=dict)
     kill: Kill | None = None
     merged: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -125,7 +126,7 @@ class Report:
 
 
 def lines(
-    report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool, page: str | None = None
+    report: DemoReport, sandbox: Sandbox, kapelle: str, *, kept: bool, page: str | None = None
 ) -> Iterator[str]:
     """What a person reads at the end."""
     rows = [_row(key, task, report) for key, task in report.tasks.items()]
@@ -158,7 +159,7 @@ def lines(
         yield "   This address works once, within a minute; `kapelle open` makes another."
 
 
-def _row(key: str, task: Task, report: Report) -> list[str]:
+def _row(key: str, task: TaskFields, report: DemoReport) -> list[str]:
     attempts = task["attempts"]
     checks = task["checks"]
     passed = sum(check["passed"] for check in checks)
@@ -172,7 +173,7 @@ def _row(key: str, task: Task, report: Report) -> list[str]:
     ]
 
 
-def _sentences(report: Report) -> Iterator[str]:
+def _sentences(report: DemoReport) -> Iterator[str]:
     for key, task in report.tasks.items():
         if task["status"] == "completed" and len(task["attempts"]) > 1:
             yield f"{key}: the first attempt failed its check, the next one passed."
@@ -191,7 +192,7 @@ def _sentences(report: Report) -> Iterator[str]:
         yield f"kill -9 of the daemon: {names} went on, and the next daemon found them again."
 
 
-def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]:
+def _directions(report: DemoReport, sandbox: Sandbox, kapelle: str) -> Iterator[str]:
     """Commands to look further with."""
     ids = {key: task["id"] for key, task in report.tasks.items()}
     commands = [
@@ -210,7 +211,7 @@ def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]
     yield from command_lines(commands)
 
 
-def as_document(report: Report, sandbox: Sandbox, *, kept: bool) -> dict[str, Any]:
+def as_document(report: DemoReport, sandbox: Sandbox, *, kept: bool) -> dict[str, Any]:
     """What a program reads at the end."""
     problems = report.problems()
     return {

@@ -17,9 +17,19 @@ from kapelle.cli.follow import live
 from kapelle.cli.format import STATUS_STYLE, colourful, one_line, wrapped
 from kapelle.cli.ids import path_of, task_path
 from kapelle.cli.logs import Passage, show
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.demo import sandbox as sample
-from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report, Tasks, series, task_spec
+from kapelle.demo.report import (
+    LOOP,
+    TASKS,
+    TEAM,
+    DemoReport,
+    DemoRun,
+    Kill,
+    TasksById,
+    series,
+    task_spec,
+)
 from kapelle.demo.sandbox import Sandbox
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.report import FINAL
@@ -57,7 +67,7 @@ class View:
             self._show(Passage(lines, style))
 
     @contextmanager
-    def watching(self, tasks: Tasks) -> Iterator[None]:
+    def watching(self, tasks: TasksById) -> Iterator[None]:
         """Show how the tasks get on meanwhile."""
         self.say()
         self._began_at = time.monotonic()
@@ -68,7 +78,7 @@ class View:
             yield
         self._show = show
 
-    def changed(self, key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> None:
+    def changed(self, key: str, kind: str, data: dict[str, Any], tasks: TasksById) -> None:
         """Show an event of a task, if it is a change of its status."""
         word, about = _change(key, kind, data, tasks)
         if word:
@@ -77,7 +87,7 @@ class View:
             self.say(text, STATUS_STYLE.get(word))
 
 
-def _change(key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> tuple[str, str]:
+def _change(key: str, kind: str, data: dict[str, Any], tasks: TasksById) -> tuple[str, str]:
     """A word for an event of a task and what else to say; no word for what shows no change."""
     match kind:
         case "task.created" if tasks[key]["depends_on"]:
@@ -94,12 +104,12 @@ def _change(key: str, kind: str, data: dict[str, Any], tasks: Tasks) -> tuple[st
     return "", ""
 
 
-def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> Report:
+def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> DemoReport:
     """Take every step; what went wrong stands in the report."""
     began_at = time.monotonic()
     if shutil.which("git") is None:
         raise Unavailable("git is not installed.", hint="Install it, then try again.")
-    report = Report(_make_repository(sandbox, view))
+    report = DemoReport(_make_repository(sandbox, view))
     client = _start_daemon(sandbox, view, playbook)
     report.tasks = _submit(sandbox, client, view)
     report.kill = _watch(client, report.tasks, view)
@@ -129,36 +139,36 @@ def _make_repository(sandbox: Sandbox, view: View) -> sample.Tally:
     return tally
 
 
-def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Connection:
+def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> DaemonConnection:
     home = sandbox.home
     home.root.mkdir(mode=0o700)
     copy = home.root / "playbook.toml"
     own = files("kapelle.demo").joinpath("playbook.toml")
     copy.write_bytes(playbook.read_bytes() if playbook else own.read_bytes())
     home.config.write_text(_SETTINGS.format(playbook=copy), encoding="utf-8")
-    client = Connection()
+    client = DaemonConnection()
     view.say("2  A daemon in a home of its own, apart from yours", "bold")
     view.say(f"   KAPELLE_HOME={home.root}, process {_daemon_pid(client)}")
     view.say()
     return client
 
 
-def _daemon_pid(client: Connection) -> int:
+def _daemon_pid(client: DaemonConnection) -> int:
     """Asking anything is enough to have one: the client starts a daemon when there is none."""
     return int(client.get("/daemon")["pid"])
 
 
-def _submit(sandbox: Sandbox, client: Connection, view: View) -> Tasks:
+def _submit(sandbox: Sandbox, client: DaemonConnection, view: View) -> TasksById:
     view.say(f"3  {len(TASKS)} tasks, each in a git worktree, each with checks", "bold")
     for task in TASKS.values():
         view.say(f'   kapelle run "{task["prompt"]}" …', "dim")
-    tasks: Tasks = {}
+    tasks: TasksById = {}
     for key in TASKS:
         tasks[key] = client.create("/tasks", task_spec(key, str(sandbox.repository), tasks))
     return tasks
 
 
-def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
+def _watch(client: DaemonConnection, tasks: TasksById, view: View) -> Kill | None:
     """Keep the tasks up to date until all have ended; returns the kill if it came to that."""
     keys = {task["id"]: key for key, task in tasks.items()}
     still_open = set(tasks)
@@ -183,7 +193,7 @@ def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
     return kill
 
 
-def _kill_daemon(client: Connection, running: Tasks, view: View) -> Kill:
+def _kill_daemon(client: DaemonConnection, running: TasksById, view: View) -> Kill:
     _await_output(client, running)
     pid = _daemon_pid(client)
     attempts = {key: str(task["attempts"][-1]["id"]) for key, task in running.items()}
@@ -199,7 +209,7 @@ def _kill_daemon(client: Connection, running: Tasks, view: View) -> Kill:
     return Kill(pid, successor, gap_s, attempts)
 
 
-def _await_output(client: Connection, tasks: Tasks) -> None:
+def _await_output(client: DaemonConnection, tasks: TasksById) -> None:
     """Wait until every agent has said something, so that they are really in the middle."""
     deadline = time.monotonic() + _FIRST_OUTPUT_S
     silent = list(tasks)
@@ -210,7 +220,7 @@ def _await_output(client: Connection, tasks: Tasks) -> None:
             time.sleep(0.05)
 
 
-def _merge_tasks(client: Connection, report: Report, view: View) -> None:
+def _merge_tasks(client: DaemonConnection, report: DemoReport, view: View) -> None:
     """Merge what is verified, and try to merge what is not, to show that Kapelle refuses."""
     view.say()
     view.say("4  What is verified is merged into main, and nothing else", "bold")
@@ -228,7 +238,7 @@ def _merge_tasks(client: Connection, report: Report, view: View) -> None:
     view.say()
 
 
-def _merge(client: Connection, some_id: str) -> tuple[str | None, str]:
+def _merge(client: DaemonConnection, some_id: str) -> tuple[str | None, str]:
     """The commit with which it was merged, or why it was not."""
     try:
         return str(client.merge(path_of(some_id, "merge"), {})["commit"]), ""
@@ -237,7 +247,11 @@ def _merge(client: Connection, some_id: str) -> tuple[str | None, str]:
 
 
 def _run(
-    client: Connection, view: View, pattern: str, spec: dict[str, Any], kill_at: str | None = None
+    client: DaemonConnection,
+    view: View,
+    pattern: str,
+    spec: dict[str, Any],
+    kill_at: str | None = None,
 ) -> DemoRun:
     body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
     made = DemoRun(client.create("/runs", body))
@@ -262,7 +276,7 @@ def _run(
     return made
 
 
-def _test(sandbox: Sandbox, report: Report, view: View) -> None:
+def _test(sandbox: Sandbox, report: DemoReport, view: View) -> None:
     view.say("7  The sample's own tests, on the merged main", "bold")
     dirty = sample.git(sandbox.repository, "status", "--porcelain")
     if dirty:

@@ -20,7 +20,7 @@ _NOTHING = "There is no JSON object in the answer. Write exactly one, with nothi
 _ILL_FITTING = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
-class Unreadable(ValueError):
+class UnreadableAnswer(ValueError):
     """An answer that cannot be read, said so that the model that wrote it can do better."""
 
 
@@ -51,11 +51,11 @@ def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
     """The answer as a model of this shape, or as an object of this JSON schema; of several that fit
     the last in the text.
 
-    Raises Unreadable, whose message says what was wrong: also where something broken or cut off
-    comes after the last that fits.
+    Raises UnreadableAnswer, whose message says what was wrong: also where something broken or cut
+    off comes after the last that fits.
     """
     refusal = _NOTHING
-    broken = list[_Found]()
+    broken = list[_ParsedValue]()
     for found in _candidates(text, broken):
         if broken and broken[-1].start > found.start:
             break
@@ -66,7 +66,7 @@ def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
                 refusal = _misfit(error)
             else:
                 refusal = refusal
-    raise Unreadable(broken[-1].value if broken else refusal)
+    raise UnreadableAnswer(broken[-1].value if broken else refusal)
 
 
 def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
@@ -95,7 +95,7 @@ def _misfit(error: Exception) -> str:
     return f"The JSON does not fit what was asked for: {'; '.join(map(printable, problems))}."
 
 
-class _Found(NamedTuple):
+class _ParsedValue(NamedTuple):
     """A value, or what is wrong with it, and where it begins."""
 
     start: int
@@ -120,10 +120,10 @@ _FENCE = re.compile(
 )
 
 
-def _candidates(text: str, broken: list[_Found] | None = None) -> list[_Found]:
+def _candidates(text: str, broken: list[_ParsedValue] | None = None) -> list[_ParsedValue]:
     """The values of a text, the last first; what is broken is added to the list that is given."""
     with suppress(ValueError, RecursionError):
-        return [_Found(0, _DECODER.decode(text.strip().strip("\ufeff").strip()))]
+        return [_ParsedValue(0, _DECODER.decode(text.strip().strip("\ufeff").strip()))]
     # Blocks of another language are looked at only where there is nothing else.
     own = _FENCE.sub(_without_code, text)
     found, wrong = _scan(own)
@@ -140,23 +140,23 @@ def _without_code(fence: re.Match[str]) -> str:
     return " " * len(fence[0])
 
 
-def _scan(text: str) -> tuple[list[_Found], list[_Found]]:
+def _scan(text: str) -> tuple[list[_ParsedValue], list[_ParsedValue]]:
     """What can be read and what cannot, each in the order of the text, in linear time."""
-    found = list[_Found]()
-    wrong = list[_Found]()
+    found = list[_ParsedValue]()
+    wrong = list[_ParsedValue]()
     at = 0
     strays = 0
     while strays < _MOST_STRAYS and (start := _START.search(text, at)):
         at = start.start()
         try:
             value, end = _DECODER.raw_decode(text, at)
-            found.append(_Found(at, value))
+            found.append(_ParsedValue(at, value))
             at = end
         except (ValueError, RecursionError) as error:
             if _MEANT.match(text, at):
                 # Nothing inside it is an answer, and nothing behind it if it does not end.
                 close = _end(text, at)
-                wrong.append(_Found(at, _trouble(text, error, cut_off=close is None)))
+                wrong.append(_ParsedValue(at, _trouble(text, error, cut_off=close is None)))
                 at = len(text) if close is None else close
             else:
                 at = max(at + 1, getattr(error, "pos", 0))

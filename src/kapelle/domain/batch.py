@@ -11,7 +11,7 @@ from typing import Any, Literal
 from kapelle.domain.errors import InvalidInput
 
 Format = Literal["markdown", "csv"]
-Item = dict[str, Any]
+BatchItem = dict[str, Any]
 NAME = r"^\w[\w .-]{0,99}$"  # of a list
 
 # The fields of an item as they are called in a list, where several checks stand in several lines.
@@ -29,7 +29,7 @@ _UNESCAPED = re.compile(r"^(\s*)(?=\\*[-*+] +\w+:)")
 _HINT = "Begin each item with `- `; `  - agent: NAME` under it says who does it."
 
 
-def read_items(text: str, kind: Format) -> list[Item]:
+def read_items(text: str, kind: Format) -> list[BatchItem]:
     """The items of a list; raises InvalidInput that names the line."""
     if kind == "csv":
         items = _from_csv(text)
@@ -54,8 +54,8 @@ def format_of(name: str) -> Format:
     return "markdown"
 
 
-def _from_markdown(text: str) -> list[Item]:
-    items: list[Item] = []
+def _from_markdown(text: str) -> list[BatchItem]:
+    items: list[BatchItem] = []
     for number, line in enumerate(text.splitlines(), 1):
         if begun := _ITEM.fullmatch(line):
             items.append({"prompt": (begun[1] or begun[2] or "").strip()})
@@ -83,9 +83,9 @@ def _refuse_typo(line: str, number: int) -> None:
         raise InvalidInput(problem, hint="In a prompt, put a backslash before its dash.")
 
 
-def _from_csv(text: str) -> list[Item]:
+def _from_csv(text: str) -> list[BatchItem]:
     rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
-    items: list[Item] = []
+    items: list[BatchItem] = []
     try:
         names = [name.strip().lower() for name in next(rows, [])]
         if unknown := [name for name in names if name not in _COLUMNS] or "prompt" not in names:
@@ -101,7 +101,7 @@ def _from_csv(text: str) -> list[Item]:
             if not any(cell.strip() for cell in row):
                 continue
             values = dict(zip(names, row, strict=False))
-            item: Item = {"prompt": values.pop("prompt", "").strip()}
+            item: BatchItem = {"prompt": values.pop("prompt", "").strip()}
             for name, value in values.items():
                 for part in value.splitlines() if name == "check" else [value]:
                     if part.strip():
@@ -112,7 +112,7 @@ def _from_csv(text: str) -> list[Item]:
     return items
 
 
-def _put(item: Item, name: str, value: str, place: str) -> None:
+def _put(item: BatchItem, name: str, value: str, place: str) -> None:
     if name == "check":
         item.setdefault("checks", []).append(value)
     elif name == "options":
@@ -125,7 +125,7 @@ def _put(item: Item, name: str, value: str, place: str) -> None:
         item[name] = value
 
 
-def as_markdown(items: Iterable[Item]) -> str:
+def as_markdown(items: Iterable[BatchItem]) -> str:
     """The list for people; read again, it says the same."""
     lines: list[str] = []
     for item in items:
@@ -137,7 +137,7 @@ def as_markdown(items: Iterable[Item]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_csv(items: Iterable[Item]) -> str:
+def as_csv(items: Iterable[BatchItem]) -> str:
     """The list for spreadsheets, with a column for whatever an item says."""
     told = [
         {"prompt": item["prompt"], **{name: "\n".join(value) for name, value in _cells(item)}}
@@ -151,7 +151,7 @@ def as_csv(items: Iterable[Item]) -> str:
     return written.getvalue()
 
 
-def _cells(item: Item) -> Iterable[tuple[str, list[str]]]:
+def _cells(item: BatchItem) -> Iterable[tuple[str, list[str]]]:
     for name in _FIELDS:
         if (value := item.get("checks" if name == "check" else name)) in (None, [], {}):
             continue

@@ -20,7 +20,7 @@ class Spent(Record):
 NOTHING = Spent(seconds=0.0, agent_calls=0, cost_usd=None)
 
 
-class Left(Record):
+class RemainingBudget(Record):
     """What is left of a run's limits; None where there is none."""
 
     seconds: float | None
@@ -29,25 +29,25 @@ class Left(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class BudgetLimits:
     """The limits, None for any amount; what was spent is counted by whoever owns the budget."""
 
     max_seconds: float | None = None
     max_usd: float | None = None
     max_agent_calls: int | None = None
 
-    def left(self, spent: Spent) -> Left:
+    def left(self, spent: Spent) -> RemainingBudget:
         """What may still be used, never less than 0."""
         seconds = self.max_seconds
         usd = self.max_usd
         calls = self.max_agent_calls
-        return Left(
+        return RemainingBudget(
             seconds=None if seconds is None else max(0.0, seconds - spent.seconds),
             usd=None if usd is None else left_usd(usd, spent.cost_usd),
             agent_calls=None if calls is None else max(0, calls - spent.agent_calls),
         )
 
-    def require(self, spent: Spent) -> Left:
+    def require(self, spent: Spent) -> RemainingBudget:
         """What is left; LimitReached when time or money is used up, which work itself uses."""
         left = self.left(spent)
         if left.seconds == 0:
@@ -56,7 +56,7 @@ class Budget:
             raise LimitReached(money_spent(self.max_usd or 0.0))
         return left
 
-    def require_call(self, spent: Spent) -> Left:
+    def require_call(self, spent: Spent) -> RemainingBudget:
         """What is left; LimitReached when no agent may be called any more."""
         left = self.require(spent)
         if left.agent_calls == 0:

@@ -99,15 +99,15 @@ class ForgeError(WorkspaceError, code="forge_error"):
     """A forge, or the way to it, did not do what was asked."""
 
 
-class Unfiltered(WorkspaceError, code="unfiltered"):
+class FilterMissing(WorkspaceError, code="unfiltered"):
     """A file would be committed or checked out without the filter that its repository wants."""
 
 
-class Unreadable(WorkspaceError, code="unreadable"):
+class UnreadableFile(WorkspaceError, code="unreadable"):
     """A pipe or a device is in the place of a file that git reads."""
 
 
-class Unresolved(WorkspaceError, code="unresolved"):
+class ConflictMarkersLeft(WorkspaceError, code="unresolved"):
     """Conflict markers are left in files."""
 
 

@@ -28,7 +28,7 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Response(StrEnum):
+class FailureResponse(StrEnum):
     """What follows a failure, besides what the task's own retry policy says."""
 
     WAIT_FOR_RESET = "wait_for_reset"  # the account pauses; another agent may take over
@@ -40,7 +40,7 @@ class Response(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    response: Response
+    response: FailureResponse
     switches: bool = False  # whether a fallback agent, where there is one, takes over
     trips: bool = False  # whether it counts for the circuit breaker of its agent
     fix: str | None = None  # what a person has to do, for those that stop
@@ -55,18 +55,18 @@ _LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
 _RAISE = "Go on with more: kapelle resume {task} --max-turns 200, or --budget 5"
 
 POLICIES: dict[FailureClass, Policy] = {
-    **dict.fromkeys(FailureClass, Policy(Response.RETRY)),
-    FailureClass.RATE_LIMIT: Policy(Response.WAIT_FOR_RESET, switches=True, fix=_LATER),
-    FailureClass.OVERLOADED: Policy(Response.OUTLAST, switches=True),
-    FailureClass.AUTHENTICATION: Policy(Response.STOP, fix=_LOG_IN),
-    FailureClass.BILLING: Policy(Response.STOP, fix=_PAY),
-    FailureClass.CAPABILITY: Policy(Response.STOP, switches=True, fix=_OTHER_MODEL),
-    FailureClass.ENVIRONMENT: Policy(Response.RETRY, switches=True, trips=True),
-    FailureClass.DISK_FULL: Policy(Response.STOP, fix=_MAKE_ROOM),
-    FailureClass.LIMIT: Policy(Response.STOP, fix=_RAISE),
-    FailureClass.CRASH: Policy(Response.RETRY, switches=True, trips=True),
-    FailureClass.SESSION_LOST: Policy(Response.AGAIN),
-    FailureClass.TAMPERED: Policy(Response.STOP, fix=_LOOK),
+    **dict.fromkeys(FailureClass, Policy(FailureResponse.RETRY)),
+    FailureClass.RATE_LIMIT: Policy(FailureResponse.WAIT_FOR_RESET, switches=True, fix=_LATER),
+    FailureClass.OVERLOADED: Policy(FailureResponse.OUTLAST, switches=True),
+    FailureClass.AUTHENTICATION: Policy(FailureResponse.STOP, fix=_LOG_IN),
+    FailureClass.BILLING: Policy(FailureResponse.STOP, fix=_PAY),
+    FailureClass.CAPABILITY: Policy(FailureResponse.STOP, switches=True, fix=_OTHER_MODEL),
+    FailureClass.ENVIRONMENT: Policy(FailureResponse.RETRY, switches=True, trips=True),
+    FailureClass.DISK_FULL: Policy(FailureResponse.STOP, fix=_MAKE_ROOM),
+    FailureClass.LIMIT: Policy(FailureResponse.STOP, fix=_RAISE),
+    FailureClass.CRASH: Policy(FailureResponse.RETRY, switches=True, trips=True),
+    FailureClass.SESSION_LOST: Policy(FailureResponse.AGAIN),
+    FailureClass.TAMPERED: Policy(FailureResponse.STOP, fix=_LOOK),
 }
 
 

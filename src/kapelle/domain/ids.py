@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Literal
 
-Kind = Literal["task", "attempt", "run", "schedule", "merge", "learning", "message"]
+IdKind = Literal["task", "attempt", "run", "schedule", "merge", "learning", "message"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 _last = 0
 
 
-def new_id(kind: Kind) -> str:
+def new_id(kind: IdKind) -> str:
     """A new id; ids made by one process are strictly increasing."""
     global _last
     with _lock:
@@ -44,7 +44,7 @@ def new_id(kind: Kind) -> str:
     return f"{kind}_{''.join(reversed(digits))}"
 
 
-def is_id(kind: Kind, text: str) -> bool:
+def is_id(kind: IdKind, text: str) -> bool:
     """Whether text is a whole id of this kind."""
     prefix, _, body = text.partition("_")
     return prefix == kind and _BODY.fullmatch(body) is not None
@@ -60,7 +60,7 @@ def body(id_: str) -> str:
     return id_.partition("_")[2]
 
 
-def as_part(kind: Kind, text: str) -> str | None:
+def as_part(kind: IdKind, text: str) -> str | None:
     """What a person typed, as a part of the 26 characters; None if it cannot be one."""
     body = text.strip().lower().removeprefix(f"{kind}_")
     if not body or len(body) > 26 or any(letter not in _ALPHABET for letter in body):

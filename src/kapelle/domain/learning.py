@@ -13,12 +13,12 @@ from kapelle.domain.specs import Directory, Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
 
 MOST_REPORTED = 5  # by one task
-Scope = Literal["project", "global"]
-Status = Literal["reported", "kept", "discarded"]
+LearningScope = Literal["project", "global"]
+LearningStatus = Literal["reported", "kept", "discarded"]
 LearningId = Annotated[str, StringConstraints(pattern="^learning_[0-9a-z]{26}$")]
 Title = Annotated[Name, StringConstraints(strip_whitespace=True)]
 Content = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
-Project = Annotated[
+ProjectPath = Annotated[
     str, StringConstraints(min_length=1, max_length=4000, pattern=r"^[^\x00-\x1f\x7f]*$")
 ]
 
@@ -39,11 +39,11 @@ class LearningSpec(Spec):
         json_schema_extra=argument("CONTENT", "What was learned; - reads it from stdin."),
     )
     tags: list[Name] = field([], "a word to find it by", "--tag", metavar="TAG", max_length=10)
-    scope: Scope = field(
+    scope: LearningScope = field(
         "project", "whose work it helps: this project's, or everybody's", hidden=True,
         flags={"--global": ("global", "For the work of every project.")},
     )  # fmt: skip
-    project: Project | None = field(
+    project: ProjectPath | None = field(
         None, "the project; else that of the directory: its name, or the repository's path",
         metavar="NAME", complete="project",
     )  # fmt: skip
@@ -56,8 +56,8 @@ class LearningEdit(Spec):
     title: Title | None = None
     content: Content | None = None
     tags: Annotated[list[Name], Field(max_length=10)] | None = None
-    scope: Scope | None = None
-    project: Project | None = None
+    scope: LearningScope | None = None
+    project: ProjectPath | None = None
 
 
 class Learning(Record):
@@ -65,9 +65,9 @@ class Learning(Record):
     title: str
     content: str
     tags: list[str]
-    scope: Scope
+    scope: LearningScope
     project: str | None  # of a global one, the project that it comes from
-    status: Status
+    status: LearningStatus
     reason: str | None = None  # why it was discarded, or how it was judged
     author: str  # the agent that said it, or person
     task_id: str | None
@@ -80,10 +80,10 @@ class LearningFilter(Record):
     its own and the global ones. cursor is the last id of the page before."""
 
     query: Annotated[str, Field(max_length=1000)] | None = None
-    project: Project | None = None
+    project: ProjectPath | None = None
     directory: Directory | None = None  # one of the project
     tag: Name | None = None
-    status: Status = "kept"
+    status: LearningStatus = "kept"
     limit: Limit = 50
     cursor: LearningId | None = None
 

@@ -67,7 +67,7 @@ Paths = Annotated[
     Field(min_length=1, max_length=MAX_PATHS, description="files, folders, globs; . is everything"),
     AfterValidator(_few_globs),
 ]
-Place = Annotated[
+BaseDirectory = Annotated[
     Directory | None, Field(description="where relative paths begin; an attempt's own by default")
 ]
 
@@ -76,7 +76,7 @@ class LockSpec(Spec):
     """What is to be held, by whom it concerns, and for how long unless it is renewed."""
 
     paths: Paths
-    directory: Place = None
+    directory: BaseDirectory = None
     reason: Name | None = None
     ttl_s: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 600
     timeout_s: WaitSeconds = 25
@@ -84,7 +84,7 @@ class LockSpec(Spec):
 
 class LockRelease(Spec):
     paths: list[Path] = Field(default=[], max_length=MAX_PATHS, description="all of yours if empty")
-    directory: Place = None
+    directory: BaseDirectory = None
 
 
 class ToolCall(Spec):

@@ -11,16 +11,16 @@ from kapelle.domain.task import Limit, Record
 MAX_VALUE = 100_000
 MAX_NOTES = 1_000
 
-Scope = Annotated[
+NoteScope = Annotated[
     Name | None,
     Field(
         description="global, project:NAME, or an id: the family of that task or run. By default "
         "your own family; without one global."
     ),
 ]
-Key = Annotated[Name, Field(description="such as results/step1")]
+NoteKey = Annotated[Name, Field(description="such as results/step1")]
 Version = Annotated[int, Field(ge=0, le=2**53)]
-Expected = Annotated[
+ExpectedVersion = Annotated[
     Version | None,
     Field(description="Only if it has this version now; 0: only if there is none."),
 ]
@@ -29,14 +29,14 @@ Expected = Annotated[
 class NoteSpec(Spec):
     """What is to stand under a key."""
 
-    key: Key
+    key: NoteKey
     value: Text = Field(max_length=MAX_VALUE)
-    scope: Scope = None
-    expected_version: Expected = None
+    scope: NoteScope = None
+    expected_version: ExpectedVersion = None
 
 
 class NoteFilter(Spec):
-    scope: Scope = None
+    scope: NoteScope = None
     prefix: Annotated[Text, Field(max_length=200)] = ""
     limit: Limit = 50
     cursor: Annotated[Name | None, Field(description="next_cursor of the page before")] = None
@@ -45,9 +45,9 @@ class NoteFilter(Spec):
 class NoteWatch(Spec):
     """What is waited for: all of the keys, or, without any, something under the prefix."""
 
-    keys: list[Key] = Field(default=[], max_length=100)
+    keys: list[NoteKey] = Field(default=[], max_length=100)
     prefix: Annotated[Text, Field(max_length=200)] = ""
-    scope: Scope = None
+    scope: NoteScope = None
     equals: Annotated[Text | None, Field(max_length=MAX_VALUE)] = None
     after: Annotated[
         Version, Field(description="Only what has a higher version: what changed since.")

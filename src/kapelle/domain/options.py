@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack
 KEY = "x-cli"
 
 # How what is typed becomes a value, where the type of the field alone does not tell.
-Kind = Literal[
+OptionKind = Literal[
     "agent", "check", "directory", "duration", "environment", "json_file", "list", "moment",
     "names", "prompts", "servers", "usd",
 ]  # fmt: skip
@@ -23,7 +23,7 @@ class Option(TypedDict, total=False):
 
     metavar: str  # by default what the kind is typed as
     help: str
-    kind: Kind
+    kind: OptionKind
     complete: Literal["agents", "model", "project", "schedules", "tasks", "templates"]
     hidden: bool  # understood, but not shown in the help of a command
     flags: Mapping[str, tuple[str | bool, str]]  # without a value: what each sets, and its help

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from kapelle.domain.failures import Failure, FailureClass, Response
+from kapelle.domain.failures import Failure, FailureClass, FailureResponse
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit, Usage
@@ -70,7 +70,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     attempt: AttemptStatus
     task: TaskStatus
     reason: str | None
@@ -83,21 +83,25 @@ class Outcome:
 
 def decide(
     evidence: Evidence, retry: RetrySpec, history: History, now: datetime, jitter: float
-) -> Outcome:
+) -> AttemptOutcome:
     """The statuses that follow; jitter is in [0, 1)."""
     if evidence.stop == "requeue":
-        return Outcome(AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False)
+        return AttemptOutcome(
+            AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False
+        )
     if evidence.stop is not None:
         reason = evidence.detail or "cancelled"
-        return Outcome(AttemptStatus.CANCELLED, TaskStatus.CANCELLED, reason)
+        return AttemptOutcome(AttemptStatus.CANCELLED, TaskStatus.CANCELLED, reason)
     if evidence.success and evidence.failure is None:
-        return Outcome(AttemptStatus.COMPLETED, TaskStatus.COMPLETED, None)
+        return AttemptOutcome(AttemptStatus.COMPLETED, TaskStatus.COMPLETED, None)
     if evidence.exit.kind == "lost":
         status = AttemptStatus.LOST
     else:
         status = AttemptStatus.FAILED
     if evidence.question is not None:
-        return Outcome(status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume")
+        return AttemptOutcome(
+            status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume"
+        )
     failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
     reason = evidence.reason or evidence.detail or "the agent failed"
     if failure.kind is FailureClass.RATE_LIMIT and not history.can_switch:
@@ -106,7 +110,7 @@ def decide(
     outcome = _respond(failure, status, reason, retry, history, now, jitter)
     if not outcome.spends_a_try and history.uncounted >= MOST_UNCOUNTED:
         reason = f"limit of {MOST_UNCOUNTED} uncounted attempts reached; the last: {reason}"
-        return Outcome(status, TaskStatus.FAILED, reason)
+        return AttemptOutcome(status, TaskStatus.FAILED, reason)
     return outcome
 
 
@@ -118,7 +122,7 @@ def _respond(
     history: History,
     now: datetime,
     jitter: float,
-) -> Outcome:
+) -> AttemptOutcome:
     again = TaskStatus.QUEUED
     if failure.policy.switches and history.can_switch:
         # What was begun is handed on; an agent that never worked has begun nothing.
@@ -126,35 +130,37 @@ def _respond(
             mode: Mode = "fresh"
         else:
             mode = "resume"
-        return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
+        return AttemptOutcome(status, again, reason, spends_a_try=False, next_mode=mode)
     refused_for = now - (history.refused_since or now)
     hopeless = history.refusals >= _MOST_REFUSALS and refused_for >= _LONGEST_REFUSED
     overloaded_for = now - (history.overloaded_since or now)
     match failure.policy.response:
-        case Response.WAIT_FOR_RESET if not hopeless:
+        case FailureResponse.WAIT_FOR_RESET if not hopeless:
             return _wait(failure, status, reason, history, now)
-        case Response.OUTLAST if overloaded_for < _OUTLAST:
+        case FailureResponse.OUTLAST if overloaded_for < _OUTLAST:
             pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
             at = max(failure.retry_at or now, now + timedelta(seconds=pause))
-            return Outcome(status, again, reason, None, at, spends_a_try=False, next_mode="resume")
-        case Response.AGAIN if history.had_session:
-            return Outcome(status, again, reason, spends_a_try=False, next_mode="resume")
-        case Response.STOP | Response.WAIT_FOR_RESET:
-            return Outcome(status, TaskStatus.FAILED, reason)
-        case Response.OUTLAST | Response.AGAIN | Response.RETRY:
+            return AttemptOutcome(
+                status, again, reason, None, at, spends_a_try=False, next_mode="resume"
+            )
+        case FailureResponse.AGAIN if history.had_session:
+            return AttemptOutcome(status, again, reason, spends_a_try=False, next_mode="resume")
+        case FailureResponse.STOP | FailureResponse.WAIT_FOR_RESET:
+            return AttemptOutcome(status, TaskStatus.FAILED, reason)
+        case FailureResponse.OUTLAST | FailureResponse.AGAIN | FailureResponse.RETRY:
             pass
     if failure.kind is FailureClass.STALLED and history.can_nudge and history.nudges == 0:
         message = "You were stuck, without any output, and were started again. Go on."
-        return Outcome(status, again, reason, None, None, False, "resume", message)
+        return AttemptOutcome(status, again, reason, None, None, False, "resume", message)
     if retry.policy == "none" or history.tries >= retry.max_attempts:
-        return Outcome(status, TaskStatus.FAILED, reason)
+        return AttemptOutcome(status, TaskStatus.FAILED, reason)
     at = now + timedelta(seconds=backoff_s(retry, history.tries, jitter))
-    return Outcome(status, again, reason, not_before=at)
+    return AttemptOutcome(status, again, reason, not_before=at)
 
 
 def _wait(
     failure: Failure, status: AttemptStatus, reason: str, history: History, now: datetime
-) -> Outcome:
+) -> AttemptOutcome:
     at = reset(failure.retry_at, now)
     again = history.refusals - 1
     if failure.retry_at:
@@ -165,7 +171,7 @@ def _wait(
     if history.others_free_at is not None:
         at = min(at, history.others_free_at)
         reason = f"all of its agents are limited; the last: {reason}"
-    return Outcome(
+    return AttemptOutcome(
         status, TaskStatus.WAITING, reason, "rate_limit", at, spends_a_try=False, next_mode="resume"
     )
 

@@ -9,9 +9,9 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted, excerpt, repository_names
 
-Task = dict[str, Any]
-Run = dict[str, Any]
-Entry = dict[str, Any]
+TaskFields = dict[str, Any]
+RunFields = dict[str, Any]
+ReportRow = dict[str, Any]
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
 _SECTIONS = {
@@ -52,7 +52,7 @@ _COMMANDS = {
 }
 
 
-def next_commands(item: Task | Run) -> list[tuple[str, str]]:
+def next_commands(item: TaskFields | RunFields) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     if "spent" in item:
         names = _for_run(item)
@@ -72,7 +72,7 @@ def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
 
 
-def _for_task(task: Task) -> list[str]:
+def _for_task(task: TaskFields) -> list[str]:
     status = task["status"]
     if task.get("archived_at") or status == "completed":
         workspace = task["workspace"]
@@ -94,7 +94,7 @@ def _for_task(task: Task) -> list[str]:
     return ["look", "resume", "retry"]
 
 
-def _for_run(run: Run) -> list[str]:
+def _for_run(run: RunFields) -> list[str]:
     status = run["status"]
     workspace = run["workspace"]
     if status == "waiting":
@@ -119,7 +119,7 @@ def _for_run(run: Run) -> list[str]:
     return ["run steps", "diff", "merge anyway"]
 
 
-def changed_nothing(item: Task | Run) -> bool:
+def changed_nothing(item: TaskFields | RunFields) -> bool:
     """Whether done work left its branch as it was, though it was not only to report."""
     place = item.get("workspace") or {}
     if item["status"] != "completed" or item.get("read_only") or not place.get("base_commit"):
@@ -127,7 +127,7 @@ def changed_nothing(item: Task | Run) -> bool:
     return place["commit"] in {None, place["base_commit"]}
 
 
-def group_of(item: Task | Run) -> str:
+def group_of(item: TaskFields | RunFields) -> str:
     """Where work stands in a report: needs, failed, done or open."""
     if item["need"]:
         return "needs"
@@ -196,7 +196,7 @@ def _summary(report: dict[str, Any]) -> str:
     return f"{len(entries)} asked for: {', '.join(parts)}."
 
 
-def _entry(entry: Entry, repository: str | None) -> Iterator[str]:
+def _entry(entry: ReportRow, repository: str | None) -> Iterator[str]:
     facts = [f"**{_inline(entry['title'])}** (`{entry['id']}`)"]
     facts += [f"in {_inline(repository)}"] if repository else []
     facts += [entry["pattern"]] if entry["pattern"] else []
@@ -226,13 +226,13 @@ def _entry(entry: Entry, repository: str | None) -> Iterator[str]:
         yield f"  `{one['command']}` {one['does']}"
 
 
-def _is_undelivered(item: Entry) -> bool:
+def _is_undelivered(item: ReportRow) -> bool:
     """Whether it is completed, and not or not yet where it was to be delivered to."""
     is_open = (item.get("delivery") or {}).get("status") in {"pending", "failed"}
     return item["status"] == "completed" and is_open
 
 
-def _url(entry: Entry) -> str | None:
+def _url(entry: ReportRow) -> str | None:
     return (entry["delivery"] or {}).get("url")
 
 
@@ -244,7 +244,7 @@ def _pull_request(delivery: dict[str, Any]) -> str:
     return f"pull request {delivery['url']} ({delivery['state']}{ci})"
 
 
-def _proof(entry: Entry) -> str:
+def _proof(entry: ReportRow) -> str:
     """What was seen of done work; that nothing was seen is said too."""
     seen = [check for check in entry["evidence"] if check["passed"]]
     if entry["verified"] is not True:

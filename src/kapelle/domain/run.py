@@ -7,10 +7,10 @@ from pydantic import Field, StringConstraints
 
 from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
-from kapelle.domain.specs import Name, Repository
+from kapelle.domain.specs import Name, RepositoryPath
 from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
 from kapelle.domain.task import Limit, ListFilter, Record, RunCursor, Task, TaskFilter, Work
-from kapelle.domain.views import Moment
+from kapelle.domain.views import MomentText
 
 WorkState = Literal[
     "queued",
@@ -75,7 +75,7 @@ class WorkFilter(TaskFilter):
     state: list[WorkState] | None = None  # any of these
     agent: Name | None = None
     kind: Name | None = None  # task, or the name of a pattern
-    since: Moment = None  # created, started, ended or merged from then on
+    since: MomentText = None  # created, started, ended or merged from then on
     pr: Literal["any", "draft", "open", "merged", "closed"] | None = None
     nested: bool = False
     cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
@@ -89,7 +89,7 @@ class NeedFilter(Record):
     """Which of what needs a person is listed."""
 
     project: Name | None = None
-    repository: Repository | None = None
+    repository: RepositoryPath | None = None
     cause: Annotated[str, Field(max_length=200)] | None = None  # those of one cause, one by one
     offset: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     limit: Limit = 50

@@ -22,7 +22,7 @@ from kapelle.domain.times import seconds_of
 MAX_PROMPT_BYTES = 1_000_000
 
 
-class Facts(Option, total=False):
+class FieldFacts(Option, total=False):
     ge: float
     le: float
     min_length: int
@@ -30,7 +30,7 @@ class Facts(Option, total=False):
     allow_inf_nan: bool
 
 
-def field(default: Any, description: str, *names: str, **facts: Unpack[Facts]) -> Any:
+def field(default: Any, description: str, *names: str, **facts: Unpack[FieldFacts]) -> Any:
     """A field that may be left out: its default, what it is, how it is an option, its limits."""
     given: dict[str, Any] = {**facts}
     how = {name: given.pop(name) for name in Option.__annotations__ if name in given}
@@ -97,7 +97,7 @@ def _absolute(value: str) -> str:
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
 # A repository in a filter: any directory in it, or the end of its path, such as its name.
-Repository = Annotated[Text, Field(min_length=1, max_length=4000)]
+RepositoryPath = Annotated[Text, Field(min_length=1, max_length=4000)]
 # A number, or a duration with units such as 10m.
 Seconds = Annotated[
     float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(seconds_of)

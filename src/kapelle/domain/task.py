@@ -13,7 +13,7 @@ from kapelle.domain.specs import (
     DepsPolicy,
     Name,
     Priority,
-    Repository,
+    RepositoryPath,
     RetrySpec,
     WorkspaceKind,
 )
@@ -285,7 +285,7 @@ class ListFilter(Record):
     """Which of tasks or runs are listed."""
 
     project: Name | None = None
-    repository: Repository | None = None  # any directory in it, or its name
+    repository: RepositoryPath | None = None  # any directory in it, or its name
     parent_task_id: TaskCursor | None = None
     archived: bool = False
     flagged: bool = False  # true leaves out those that are not

@@ -7,13 +7,13 @@ from pydantic import Field
 
 from kapelle.domain.learning import Learning
 from kapelle.domain.needs import NeedKind
-from kapelle.domain.specs import Name, Repository, Text
+from kapelle.domain.specs import Name, RepositoryPath, Text
 from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "template", "outcome", "day"]
 IdPrefix = Annotated[Text | None, Field(max_length=100)]
-Moment = Annotated[
+MomentText = Annotated[
     Text | None, Field(max_length=100, description="An ISO date or time; UTC without an offset.")
 ]
 
@@ -21,10 +21,10 @@ Moment = Annotated[
 class ReportFilter(Record):
     """The time that a report is about; by default the last 24 hours."""
 
-    since: Moment = None
-    until: Moment = None
+    since: MomentText = None
+    until: MomentText = None
     project: Name | None = None
-    repository: Repository | None = None  # any directory in it, or its name
+    repository: RepositoryPath | None = None  # any directory in it, or its name
 
 
 class WorkView(Record):

@@ -23,7 +23,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive
 from kapelle.home import disk_use
 from kapelle.runner import pack
-from kapelle.settings.models import Upkeep
+from kapelle.settings.models import UpkeepSettings
 from kapelle.store import attempts, events, processes, runs, schedules, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import archivable, update_work
@@ -135,7 +135,7 @@ class Due(NamedTuple):
     failed: datetime | None = None
 
     @classmethod
-    def by(cls, settings: Upkeep, now: datetime) -> "Due":
+    def by(cls, settings: UpkeepSettings, now: datetime) -> "Due":
         days = (settings.archive_days, settings.archive_days, settings.archive_failed_days)
         return cls(*(now - timedelta(days=some) if some else None for some in days))
 

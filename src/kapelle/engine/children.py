@@ -13,7 +13,7 @@ from kapelle.domain.specs import CheckKind, WorkspaceKind
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
-from kapelle.settings.models import Children
+from kapelle.settings.models import ChildrenSettings
 from kapelle.store import attempts, children, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, resolve, work_rows
@@ -171,13 +171,13 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
     return require
 
 
-def require_room(connection: Connection, run_id: str, limits: Children) -> None:
+def require_room(connection: Connection, run_id: str, limits: ChildrenSettings) -> None:
     """Raise NoRoom unless what a run has just stored fits into the tree, if attempts led to it."""
     if children.in_tree(connection, run_id):
         _require_width(connection, children.line(connection, run_id)[-1], limits)
 
 
-def _require_width(connection: Connection, root: Row, limits: Children) -> None:
+def _require_width(connection: Connection, root: Row, limits: ChildrenSettings) -> None:
     most = _of_run(root).get("max_workers") or limits.max_live
     if (going := children.live(connection, root["id"])) > most:
         raise NoRoom(

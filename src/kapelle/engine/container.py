@@ -19,8 +19,8 @@ from kapelle.domain.errors import WorkspaceError
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Parts
 from kapelle.home import Home, read_own
-from kapelle.runner.command import Command, Finished, Running
-from kapelle.settings.models import Docker, Settings
+from kapelle.runner.command import Command, CommandResult, RunningCommand
+from kapelle.settings.models import DockerSettings, Settings
 from kapelle.workspaces import checkouts_around
 
 SCRIPT = "in-container"
@@ -143,10 +143,10 @@ def left_marks(containers: Path) -> list[Path]:
 
 async def _run(
     parts: Parts, place: Path, script: str, timeout_s: float, *arguments: str
-) -> Finished:
+) -> CommandResult:
     env = passed(parts.environ, parts.settings().environment.pass_)
     command = Command([str(place / script), *arguments], env, place, timeout_s, _MOST_OUTPUT)
-    return await asyncio.to_thread(Running(command).run)
+    return await asyncio.to_thread(RunningCommand(command).run)
 
 
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
@@ -204,7 +204,7 @@ def _base(settings: Settings, top: str) -> str:
     return os.path.normpath(os.path.join(top, os.path.relpath(place, checkouts[0])))
 
 
-def _image(docker: Docker) -> dict[str, str]:
+def _image(docker: DockerSettings) -> dict[str, str]:
     # What is written in it belongs to whoever runs the daemon.
     if "podman" in docker.engine:
         keep = "--userns=keep-id "
@@ -220,7 +220,7 @@ def _image(docker: Docker) -> dict[str, str]:
     }
 
 
-def _service(docker: Docker) -> dict[str, str]:
+def _service(docker: DockerSettings) -> dict[str, str]:
     return {
         "files": "".join(f"-f {shlex.quote(file)} " for file in docker.compose),
         "where": f'-w {shlex.quote(docker.workdir)}"$inside" ' if docker.workdir else "",

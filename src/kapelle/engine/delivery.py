@@ -19,7 +19,7 @@ from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import counted, excerpt
 from kapelle.domain.views import Comment
 from kapelle.engine.merge import (
-    Merges,
+    MergeQueue,
     deliverable,
     get_work,
     require_ended,
@@ -36,7 +36,7 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-from kapelle.workspaces.forge import Forge, PullRequest, Remote, Verdict, Wanted
+from kapelle.workspaces.forge import CiVerdict, Forge, PullRequest, PullRequestDraft, Remote
 
 _log = logging.getLogger("kapelle.delivery")
 _LOOK_S = 10.0
@@ -59,7 +59,7 @@ because of it.
 class Deliveries:
     """Delivers whatever is due, each task and run by itself."""
 
-    def __init__(self, parts: Parts, merges: Merges) -> None:
+    def __init__(self, parts: Parts, merges: MergeQueue) -> None:
         self._parts = parts
         self._merges = merges
         self._going: dict[str, asyncio.Task[None]] = {}
@@ -205,7 +205,7 @@ class Deliveries:
             draft = True
         elif row["ready"]:
             draft = False
-        wanted = Wanted(branch, base, clean(work.title), text, draft)
+        wanted = PullRequestDraft(branch, base, clean(work.title), text, draft)
         made = await forge.save(wanted, row["number"])
         failpoint("deliver_after_open")
         note = " ".join(filter(None, [made.note, more])) or None
@@ -371,7 +371,7 @@ async def await_ci(
     poll_s = parts.settings().forge.poll_s
     green_at: float | None = None
     while True:
-        verdict = Verdict("pending")
+        verdict = CiVerdict("pending")
         with suppress(Unavailable):
             if forge is None:
                 remote, found = await reach(parts, work.directory)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.agents.base import Agent, AgentRequest, Command
+from kapelle.agents.base import AgentAdapter, AgentCommand, AgentRequest
 from kapelle.domain.environment import allowed, fitting
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import Shell
@@ -86,7 +86,7 @@ def passed(
 def agent_environment(
     environ: Mapping[str, str],
     settings: Settings,
-    agent: Agent,
+    agent: AgentAdapter,
     origin: Origin = Origin(),  # noqa: B008 - it is frozen
 ) -> dict[str, str]:
     """What an agent's process sees, before the variables of its command and its task."""
@@ -223,7 +223,9 @@ def place(process_dir: Path, files: Mapping[str, str]) -> None:
         written.replace(str(process_dir / name), content.encode("utf-8", "replace"))
 
 
-def agent_command(agent: Agent, request: AgentRequest) -> tuple[Command, SideLog | None]:
+def agent_command(
+    agent: AgentAdapter, request: AgentRequest
+) -> tuple[AgentCommand, SideLog | None]:
     """Return the command of an agent, and where it keeps a log of its own.
 
     All that the agent reads is written beside its prompt.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kapelle.agents.base import Agent, AgentRequest
+from kapelle.agents.base import AgentAdapter, AgentRequest
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult
@@ -25,7 +25,7 @@ from kapelle.engine.environment import (
 from kapelle.engine.output import SHOWN_OUTPUT, SideLog, check_result
 from kapelle.engine.parts import Parts
 from kapelle.runner.output import both_streams
-from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
 from kapelle.workspaces import checkouts_around
@@ -35,7 +35,7 @@ _BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessLocation:
     """Where processes of an attempt, a run or a merge, their owner, work, and what they see."""
 
     parts: Parts
@@ -45,7 +45,7 @@ class Place:
     env: Mapping[str, str]
     origin: Origin
 
-    def in_copy(self, copy: Path) -> "Place":
+    def in_copy(self, copy: Path) -> "ProcessLocation":
         """The same in a copy of the worktree: what leads into that leads into the copy."""
         worktree = self.origin.worktree
         assert worktree is not None
@@ -53,7 +53,7 @@ class Place:
         origin = replace(self.origin, checkouts=checkouts, worktree=copy)
         return replace(self, cwd=copy / self.cwd.relative_to(worktree), origin=origin)
 
-    def at(self, work: str, directory: str | None) -> "Place":
+    def at(self, work: str, directory: str | None) -> "ProcessLocation":
         """Return the same place in another directory, relative to that of the work.
 
         Raises WorkspaceError if that directory is not in the repository.
@@ -82,7 +82,7 @@ class Place:
         how = {"timeout_s": timeout_s, "label": label}
         return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
 
-    async def judged(self, check: CheckSpec, process: Process, ended: Ended) -> CheckResult:
+    async def judged(self, check: CheckSpec, process: Process, ended: ProcessEnd) -> CheckResult:
         """What a command says that is a check, made here."""
         output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
         if not ended.succeeded:
@@ -128,7 +128,7 @@ class Place:
     def agent(
         self,
         process: Process,
-        agent: Agent,
+        agent: AgentAdapter,
         request: AgentRequest,
         timeout_s: float | None,
         label: str,

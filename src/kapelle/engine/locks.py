@@ -45,7 +45,7 @@ _log = logging.getLogger("kapelle.locks")
 
 
 @dataclass(eq=False)
-class Claim:
+class PathClaim:
     """Paths that somebody waits for, or one path that somebody holds."""
 
     checkout: str
@@ -58,7 +58,7 @@ class Claim:
     until: float = 0.0  # by the clock: when its time, or the patience with it, is over
     # The tasks that asked for its task, or for what that is part of: they wait for it.
     parents: frozenset[str] = frozenset()
-    renews: "Claim | None" = None  # what it takes the place of
+    renews: "PathClaim | None" = None  # what it takes the place of
     asks: int = 0  # how many calls wait for it now
     granted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -71,22 +71,22 @@ class Claim:
         names = ("checkout", "owner", "task_id", "reason", "ttl_s", "taken_at")
         return {name: getattr(self, name) for name in names} | {"path": self.paths[0]}
 
-    def is_in_way_of(self, other: "Claim") -> bool:
+    def is_in_way_of(self, other: "PathClaim") -> bool:
         apart = self.owner == other.owner or self.checkout != other.checkout
         return not apart and conflicts(self.paths, other.paths)
 
-    def is_same(self, other: "Claim") -> bool:
+    def is_same(self, other: "PathClaim") -> bool:
         return (self.owner, self.checkout, {*self.paths}) == (
             other.owner, other.checkout, {*other.paths}
         )  # fmt: skip
 
 
-class Locks:
+class LockManager:
     def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._db = db
         self._clock = clock
-        self._held: list[Claim] = []
-        self._queue: list[Claim] = []
+        self._held: list[PathClaim] = []
+        self._queue: list[PathClaim] = []
         # How often an owner was kept from what a lock holds.
         self.refused = Counter[tuple[str, str]]()
 
@@ -95,9 +95,9 @@ class Locks:
         for row in await self._db.read(locks.all_held):
             values = {name: row[name] for name in row if name != "path"}
             until = self._clock() + row["ttl_s"]
-            self._held.append(Claim(paths=(row["path"],), until=until, **values))
+            self._held.append(PathClaim(paths=(row["path"],), until=until, **values))
 
-    async def take(self, wanted: Claim, timeout_s: float) -> LocksView:
+    async def take(self, wanted: PathClaim, timeout_s: float) -> LocksView:
         """Hold all of the paths, or wait for that; Conflict where it would wait for itself."""
         await self.sweep()
         theirs = (one.paths for one in (*self._held, *self._queue) if one.owner == wanted.owner)
@@ -147,7 +147,7 @@ class Locks:
         """Release an owner's locks in a checkout, all of them without paths; without an owner,
         whoever's they are."""
 
-        def is_meant(claim: Claim) -> bool:
+        def is_meant(claim: PathClaim) -> bool:
             theirs = claim.checkout == checkout and owner in {None, claim.owner}
             return theirs and (not paths or {*claim.paths} <= {*paths})
 
@@ -159,7 +159,7 @@ class Locks:
 
     def in_way_of(self, checkout: str, paths: Sequence[str], owner: str) -> Lock | None:
         """A lock of somebody else on one of the paths."""
-        wanted = Claim(checkout, tuple(paths), owner)
+        wanted = PathClaim(checkout, tuple(paths), owner)
         now = self._clock()
         held = (hold for hold in self._held if hold.until > now)
         return next((self._view(hold) for hold in held if hold.is_in_way_of(wanted)), None)
@@ -209,7 +209,7 @@ class Locks:
         await self._drop([hold for hold in self._held if hold.owner in dead], "its attempt ended")
         self._advance()
 
-    async def _drop(self, gone: Sequence[Claim], why: str) -> None:
+    async def _drop(self, gone: Sequence[PathClaim], why: str) -> None:
         self._held = [hold for hold in self._held if hold not in gone]
         self._advance()
         if gone:
@@ -234,7 +234,7 @@ class Locks:
             self._held = [hold for hold in self._held if not any(map(hold.is_same, made))] + made
             claim.granted.set()
 
-    def _before(self, claim: Claim) -> list[Claim]:
+    def _before(self, claim: PathClaim) -> list[PathClaim]:
         """Whom it waits for: holders, and whoever came before it. What it has already it keeps."""
         own = {hold.paths[0] for hold in self._held if hold.owner == claim.owner
                and hold.checkout == claim.checkout}  # fmt: skip
@@ -247,7 +247,7 @@ class Locks:
         others = [*self._held, *self._queue[:place]]
         return [other for other in others if other.is_in_way_of(wanted)]
 
-    def _circle(self, start: Claim, owner: str, seen: set[str]) -> list[str]:
+    def _circle(self, start: PathClaim, owner: str, seen: set[str]) -> list[str]:
         """The sentences of a circle of owners of whom each waits for the next; whoever asked for
         a task waits for that."""
         for claim in (claim for claim in self._queue if claim.owner == owner):
@@ -263,7 +263,7 @@ class Locks:
                         return [words, *found]
         return []
 
-    def _view(self, claim: Claim) -> Lock:
+    def _view(self, claim: PathClaim) -> Lock:
         if claim.granted.is_set() or claim in self._held:
             status = "held"
         else:

@@ -22,7 +22,7 @@ from kapelle.domain.text import cut
 from kapelle.domain.views import MergeView, UndoView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.environment import Origin, brought_along
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.actions import record_change
@@ -35,9 +35,9 @@ from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
 from kapelle.store.query import update_work, work_rows
 from kapelle.workspaces import (
-    Candidate,
     Diff,
     Merge,
+    MergeCandidate,
     PastMerge,
     checkouts_around,
     git_in,
@@ -50,7 +50,7 @@ _SHOWN_LINES = 15
 
 
 @dataclass
-class _Going:
+class _ActiveMerge:
     """A merge that is under way."""
 
     wanted: MergeSpec
@@ -59,13 +59,13 @@ class _Going:
     task: asyncio.Task[MergeView] = field(init=False)
 
 
-class Merges:
+class MergeQueue:
     """The merges of a daemon; those into the same branch of a repository come one after another,
     as they were asked."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._going: dict[str, _Going] = {}
+        self._going: dict[str, _ActiveMerge] = {}
         self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def merge(
@@ -75,7 +75,7 @@ class Merges:
         it goes on by itself, and whoever asks for the same again waits for it again."""
         going = self._going.get(work.id)
         if going is None:
-            going = self._going[work.id] = _Going(wanted, by_person)
+            going = self._going[work.id] = _ActiveMerge(wanted, by_person)
             going.task = asyncio.create_task(self._merge(work, wanted, going))
             going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
@@ -98,7 +98,7 @@ class Merges:
             going.task.cancel()
             await asyncio.wait({going.task})
 
-    async def _merge(self, work: Task | Run, wanted: MergeSpec, going: _Going) -> MergeView:
+    async def _merge(self, work: Task | Run, wanted: MergeSpec, going: _ActiveMerge) -> MergeView:
         """Merge when it is its turn; nothing is called merged unless git says so."""
         repository = await self._parts.workspaces.locate(Path(work.directory))
         target = wanted.into or work.workspace.base
@@ -109,7 +109,7 @@ class Merges:
             return await self._merge_now(work, wanted, target, going)
 
     async def _merge_now(
-        self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _Going
+        self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _ActiveMerge
     ) -> MergeView:
         parts = self._parts
         noun = type(work).__name__
@@ -119,7 +119,7 @@ class Merges:
             title = work.title
         else:
             title = f"Merge {work.title}"
-        checks = Verification(parts, work, partial(setattr, going, "phase"))
+        checks = MergeVerification(parts, work, partial(setattr, going, "phase"))
         if wanted.verify and not wanted.force:
             verify = checks.verify
         else:
@@ -409,7 +409,7 @@ def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
 
 
 @dataclass
-class Verification:
+class MergeVerification:
     """Makes the checks of ended work on what its merge would lead to, and keeps what they said."""
 
     parts: Parts
@@ -419,7 +419,7 @@ class Verification:
     made: list[CheckResult] = field(default_factory=list)
     _shell: Shell | None = None
 
-    async def verify(self, found: Candidate) -> None:
+    async def verify(self, found: MergeCandidate) -> None:
         """Raise ChecksFailed, with the evidence, if one of the checks fails there."""
         where = f"on what {found.base} would be ({found.new[:12]})"
         await self._make_all(found.new, where, all_of_them=False)
@@ -506,7 +506,9 @@ class Verification:
         settings = parts.work_settings(work.directory)
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
         env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
-        place = Place(parts, settings, owner, working_directory(aside, directory), env, origin)
+        place = ProcessLocation(
+            parts, settings, owner, working_directory(aside, directory), env, origin
+        )
         place = place.at(work.directory, check.directory)
         label = f"{check.label} of the merge of {work.id}"
         launch = await place.command(process, check.command or "", check.timeout_s, label)
@@ -514,7 +516,7 @@ class Verification:
         result = await place.judged(check, process, ended)
         return result.model_copy(update={"commit": aside.commit})
 
-    async def _refusal(self, found: Candidate, result: CheckResult) -> ChecksFailed:
+    async def _refusal(self, found: MergeCandidate, result: CheckResult) -> ChecksFailed:
         """The evidence for a person, once it is in the history."""
         work = self.work
         noun = kind_of(self.work.id)
@@ -537,7 +539,7 @@ async def check_again(parts: Parts, task: Task) -> None:
     if commit is None or task.workspace.kind is not WorkspaceKind.WORKTREE:
         raise Conflict(f"{task.id} committed nothing on which its checks could be made once more.")
     await recall(parts, task)
-    await Verification(parts, task, lambda _: None).again(commit)
+    await MergeVerification(parts, task, lambda _: None).again(commit)
 
 
 async def clear_aside(parts: Parts, owner: str) -> None:

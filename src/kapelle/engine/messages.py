@@ -49,13 +49,13 @@ def deliver(parts: Parts, attempt_id: str, message_id: str, text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class MessageDelivery:
     """The names in the folder of an attempt whose agent has ended."""
 
     names: frozenset[str]
 
     @classmethod
-    def of(cls, folder: Path) -> "Delivery":
+    def of(cls, folder: Path) -> "MessageDelivery":
         """Read the folder. Blocks."""
         try:
             with os.scandir(folder) as entries:
@@ -75,7 +75,7 @@ class Delivery:
 
 
 def settle_messages(
-    connection: Connection, task_id: str, attempt_id: str, delivery: Delivery
+    connection: Connection, task_id: str, attempt_id: str, delivery: MessageDelivery
 ) -> str | None:
     """Store which messages the agent of an ended attempt has read, and warn of forged ones.
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kapelle.agents.base import Agent, Summary
+from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult, Usage
 from kapelle.runner.output import lines_of, tail_text
-from kapelle.runner.process_dir import Ended
+from kapelle.runner.process_dir import ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT, size
 from kapelle.settings import Settings
 
@@ -34,7 +34,7 @@ _MOST_MATCHES = 1_000
 _ESCAPED = re.compile(r"\[([*?[])\]")  # by glob.escape
 
 
-def read_output(agent: Agent, process_dir: Path, side_log: "SideLog | None") -> Summary:
+def read_output(agent: AgentAdapter, process_dir: Path, side_log: "SideLog | None") -> Summary:
     """Return the summary of an agent's output, completed by the agent's side log."""
     if agent.reads_whole_output:
         last_bytes = None
@@ -44,7 +44,7 @@ def read_output(agent: Agent, process_dir: Path, side_log: "SideLog | None") -> 
     return with_side_log(agent, side_log, summary)
 
 
-def with_side_log(agent: Agent, side_log: "SideLog | None", summary: Summary) -> Summary:
+def with_side_log(agent: AgentAdapter, side_log: "SideLog | None", summary: Summary) -> Summary:
     """Complete the summary of an output by the agent's side log, if it keeps one."""
     if side_log is None:
         return summary
@@ -188,7 +188,7 @@ def check_facts(result: CheckResult) -> dict[str, Any]:
     return facts
 
 
-def check_result(check: CheckSpec, ended: Ended, output: str) -> CheckResult:
+def check_result(check: CheckSpec, ended: ProcessEnd, output: str) -> CheckResult:
     """What a command says that is a check: it passed if it succeeded."""
     if ended.succeeded:
         text = output

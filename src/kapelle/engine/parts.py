@@ -12,10 +12,10 @@ from kapelle.domain.errors import InvalidInput, Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
-from kapelle.engine.locks import Locks
+from kapelle.engine.locks import LockManager
 from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
-from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.runner.redaction import patterns, redact
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in, server_secrets
@@ -63,11 +63,11 @@ class Parts:
     projects: dict[str, str] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
-    locks: Locks = field(init=False)
+    locks: LockManager = field(init=False)
 
     def __post_init__(self) -> None:
         self.secrets = SpecSecrets(self.home.secrets)
-        self.locks = Locks(self.db)
+        self.locks = LockManager(self.db)
 
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
@@ -189,7 +189,7 @@ class Parts:
 
     async def execute(
         self, performer: str, name: str, launch: Launch, stop: StopRequest, tell: Tell | None = None
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Run a process of an attempt or run; a request to stop, whenever it came, reaches it.
 
         Tampered, which is told before, if somebody else than its supervisor says how it ended.

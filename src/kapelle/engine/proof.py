@@ -30,14 +30,14 @@ from kapelle.engine.judges import (
     is_tool,
     named_scripts,
 )
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
-from kapelle.engine.trial import CopyContent, Finding, Stopped, Suspects, Trial
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.engine.trial import CopyContent, Suspects, Trial, TrialFinding, TrialStopped
+from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
 from kapelle.store.query import Row
-from kapelle.workspaces import Moment
+from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
@@ -57,30 +57,32 @@ States = Mapping[str, object]
 class Subject:
     """What a check is made on: a commit in a worktree of the owner, where and how it is run."""
 
-    place: Place
+    place: ProcessLocation
     owner: str
     workspace: Workspace
     repository: str
     commit: str
     # When the first agent began in this worktree; None if none did.
-    since: Moment | None
+    since: FileSystemMoment | None
     # Runs a command, given the name of its process, itself, its limit in seconds and its place.
-    execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]]
+    execute: Callable[[str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]]
 
     @classmethod
     async def load(
         cls,
-        place: Place,
+        place: ProcessLocation,
         owner: str,
         workspace: Workspace,
         repository: str,
         commit: str,
-        execute: Callable[[str, str, float, Place], Awaitable[tuple[Process, Ended]]],
+        execute: Callable[
+            [str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]
+        ],
     ) -> "Subject":
         began = await place.parts.db.read(attempts.began_in, owner)
         now = await place.parts.workspaces.moment(owner)
         # A worktree that was made anew is another directory.
-        moments = [Moment(ns, inode) for ns, inode in began if inode == now.inode]
+        moments = [FileSystemMoment(ns, inode) for ns, inode in began if inode == now.inode]
         since = min(moments, key=lambda moment: moment.ns, default=None)
         return cls(place, owner, workspace, repository, commit, since, execute)
 
@@ -130,7 +132,7 @@ class Subject:
             result = result.model_copy(update={"passed": False, "output": output})
         return result
 
-    async def changed_during(self, ended: Ended, before: States | None) -> list[str]:
+    async def changed_during(self, ended: ProcessEnd, before: States | None) -> list[str]:
         """Return the tracked files that were changed while a check ran, also those changed back."""
         after = await self.parts.workspaces.file_states(self.owner, self.commit)
         if before is not None:
@@ -180,7 +182,7 @@ class Subject:
             return _changed_meanwhile(result, changed)
         return result
 
-    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, Ended]:
+    async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, ProcessEnd]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
         result = await self.place.judged(check, process, ended)
         return result.model_copy(update={"commit": self.commit}), ended
@@ -263,7 +265,7 @@ class Subject:
 
     async def _find(
         self, name: str, check: CheckSpec, took_s: float, policy: Prove
-    ) -> Finding | None:
+    ) -> TrialFinding | None:
         """Return what the check is worth, None if that is not known."""
         parts = self.parts
         command = check.command or ""
@@ -280,7 +282,7 @@ class Subject:
         earlier_key = await asyncio.to_thread(self._key, judges, before)
         known = await parts.db.read(attempts.known_proof, key)
 
-        async def run(what: str, content: CopyContent, limit_s: float) -> Ended:
+        async def run(what: str, content: CopyContent, limit_s: float) -> ProcessEnd:
             return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
@@ -289,14 +291,14 @@ class Subject:
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
         if not suspects.all and policy == "once" and known and known["proved"] is not False:
-            return Finding(known["proved"], known["proof"])
+            return TrialFinding(known["proved"], known["proof"])
         # With the tests of the base it passes then, and was seen to look at work with these.
         earlier = await parts.db.read(attempts.known_proof, earlier_key)
         is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
         finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
-            return Finding(False, known["proof"])
+            return TrialFinding(False, known["proof"])
         if finding is None or finding.passes_only_with:
             return finding
         # One that was seen to look at other work is not forgotten for this.
@@ -308,7 +310,7 @@ class Subject:
 
     async def _try(
         self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
-    ) -> Finding | None:
+    ) -> TrialFinding | None:
         """Run the check in copies; what was proved earlier stands where the tests were changed and
         it passes without that."""
         parts = self.parts
@@ -318,10 +320,10 @@ class Subject:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
                     if finding is None and earlier is not None:
-                        finding = Finding(True, earlier["proof"])
+                        finding = TrialFinding(True, earlier["proof"])
                 if finding is None:
                     finding = await trial.find_blindness(changed)
-            except Stopped:
+            except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
                 await parts.workspaces.remove_copy(self.owner)
@@ -350,7 +352,7 @@ class Subject:
 
     async def _run_in_copy(
         self, name: str, command: str, content: CopyContent, timeout_s: float
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Run the check in a copy; one that was begun before a crash has its copy."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from kapelle.domain.errors import Unavailable
-from kapelle.store.database import Watch
+from kapelle.store.database import DatabaseWatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ PASSING = {
 async def repeat(
     log: logging.Logger,
     duty: Callable[[], Awaitable[float | None]],
-    watch: AbstractContextManager[Watch],
+    watch: AbstractContextManager[DatabaseWatch],
     every_s: float,
 ) -> NoReturn:
     """Do a duty until cancelled: at every change that is watched, and after the time that it names

@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict, WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.text import counted_files
 from kapelle.engine.judges import Judges, is_test
-from kapelle.runner.process_dir import Ended
+from kapelle.runner.process_dir import ProcessEnd
 
 # So many changed files are garbled one by one, for so long in all; more are garbled together.
 _MOST_ALONE = 8
@@ -32,11 +32,11 @@ class CopyContent:
 
 
 # Runs the check in a copy of this content, within a limit in seconds.
-RunInCopy = Callable[[str, CopyContent, float], Awaitable[Ended]]
+RunInCopy = Callable[[str, CopyContent, float], Awaitable[ProcessEnd]]
 
 
 @dataclass(frozen=True)
-class Finding:
+class TrialFinding:
     """What was found out about a check; it is remembered if it holds for other work too."""
 
     proved: bool | None
@@ -46,7 +46,7 @@ class Finding:
     overlooks: list[str] = field(default_factory=list)
 
 
-class Stopped(Exception):
+class TrialStopped(Exception):
     """Somebody stopped the work while a check was run again."""
 
 
@@ -93,7 +93,7 @@ class Trial:
         new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
         return Suspects(existing + leading, new_tests)
 
-    async def find_changed_judges(self, suspects: Suspects) -> Finding | None:
+    async def find_changed_judges(self, suspects: Suspects) -> TrialFinding | None:
         """Run it with the tests and settings of the base; return None if it passes with them."""
         named = suspects.all
         try:
@@ -116,16 +116,16 @@ class Trial:
             # The work itself may see to it that the check fails in a copy.
             names = counted_files(named)
             proof = f"This work changed {kind} that decide about it: {names}. {fault}"
-        return Finding(False, proof, passes_only_with=named)
+        return TrialFinding(False, proof, passes_only_with=named)
 
-    async def find_blindness(self, changed: list[str]) -> Finding | None:
+    async def find_blindness(self, changed: list[str]) -> TrialFinding | None:
         """Run it where changed files hold nonsense; return None if nothing was changed."""
         # That a test fails which was removed says nothing about the rest.
         kept = [path for path in changed if path in self.held or not is_test(path)]
         if not kept:
             proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
             if changed:
-                return Finding(None, proof)
+                return TrialFinding(None, proof)
             return None
         files = self.judges.decisive(kept)
         there = [path for path in files if path in self.held]
@@ -146,15 +146,15 @@ class Trial:
             if (unsure := await self._find_fault_of_copy()) is not None:
                 return unsure
         except (WorkspaceError, Conflict, OSError) as error:
-            return Finding(None, f"Not proved: {error}")
+            return TrialFinding(None, f"Not proved: {error}")
         # That it fails where what leads it holds nonsense says nothing of other work.
         is_lasting = not all(map(self.judges.is_beside, files))
         proof = f"It fails where {counted_files(noticed)} {state}."
-        return Finding(True, proof, is_lasting, overlooks=overlooked)
+        return TrialFinding(True, proof, is_lasting, overlooks=overlooked)
 
     async def _find_blinding(
         self, changed: list[str], overlooked: list[str], noticed: list[str]
-    ) -> Finding | None:
+    ) -> TrialFinding | None:
         """Return a doubt if the work keeps the check from files that it looked at before.
 
         Then the noticed files are only what stands in the way: a module in place of the runner's,
@@ -175,7 +175,7 @@ class Trial:
         proof = (
             f"It does not look at {names} any more, which it did before this work: see {others}."
         )
-        return Finding(False, proof, passes_only_with=noticed, overlooks=overlooked)
+        return TrialFinding(False, proof, passes_only_with=noticed, overlooks=overlooked)
 
     async def _find_noticed(self, paths: list[str]) -> list[str]:
         """Return the files whose nonsense the check notices: each alone while they are few."""
@@ -197,7 +197,7 @@ class Trial:
                 noticed += group
         return noticed
 
-    async def _find_fault_of_copy(self) -> Finding | None:
+    async def _find_fault_of_copy(self) -> TrialFinding | None:
         """Return why a failure in a copy says nothing: it fails in one of the work as it is."""
         limit_s = self.check.timeout_s
         ended = await self._run("intact", [], limit_s=limit_s)
@@ -205,7 +205,7 @@ class Trial:
             return None
         how = ended.ending(limit_s)
         proof = f"Not proved: in a copy of the workspace it fails by itself ({how})."
-        return Finding(None, proof, is_lasting=True)
+        return TrialFinding(None, proof, is_lasting=True)
 
     async def _reverted_passes(self, what: str, paths: list[str]) -> bool:
         return (await self._run(what, paths, revert=True)).succeeded
@@ -218,7 +218,7 @@ class Trial:
         revert: bool = False,
         garbled: Sequence[str] = (),
         limit_s: float | None = None,
-    ) -> Ended:
+    ) -> ProcessEnd:
         content = CopyContent(paths, self.base if revert else None, garbled)
         if limit_s is None:
             limit_s = self.limit_s
@@ -226,13 +226,15 @@ class Trial:
             limit_s = limit_s
         ended = await self.run_in_copy(what, content, limit_s)
         if ended.ended_by == "stop":
-            raise Stopped
+            raise TrialStopped
         return ended
 
 
-def _blind(files: list[str], *, is_garbled: bool) -> Finding:
+def _blind(files: list[str], *, is_garbled: bool) -> TrialFinding:
     names = counted_files(files)
     if not is_garbled:
-        return Finding(None, f"Not proved: it passes as well where {names} is as it was before.")
+        return TrialFinding(
+            None, f"Not proved: it passes as well where {names} is as it was before."
+        )
     proof = f"This check also passes with garbage in {names}, so it does not test this change."
-    return Finding(False, proof, overlooks=files)
+    return TrialFinding(False, proof, overlooks=files)

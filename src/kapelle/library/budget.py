@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kapelle.domain.budget import NOTHING, Left, Spent
-from kapelle.domain.budget import Budget as Limits
+from kapelle.domain.budget import NOTHING, RemainingBudget, Spent
+from kapelle.domain.budget import BudgetLimits as Limits
 from kapelle.domain.errors import InvalidInput
 from kapelle.library.agent import Stop
 
@@ -56,7 +56,7 @@ class Account:
             )
 
     @property
-    def left(self) -> Left:
+    def left(self) -> RemainingBudget:
         return self._limits.left(self.spent)
 
     def within(self, limit_s: float | None) -> float | None:

@@ -12,16 +12,16 @@ from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 from pydantic import ValidationError
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent as Adapter
-from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.summary import Fold
+from kapelle.agents.base import AgentAdapter as Adapter
+from kapelle.agents.base import AgentCommand, AgentRequest
+from kapelle.agents.summary import OutputFold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
 from kapelle.engine.environment import Origin, agent_command, agent_environment, in_worktree
 from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import AgentSettings, Settings
 
@@ -47,17 +47,17 @@ class Options(Common, total=False):
     settings: AgentSettings | None
 
 
-class _Make(Protocol):
+class _AgentFactory(Protocol):
     def __call__(self, **options: Unpack[Options]) -> "CliAgent": ...
 
 
-class _Named:
+class _NamedAgentFactory:
     """What makes an agent of one name; it is typed `CliAgent.codex(model="…")`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, _: object, kind: "type[CliAgent]") -> _Make:
+    def __get__(self, _: object, kind: "type[CliAgent]") -> _AgentFactory:
         return partial(kind, self._name)
 
 
@@ -102,13 +102,13 @@ class CliAgent(Agent):
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
             )
 
-    claude_code = _Named("claude")
-    codex = _Named("codex")
-    gemini = _Named("gemini")
-    opencode = _Named("opencode")
-    aider = _Named("aider")
-    qwen = _Named("qwen")
-    copilot = _Named("copilot")
+    claude_code = _NamedAgentFactory("claude")
+    codex = _NamedAgentFactory("codex")
+    gemini = _NamedAgentFactory("gemini")
+    opencode = _NamedAgentFactory("opencode")
+    aider = _NamedAgentFactory("aider")
+    qwen = _NamedAgentFactory("qwen")
+    copilot = _NamedAgentFactory("copilot")
 
     @classmethod
     def command(
@@ -172,7 +172,7 @@ class CliAgent(Agent):
     async def _meter(self, request: Request, directory: Path, side_log: SideLog | None) -> None:
         """Report, now and then, what the agent has cost so far, if anybody keeps a budget."""
         adapter = self._adapter()
-        fold = Fold()
+        fold = OutputFold()
         out = LogReader(directory / OUT)
         if request.budget_usd is None or not adapter.capabilities.usage:
             return
@@ -197,7 +197,7 @@ class CliAgent(Agent):
 
     def _command(
         self, adapter: Adapter, request: Request, cwd: Path, directory: Path
-    ) -> tuple[Command, SideLog | None]:
+    ) -> tuple[AgentCommand, SideLog | None]:
         can = adapter.capabilities
         prompt = request.prompt
         if request.system and not can.system_prompt:
@@ -232,7 +232,7 @@ class CliAgent(Agent):
         )
 
     def _response(
-        self, request: Request, ended: Ended, directory: Path, side_log: SideLog | None
+        self, request: Request, ended: ProcessEnd, directory: Path, side_log: SideLog | None
     ) -> Response:
         adapter = self._adapter()
         summary = read_output(adapter, directory, side_log)
@@ -254,7 +254,7 @@ class CliAgent(Agent):
             session_id=summary.session_id,
         )
 
-    def _cause(self, request: Request, ended: Ended) -> str | None:
+    def _cause(self, request: Request, ended: ProcessEnd) -> str | None:
         """Why the program did not end by itself, if it did not."""
         if ended.exit.kind == "not_started" and ended.ended_by is None:
             return f"It could not be started: {ended.detail}"

@@ -23,13 +23,13 @@ from kapelle.engine.runs.git import GitContext, T
 from kapelle.library.agent import Agent, Request, Stop
 from kapelle.library.budget import Account
 from kapelle.library.execution import cost_of, execute, process_directory, respond
-from kapelle.library.interaction import Caller, Suspended
+from kapelle.library.interaction import ProgressCaller, TeamSuspended
 from kapelle.library.outcome import RunState
-from kapelle.patterns.context import Env, Fact, Place, TaskArgs
+from kapelle.patterns.context import Env, Fact, TaskArgs, WorkLocation
 from kapelle.patterns.results import Checked, Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.workspaces import Workspaces, working_directory
 
 _log = logging.getLogger("kapelle.library")
@@ -67,12 +67,12 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class Parts:
+class OrchestratorParts:
     """What a run works with; the agents stand by the names that its spec calls them."""
 
     agents: Mapping[str, Agent]
     account: Account
-    caller: Caller
+    caller: ProgressCaller
     workspaces: Workspaces
     env: Mapping[str, str]
 
@@ -84,7 +84,7 @@ class LocalContext(GitContext):
         self,
         run_id: str,
         spec: PatternSpec,
-        parts: Parts,
+        parts: OrchestratorParts,
         state: RunState,
         workspace: Workspace | None,
     ) -> None:
@@ -175,7 +175,7 @@ class LocalContext(GitContext):
         return result
 
     async def _begin(
-        self, title: str, place: Place, earlier: _Task | None, *, only_reports: bool
+        self, title: str, place: WorkLocation, earlier: _Task | None, *, only_reports: bool
     ) -> _Task:
         """Make the workspace of a task."""
         task_id = new_id("task")
@@ -297,7 +297,7 @@ class LocalContext(GitContext):
 
     async def _command(
         self, command: str, task: _Task, env: Mapping[str, str], timeout_s: float
-    ) -> tuple[Ended, str]:
+    ) -> tuple[ProcessEnd, str]:
         """How it ended, and the end of what it printed."""
         with process_directory() as directory:
             launch = Launch(
@@ -324,7 +324,7 @@ class LocalContext(GitContext):
             try:
                 with self._account.free_time():
                     return await self._parts.caller.ask(question, default)
-            except Suspended:
+            except TeamSuspended:
                 if default is not None and self._has_worked:
                     return default  # what was done since the start would be done once more
                 self._unanswered.append(question)
@@ -371,7 +371,7 @@ class LocalContext(GitContext):
         # Cancelled, it returns when all branches have ended, and their agents with them.
         ended = await asyncio.gather(*branches, return_exceptions=True)
         errors = [item for item in ended if isinstance(item, BaseException)]
-        for error in sorted(errors, key=lambda error: not isinstance(error, Suspended)):
+        for error in sorted(errors, key=lambda error: not isinstance(error, TeamSuspended)):
             raise error
         return [one for one in ended if not isinstance(one, BaseException)]
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, KapelleError
 from kapelle.library.agent import Agent, Request, Response, Stop
 from kapelle.library.budget import Account
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.runner.runner import Runner
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ def process_directory() -> Iterator[Path]:
         yield Path(name).resolve() / "process"
 
 
-async def execute(launch: Launch, stop: Stop) -> Ended:
+async def execute(launch: Launch, stop: Stop) -> ProcessEnd:
     """Execute a command in such a directory to its end, or until it is to stop.
 
     Whatever it started ends with it, also when this is cancelled.

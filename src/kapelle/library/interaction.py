@@ -17,7 +17,7 @@ Observer = Callable[[dict[str, Any]], None]
 _log = logging.getLogger("kapelle.library")
 
 
-class Suspended(Exception):
+class TeamSuspended(Exception):
     """Nobody answers now: the run is left off, to be taken up with the answers."""
 
 
@@ -63,10 +63,10 @@ class Suspend(Interaction):
         self.confirms = confirms
 
     def ask(self, question: str, default: str | None = None) -> str:
-        raise Suspended(question)
+        raise TeamSuspended(question)
 
 
-class Caller:
+class ProgressCaller:
     """Whoever called run_async: the observer is called in the loop, the interaction in a thread."""
 
     def __init__(self, interaction: Interaction, observer: Observer | None) -> None:
@@ -90,7 +90,7 @@ class Caller:
         return await asyncio.to_thread(self._interaction.ask, question, default)
 
 
-class CallerThread(Caller):
+class ThreadCaller(ProgressCaller):
     """The thread that called run: it serves the work, which goes on in another one.
 
     So input() is asked where Ctrl-C arrives, and an observer never has to think of threads.

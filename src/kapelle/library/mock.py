@@ -9,11 +9,11 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.library.agent import Agent, Request, Response
 
-Line = str | Response | Mapping[str, Any]
+ScriptLine = str | Response | Mapping[str, Any]
 """An answer; a mapping is answered as JSON."""
-Part = Line | Callable[[Request], Line | None]
+ScriptPart = ScriptLine | Callable[[Request], ScriptLine | None]
 """An answer, or what makes one of a request and may write files in its cwd on the way."""
-Script = Part | Sequence[Part] | Mapping[str, Part | Sequence[Part]]
+AgentScript = ScriptPart | Sequence[ScriptPart] | Mapping[str, ScriptPart | Sequence[ScriptPart]]
 
 _CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
 _PLAN = {"subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}]}
@@ -34,7 +34,11 @@ class MockAgent(Agent):
     """
 
     def __init__(
-        self, script: Script | None = None, *, name: str = "mock", cwd: Path | str | None = None
+        self,
+        script: AgentScript | None = None,
+        *,
+        name: str = "mock",
+        cwd: Path | str | None = None,
     ) -> None:
         self.name = name
         if cwd is None:
@@ -60,7 +64,7 @@ class MockAgent(Agent):
             line = json.dumps(line)
         return Response(line or "")
 
-    def _part(self, request: Request) -> Part:
+    def _part(self, request: Request) -> ScriptPart:
         key = "the script"
         script = self._script
         if isinstance(script, Mapping):
@@ -70,7 +74,7 @@ class MockAgent(Agent):
             return _by_default(request)
         return self._next(key, script)
 
-    def _next(self, key: str, part: Part | Sequence[Part]) -> Part:
+    def _next(self, key: str, part: ScriptPart | Sequence[ScriptPart]) -> ScriptPart:
         if isinstance(part, str) or not isinstance(part, Sequence):
             return part
         turn = self._turns.get(key, 0)
@@ -80,7 +84,7 @@ class MockAgent(Agent):
         return part[turn]
 
 
-def _by_default(request: Request) -> Part:
+def _by_default(request: Request) -> ScriptPart:
     match request.role:
         case "planner":
             if request.title.startswith("Intake"):
@@ -92,7 +96,7 @@ def _by_default(request: Request) -> Part:
             return _note
 
 
-def _note(request: Request) -> Line:
+def _note(request: Request) -> ScriptLine:
     with open((request.cwd or Path()) / "MOCK.md", "a", encoding="utf-8") as file:
         file.write(f"- {request.title}\n")
     return "Done."

@@ -14,8 +14,15 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Account, Budget
-from kapelle.library.context import LocalContext, Parts
-from kapelle.library.interaction import Auto, Caller, CallerThread, Interaction, Observer, Suspended
+from kapelle.library.context import LocalContext, OrchestratorParts
+from kapelle.library.interaction import (
+    Auto,
+    Interaction,
+    Observer,
+    ProgressCaller,
+    TeamSuspended,
+    ThreadCaller,
+)
 from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
@@ -89,10 +96,10 @@ class Orchestrator:
         return await self._perform(decode(token).with_answers(answers))
 
     def _serve(self, state: RunState) -> TeamOutcome:
-        caller = CallerThread(self._interaction, self._observer)
+        caller = ThreadCaller(self._interaction, self._observer)
         return caller.serve(self._perform(state, caller))
 
-    async def _perform(self, state: RunState, caller: Caller | None = None) -> TeamOutcome:
+    async def _perform(self, state: RunState, caller: ProgressCaller | None = None) -> TeamOutcome:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
         spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
@@ -107,8 +114,8 @@ class Orchestrator:
             if self._isolated:
                 workspace = await create_or_dismiss(workspaces, run_id, self._directory, spec.base)
             account = Account(self._budget, state.spent)
-            caller = caller or Caller(self._interaction, self._observer)
-            parts = Parts(self._agents, account, caller, workspaces, self._env)
+            caller = caller or ProgressCaller(self._interaction, self._observer)
+            parts = OrchestratorParts(self._agents, account, caller, workspaces, self._env)
             context = LocalContext(run_id, spec, parts, state, workspace)
             if workspace:
                 branch = workspace.branch
@@ -182,7 +189,7 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
     try:
         done = await team(context, spec)
         return TeamOutcome("completed", done.reason, done)
-    except Suspended:
+    except TeamSuspended:
         state = context.suspended()
         several = len(state.questions) != 1
         if several:

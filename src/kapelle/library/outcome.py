@@ -18,7 +18,7 @@ from kapelle.workspaces import Workspaces
 from kapelle.workspaces.sync import AUTHOR
 
 T = TypeVar("T")
-Status = Literal["completed", "budget", "failed", "needs_input"]
+TeamStatus = Literal["completed", "budget", "failed", "needs_input"]
 Answers = Sequence[str] | Mapping[str, str]
 
 
@@ -30,7 +30,7 @@ class TeamOutcome:
     failed: something else went wrong; needs_input: questions are open, and resume takes the token.
     """
 
-    status: Status
+    status: TeamStatus
     reason: str
     result: TeamResult | None = None
     branch: str | None = None

@@ -10,10 +10,10 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import (
-    AgentName,
     CandidateSpec,
     Direction,
     ModelName,
+    OptionalAgentName,
     PatternSpec,
     Prompt,
     Role,
@@ -51,7 +51,7 @@ class BestOfSpec(PatternSpec):
     eval: ScoreCommand = field(None, "a command whose last line is a candidate's score")
     direction: Direction = field(None, "whether the smaller or the larger score wins")
     eval_timeout_s: ScoreTimeout = field(600, "the longest that eval may take")
-    judge: AgentName = field(
+    judge: OptionalAgentName = field(
         None, "the agent that chooses where there is no eval; by default the run's agent"
     )
     judge_model: ModelName = field(None, "the judge's model")

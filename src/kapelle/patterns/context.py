@@ -9,8 +9,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
-from kapelle.domain.answers import Unreadable, instructions, read_answer
-from kapelle.domain.budget import Left
+from kapelle.domain.answers import UnreadableAnswer, instructions, read_answer
+from kapelle.domain.budget import RemainingBudget
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import (
     Checked,
@@ -23,7 +23,7 @@ from kapelle.patterns.results import (
 )
 from kapelle.patterns.spec import PatternSpec
 
-Place = Literal["run", "own"]
+WorkLocation = Literal["run", "own"]
 Env = dict[str, str] | None  # variables besides the others
 
 
@@ -41,7 +41,7 @@ class Who(TypedDict, total=False):
 class Manner(TypedDict, total=False):
     """How ctx.task has something done."""
 
-    workspace: Place
+    workspace: WorkLocation
     keep_session: bool
     max_attempts: int
     afresh: bool
@@ -142,7 +142,7 @@ class Context(ABC):
 
     @abstractmethod
     async def run(
-        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
+        self, pattern: str, spec: dict[str, Any], *, workspace: WorkLocation = "own"
     ) -> RunResult:
         """Another pattern as a run inside this one."""
 
@@ -240,7 +240,7 @@ class Context(ABC):
         """A summary of how two tasks' work differs."""
 
     @abstractmethod
-    async def budget(self) -> Left:
+    async def budget(self) -> RemainingBudget:
         """What is left of the run's limits."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ class Context(ABC):
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
                 return read_answer(answer.text, shape)
-            except Unreadable as error:
+            except UnreadableAnswer as error:
                 problem = (
                     f"\n\n## Your answer before this one could not be used\n{error}\n\n"
                     f"It was:\n~~~\n{answer.text[-_SHOWN:]}\n~~~\nAnswer again."

@@ -10,7 +10,7 @@ from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
-from kapelle.patterns.spec import AgentName, CandidateSpec, PatternSpec, Prompt, Role
+from kapelle.patterns.spec import CandidateSpec, OptionalAgentName, PatternSpec, Prompt, Role
 
 Side = Literal["one", "two"]
 PROMPTS = {
@@ -62,7 +62,7 @@ class DebateSpec(PatternSpec):
     checks: list[CheckSpec] = field(
         [], "what must pass when it is done", "--check", kind="check", max_length=100
     )
-    minutes: AgentName = field(None, "an agent that takes no side, and writes the minutes")
+    minutes: OptionalAgentName = field(None, "an agent that takes no side, and writes the minutes")
 
     @property
     def roles(self) -> list[Role]:

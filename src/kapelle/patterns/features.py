@@ -10,22 +10,22 @@ from pydantic import BaseModel, Field, ValidationError
 from kapelle.domain.errors import sentence
 from kapelle.patterns.results import Failed
 
-Status = Literal["open", "verifying", "passed", "failed"]
+FeatureStatus = Literal["open", "verifying", "passed", "failed"]
 
 _DECODER = json.JSONDecoder()
 _COMMITTED = "the file is read as it is committed"
 
 
-class Step(BaseModel):
+class VerifiedStep(BaseModel):
     step: int = Field(description="its number")
     passed: bool
     evidence: str = Field(description="what you did to see it, and what you saw")
 
 
-class Report(BaseModel):
+class VerificationReport(BaseModel):
     """What a verifying agent saw of every step."""
 
-    steps: list[Step] = Field(description="every step of the feature, in order")
+    steps: list[VerifiedStep] = Field(description="every step of the feature, in order")
 
     def lacks(self, criteria: list[str]) -> str:
         """The steps that have not passed, or without evidence, in words; empty if all have."""
@@ -50,14 +50,14 @@ class Feature(BaseModel):
     name: str
     description: str = ""
     steps: list[str] = []
-    status: Status = "open"
+    status: FeatureStatus = "open"
     track: str = ""
     phase: str = "waiting"
     branch: str | None = None
     commit: str | None = None
     tasks: list[str] = []
     verifications: int = 0
-    report: list[Step] = []
+    report: list[VerifiedStep] = []
     reason: str | None = None
 
     @property
@@ -101,7 +101,7 @@ def read_features(name: str, text: str | None) -> list[Feature]:
     return features
 
 
-def with_status(text: str, feature: Feature, status: Status) -> str:
+def with_status(text: str, feature: Feature, status: FeatureStatus) -> str:
     """Return the file with another status of one feature; every other byte stays as it is."""
     new = json.dumps(status)
     for start, end in _elements(text, _list_start(text)):

@@ -13,7 +13,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
 from kapelle.patterns.roles import CONDUCTOR, PlannedPart, Turn, Verdict
-from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.spec import OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import pursue
 
 _SAID = 800
@@ -39,8 +39,8 @@ class OrchestrateSpec(PatternSpec):
         json_schema_extra=prompt_argument("goal", "What to reach"),
     )
     until: RunChecks = field([], "commands that must all pass for the goal to be reached")
-    worker: AgentName = field(None, "the agent of the workers; by default the run's agent")
-    judge: AgentName = field(None, "the agent that judges where there is no command")
+    worker: OptionalAgentName = field(None, "the agent of the workers; by default the run's agent")
+    judge: OptionalAgentName = field(None, "the agent that judges where there is no command")
     max_workers: int = field(5, "how many parts are worked on at the same time", ge=1, le=20)
     max_iterations: int = field(20, "how often the conductor is called", ge=1, le=200)
     max_depth: int = field(3, "levels of conductors, this one included", ge=1, le=10)

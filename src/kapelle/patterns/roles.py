@@ -7,9 +7,9 @@ from pydantic import BaseModel, Field
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted
 from kapelle.patterns.results import fenced
-from kapelle.patterns.subgoals import WORKERS, Outcome, Subgoal, in_order
+from kapelle.patterns.subgoals import WORKERS, Subgoal, SubgoalOutcome, in_order
 
-Questions = Annotated[
+OpenQuestions = Annotated[
     list[str], Field(description="what only a person can decide; better none", max_length=20)
 ]
 
@@ -18,7 +18,7 @@ class Intake(BaseModel):
     success_criteria: list[str] = Field(
         description="what must be true when the goal is reached, each checkable", max_length=20
     )
-    questions: Questions = []
+    questions: OpenQuestions = []
 
 
 class Review(BaseModel):
@@ -27,7 +27,7 @@ class Review(BaseModel):
     goal_aligned: bool = Field(description="does it serve the goal and nothing else?")
     goal_complete: bool = Field(description="is the goal reached, every criterion met?")
     feedback: str = Field("", description="what is to be done next, if anything")
-    questions: Questions = []
+    questions: OpenQuestions = []
 
     @property
     def objections(self) -> list[str]:
@@ -39,10 +39,10 @@ class Review(BaseModel):
         return not self.objections
 
 
-class Iteration(BaseModel):
+class TeamIteration(BaseModel):
     number: int
     subgoals: list[Subgoal] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[SubgoalOutcome] = []
     checks: list[CheckResult] = []
     review: Review | None = None
     problem: str | None = None
@@ -52,12 +52,12 @@ class Iteration(BaseModel):
         """Have these subgoals done, and no more than so many."""
         self.subgoals = ordered[:most]
         reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
-        self.outcomes = [Outcome.of(one, "blocked", reason) for one in ordered[most:]]
+        self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in ordered[most:]]
         kept = {subgoal.id for subgoal in self.subgoals}
         for subgoal in self.subgoals:
             subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SubgoalOutcome) -> None:
         """Outcomes are in the order of the plan, what it left out last."""
         places = {subgoal.id: place for place, subgoal in enumerate(self.subgoals)}
         self.outcomes.append(outcome)
@@ -68,7 +68,7 @@ class Iteration(BaseModel):
         return all(check.passed for check in self.checks)
 
     @property
-    def unfinished(self) -> list[Outcome]:
+    def unfinished(self) -> list[SubgoalOutcome]:
         return [outcome for outcome in self.outcomes if outcome.status != "merged"]
 
     @property
@@ -122,7 +122,7 @@ class TeamResult(BaseModel):
     stopped_by: Literal["goal", "max_iterations", "budget", "cancelled", "failure"] | None = None
     goal_complete: bool = False
     success_criteria: list[str]
-    iterations: list[Iteration] = []
+    iterations: list[TeamIteration] = []
     commit: str | None = None
     final_output: str = ""  # what the workers of the last iteration that brought anything said
 
@@ -174,7 +174,7 @@ class Turn(BaseModel):
     drop: list[str] = Field([], description="ids of parts that are not needed any more")
     done: bool = Field(False, description="whether the goal is reached")
     impossible: str = Field("", description="why the goal cannot be reached, if it cannot")
-    questions: Questions = []
+    questions: OpenQuestions = []
 
     def applied_to(self, plan: list[PlannedPart], most: int) -> tuple[list[PlannedPart], str]:
         """The plan as it is then, or as it was and what is wrong with the change."""
@@ -248,7 +248,7 @@ Look at the files yourself; change nothing.
 {changes}"""
 
 
-def so_far(before: list[Iteration]) -> str:
+def so_far(before: list[TeamIteration]) -> str:
     """What a planner is told of the iterations before; empty if there are none."""
     if not before:
         return ""

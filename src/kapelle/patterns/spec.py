@@ -21,7 +21,7 @@ from kapelle.domain.specs import (
 )
 
 Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
-Command = Annotated[Text, Field(min_length=1, max_length=100_000)]
+CommandText = Annotated[Text, Field(min_length=1, max_length=100_000)]
 
 
 def _of_runs(check: CheckSpec) -> CheckSpec:
@@ -34,13 +34,13 @@ def _of_runs(check: CheckSpec) -> CheckSpec:
 
 RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
 RunChecks = Annotated[list[RunCheck], Field(max_length=100, json_schema_extra=option(kind="check"))]
-AgentName = Annotated[
+OptionalAgentName = Annotated[
     Name | None, Field(json_schema_extra=option(metavar="AGENT", complete="agents"))
 ]
 ModelName = Annotated[
     Name | None, Field(json_schema_extra=option(metavar="NAME", complete="model"))
 ]
-ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
+ScoreCommand = Annotated[CommandText | None, Field(json_schema_extra=option(metavar="COMMAND"))]
 ScoreTimeout = Annotated[
     Seconds, Field(json_schema_extra=option("--eval-timeout", kind="duration"))
 ]

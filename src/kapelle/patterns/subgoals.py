@@ -12,11 +12,11 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.results import TaskResult, fenced
 
 if TYPE_CHECKING:
-    from kapelle.patterns.roles import Iteration, TeamResult
+    from kapelle.patterns.roles import TeamIteration, TeamResult
     from kapelle.patterns.team import TeamSpec
 
 _ANSWER = 20_000
-Status = Literal["merged", "failed", "blocked", "conflict"]
+SubgoalStatus = Literal["merged", "failed", "blocked", "conflict"]
 _ANSWER_ALONE = "Your answer is all that is wanted: change no files."
 _IN_A_BROWSER = (
     "If your part is seen in a browser, write or extend Playwright tests for it, rather in the "
@@ -82,19 +82,21 @@ class Plan(BaseModel):
     )
 
 
-class Outcome(BaseModel):
+class SubgoalOutcome(BaseModel):
     """What became of a subgoal. Only merged work is done."""
 
     id: str
     title: str
-    status: Status
+    status: SubgoalStatus
     reason: str | None = None
     tasks: list[str] = []
     said: str = ""
     text_only: bool = False
 
     @classmethod
-    def of(cls, subgoal: Subgoal, status: Status, reason: str | None = None) -> "Outcome":
+    def of(
+        cls, subgoal: Subgoal, status: SubgoalStatus, reason: str | None = None
+    ) -> "SubgoalOutcome":
         known = subgoal.model_dump(include={"id", "title", "text_only"})
         return cls(**known, status=status, reason=reason)
 
@@ -150,10 +152,10 @@ class Workers:
     result: "TeamResult"
 
     @property
-    def now(self) -> "Iteration":
+    def now(self) -> "TeamIteration":
         return self.result.iterations[-1]
 
-    def _before(self, subgoal: Subgoal) -> list[Outcome]:
+    def _before(self, subgoal: Subgoal) -> list[SubgoalOutcome]:
         return [outcome for outcome in self.now.outcomes if outcome.id in subgoal.depends_on]
 
     def may_begin(self, subgoal: Subgoal) -> bool:
@@ -163,11 +165,11 @@ class Workers:
         if not undone and len(before) == len(set(subgoal.depends_on)):
             return True
         reason = f"it depends on what was not done: {', '.join(undone)}"
-        self.now.add(Outcome.of(subgoal, "blocked", reason))
+        self.now.add(SubgoalOutcome.of(subgoal, "blocked", reason))
         return False
 
     async def do(self, subgoal: Subgoal) -> None:
-        outcome = Outcome.of(subgoal, "failed")
+        outcome = SubgoalOutcome.of(subgoal, "failed")
         parts = self.ctx.prompt(
             "work",
             WORKERS["work"],
@@ -204,7 +206,7 @@ class Workers:
             continue_from=earlier.id if earlier else None,
         )
 
-    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> None:
+    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: SubgoalOutcome) -> None:
         if self.ctx.is_git and (task.changed or not subgoal.text_only):
             async with self.ctx.lock("merge"):
                 merged = await self.ctx.merge(task)
@@ -226,7 +228,7 @@ class Workers:
         outcome.reason = None
 
     async def _resolve(
-        self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
+        self, subgoal: Subgoal, task: TaskResult, outcome: SubgoalOutcome
     ) -> TaskResult | None:
         """Have both sides brought together; None, with the reason, if that did not come about."""
         conflicts = await self.ctx.take_in(task)

@@ -11,8 +11,8 @@ from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, fenced
-from kapelle.patterns.roles import Iteration, TeamResult
-from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.roles import TeamIteration, TeamResult
+from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import Plan, Workers, pursue
 
 _PLAYWRIGHT = "npx playwright test"
@@ -53,9 +53,9 @@ class TeamSpec(PatternSpec):
         f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
         "write such tests, and the reviewer ask for them",
     )
-    planner: AgentName = field(None, "the agent that plans; by default the run's agent")
-    worker: AgentName = field(None, "the agent of the workers")
-    reviewer: AgentName = field(None, "the agent that reviews")
+    planner: OptionalAgentName = field(None, "the agent that plans; by default the run's agent")
+    worker: OptionalAgentName = field(None, "the agent of the workers")
+    reviewer: OptionalAgentName = field(None, "the agent that reviews")
     planner_model: ModelName = field(None, "the planner's model")
     worker_model: ModelName = field(None, "the workers' model")
     reviewer_model: ModelName = field(None, "the reviewer's model")
@@ -108,7 +108,7 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     members = _Team(ctx, spec, result, {})
     await members.agree()
     for number in range(1, spec.max_iterations + 1):
-        iteration = Iteration(number=number)
+        iteration = TeamIteration(number=number)
         result.iterations.append(iteration)
         try:
             await members.plan()

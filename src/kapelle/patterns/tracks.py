@@ -10,10 +10,16 @@ from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Text, Turns, field
 from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
-from kapelle.patterns.features import Feature, Report, Status, read_features, with_status
+from kapelle.patterns.features import (
+    Feature,
+    FeatureStatus,
+    VerificationReport,
+    read_features,
+    with_status,
+)
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Role, RunChecks
+from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Role, RunChecks
 
 _SHOWN = 8_000
 
@@ -47,10 +53,10 @@ class TracksSpec(PatternSpec):
         flags={"--no-verify": (False, "The checks alone decide.")},
     )
     max_attempts: int = field(3, "how often a feature is verified before it fails", ge=1, le=100)
-    worker: AgentName = field(None, "the agent that implements; by default the run's agent")
+    worker: OptionalAgentName = field(None, "the agent that implements; by default the run's agent")
     worker_model: ModelName = field(None, "its model")
     worker_turns: Turns | None = field(None, "its limit of turns")
-    verifier: AgentName = field(None, "the agent that verifies; by default the run's agent")
+    verifier: OptionalAgentName = field(None, "the agent that verifies; by default the run's agent")
     verifier_model: ModelName = field(None, "its model")
     verifier_turns: Turns | None = field(None, "its limit of turns")
     verifier_tools: list[Name] = field(
@@ -148,7 +154,7 @@ class Track:
             try:
                 feature.reason = await self._make(feature)
                 if feature.reason:
-                    status: Status = "failed"
+                    status: FeatureStatus = "failed"
                 else:
                     status = "passed"
             except Failed as paused:
@@ -207,7 +213,7 @@ class Track:
         while spec.verify:
             try:
                 found = await ctx.query(
-                    self._prompt("verify", feature), Report,
+                    self._prompt("verify", feature), VerificationReport,
                     title=f"Verify {feature.name}", agent=spec.verifier, model=spec.verifier_model,
                     tools=spec.verifier_tools, max_turns=spec.verifier_turns, browser=True,
                     continue_from=task.id,
@@ -257,7 +263,7 @@ class Track:
                 feature.commit = task.commit
                 return
 
-    async def _tell(self, feature: Feature, status: Status) -> None:
+    async def _tell(self, feature: Feature, status: FeatureStatus) -> None:
         """Write a status into the file, and at the end a line of progress, on the run's branch."""
         ctx = self.ctx
         spec = self.spec

@@ -14,7 +14,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import CandidateSpec, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.workflow_phases import Blocked, Phases
+from kapelle.patterns.workflow_phases import Phases, WorkflowBlocked
 from kapelle.patterns.workflow_plan import Phase, PhaseLimit, WorkflowResult
 
 _STALE = 2
@@ -90,7 +90,7 @@ async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
         try:
             if await cycles.advance():
                 return cycles.now
-        except Blocked as blocked:
+        except WorkflowBlocked as blocked:
             await cycles.wait_for_person(blocked)
 
 
@@ -160,7 +160,7 @@ class _Cycles(Phases):
         prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
-        prompt = f"{prompt}\n\n{instructions(plans.Review)}"
+        prompt = f"{prompt}\n\n{instructions(plans.MilestoneReview)}"
         review, work = await self.ask("review", prompt, plans.read_review)
         for number, one in enumerate(now.milestones, 1):
             if number in review.reopen:
@@ -202,7 +202,9 @@ class _Cycles(Phases):
             raise Failed(reason, limit="cycles")
         if self._stale >= _STALE:
             why = f"{_STALE} cycles in a row brought no new milestone; {left}"
-            raise Blocked("progress", why, "Read the worklog, and change the plan in its note.")
+            raise WorkflowBlocked(
+                "progress", why, "Read the worklog, and change the plan in its note."
+            )
 
     async def _implement(self) -> None:
         now = self.now
@@ -225,7 +227,7 @@ class _Cycles(Phases):
         said = [f"Milestone: {milestone.title}", work.text[-phases.SHOWN :], *ended, *failed]
         await self.log(work, "\n\n".join(filter(None, [*said, milestone.evidence])))
 
-    async def wait_for_person(self, blocked: Blocked) -> None:
+    async def wait_for_person(self, blocked: WorkflowBlocked) -> None:
         """Tell why it is blocked; go on where a person says, if that can be."""
         now = self.now
         facts = {"code": blocked.code, "reason": str(blocked), "fix": blocked.fix}

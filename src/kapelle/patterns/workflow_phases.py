@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kapelle.domain.failures import POLICIES, FailureClass, Response
+from kapelle.domain.failures import POLICIES, FailureClass, FailureResponse
 from kapelle.domain.note import MAX_VALUE
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import MAKES_WAY, NOBODY, TaskResult
-from kapelle.patterns.workflow_plan import Entry, Phase, WorkflowResult
+from kapelle.patterns.workflow_plan import Phase, PhaseEntry, WorkflowResult
 
 if TYPE_CHECKING:
     from kapelle.patterns.workflow import WorkflowSpec
@@ -25,7 +25,9 @@ _OF_WORK = {
     FailureClass.TASK, FailureClass.CHECKS, FailureClass.TOOL, FailureClass.CONTEXT_OVERFLOW,
     FailureClass.LIMIT, FailureClass.TIMEOUT,
 }  # fmt: skip
-_LASTING = {kind for kind, rule in POLICIES.items() if rule.response is Response.STOP} - _OF_WORK
+_LASTING = {
+    kind for kind, rule in POLICIES.items() if rule.response is FailureResponse.STOP
+} - _OF_WORK
 PROMPTS = {
     "assess": """\
 You prepare work that others will do in this directory over many cycles. Look at the files; \
@@ -50,7 +52,7 @@ for.""",
 }
 
 
-class Blocked(Exception):
+class WorkflowBlocked(Exception):
     """It cannot go on without a person; the code is one of a Block."""
 
     def __init__(self, code: str, reason: str, fix: str) -> None:
@@ -59,10 +61,10 @@ class Blocked(Exception):
         self.fix = fix
 
 
-def _unable(ended: Sequence[TaskResult]) -> Blocked:
+def _unable(ended: Sequence[TaskResult]) -> WorkflowBlocked:
     said = "; ".join(f"{one.agent}: {one.reason or one.status}" for one in ended)
     fix = "See that one of its agents works (kapelle doctor), or wait."
-    return Blocked("agents", f"no agent could do it: {said}", fix)
+    return WorkflowBlocked("agents", f"no agent could do it: {said}", fix)
 
 
 class Phases:
@@ -77,7 +79,9 @@ class Phases:
     async def require_branch(self) -> None:
         if (other := await self.ctx.astray()) is not None:
             fix = "Put the worktree back on the run's branch; kapelle status shows both."
-            raise Blocked("branch", f"the worktree is on {other}, not on the run's branch", fix)
+            raise WorkflowBlocked(
+                "branch", f"the worktree is on {other}, not on the run's branch", fix
+            )
 
     async def verify(self, checks: Sequence[CheckSpec]) -> list[str]:
         """What checks find wrong; what they leave behind does not join the work."""
@@ -119,7 +123,9 @@ class Phases:
         else:
             code = "answer"
         fix = f"Look at what it said: kapelle logs {work.id}"
-        raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong.rstrip('.')}", fix)
+        raise WorkflowBlocked(
+            code, f"the answer of {work.agent} cannot be used: {wrong.rstrip('.')}", fix
+        )
 
     async def call(self, phase: Phase, prompt: str) -> TaskResult:
         """The work of a phase: in the run's worktree, or a copy that is thrown away."""
@@ -132,7 +138,7 @@ class Phases:
         return await self._first_able(phase, prompt, **where, **(limits[0] if limits else {}))
 
     async def _first_able(self, phase: Phase, prompt: str, **fields: Any) -> TaskResult:
-        """The work of the first candidate that does it, well or badly; raises Blocked.
+        """The work of the first candidate that does it, well or badly; raises WorkflowBlocked.
 
         One that is limited makes way for the next; when all are, the first is waited for. What
         passes is tried three times, and then by another agent.
@@ -176,7 +182,9 @@ class Phases:
     async def log(self, work: TaskResult, text: str) -> None:
         """Add to the worklog, and have the notes say what is so now."""
         where = {"cycle": self.now.cycle, "phase": self.now.phase}
-        entry = Entry(**where, agent=work.agent, task=work.id, text=text, commit=self.now.commit)
+        entry = PhaseEntry(
+            **where, agent=work.agent, task=work.id, text=text, commit=self.now.commit
+        )
         self.now.worklog.append(entry)
         await self.ctx.note(self.key(f"worklog/cycle-{entry.cycle}-{entry.phase}"), text)
         await self.write()

@@ -83,7 +83,7 @@ class Block(BaseModel):
     fix: str
 
 
-class Entry(BaseModel):
+class PhaseEntry(BaseModel):
     """What one phase of one cycle came to."""
 
     cycle: int
@@ -94,7 +94,7 @@ class Entry(BaseModel):
     commit: str | None = None
 
 
-class Review(BaseModel):
+class MilestoneReview(BaseModel):
     done: list[int] = Field([], description="numbers of milestones that are done, as you saw")
     reopen: list[int] = Field([], description="numbers of ticked milestones that do not hold")
     plan: str = Field("", description="the whole plan anew, in its form, if it has to change")
@@ -109,7 +109,7 @@ class WorkflowResult(BaseModel):
     milestones: list[Milestone] = []
     contract: str = ""
     issues: list[str] = []
-    worklog: list[Entry] = []
+    worklog: list[PhaseEntry] = []
     blocked: Block | None = None
     commit: str | None = None
 
@@ -204,9 +204,9 @@ def read_plan(text: str) -> list[Milestone]:
     return found
 
 
-def read_review(text: str) -> Review:
+def read_review(text: str) -> MilestoneReview:
     """A review; raises ValueError also where the plan in it has no milestone."""
-    review: Review = read_answer(text, Review)
+    review: MilestoneReview = read_answer(text, MilestoneReview)
     if review.plan:
         read_plan(review.plan)
     return review

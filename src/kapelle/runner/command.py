@@ -43,7 +43,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """How a command ended, with the beginning of its output and the end of its errors."""
 
     code: int
@@ -59,13 +59,13 @@ def printed(argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: f
     Blocks, so the daemon calls it in a thread. OSError if it cannot be started.
     """
     command = Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05, only_prints=True)
-    finished = Running(command).run()
+    finished = RunningCommand(command).run()
     if finished.timed_out:
         return None
     return finished.stdout.decode("utf-8", "replace")
 
 
-class Running:
+class RunningCommand:
     """A command under way in a session of its own, of which nothing is left at the end.
 
     stop may be called from another thread, even before it has started.
@@ -86,7 +86,7 @@ class Running:
         self._stopped_by = how
         self._signal(how)
 
-    def run(self) -> Finished:
+    def run(self) -> CommandResult:
         """Start, talk, reap; raises OSError when the program cannot be started."""
         command = self._command
         with subprocess.Popen(
@@ -113,7 +113,7 @@ class Running:
         stdout = b"".join(self._stdout)[: command.max_output]
         truncated = self._size > command.max_output
         timed_out = self._stopped_by is not None and not truncated
-        return Finished(code, stdout, self._stderr, truncated, timed_out)
+        return CommandResult(code, stdout, self._stderr, truncated, timed_out)
 
     def _signal(self, how: signal.Signals) -> None:
         # Not once it is reaped: the number could belong to another group by then.

@@ -170,14 +170,14 @@ def _open_packed(descriptor: int, name: str) -> BinaryIO | None:
         header = file.read(_LOCAL_HEADER)
         lengths = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
         begin = entry.header_offset + _LOCAL_HEADER + sum(lengths)
-        return io.BufferedReader(_Stored(os.dup(descriptor), begin, entry.file_size), 1 << 16)
+        return io.BufferedReader(_StoredFile(os.dup(descriptor), begin, entry.file_size), 1 << 16)
     except (KeyError, zipfile.BadZipFile):
         return None
     finally:
         file.close()
 
 
-class _Stored(io.FileIO):
+class _StoredFile(io.FileIO):
     """A file that lies uncompressed inside another one."""
 
     def __init__(self, descriptor: int, begin: int, size: int) -> None:

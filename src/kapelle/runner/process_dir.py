@@ -54,7 +54,7 @@ class Launch:
     secret: bytes = field(default_factory=new_secret, repr=False)
 
 
-class Ended(Record):
+class ProcessEnd(Record):
     """How an execution ended; leftovers are processes that outlived the command itself."""
 
     exit: Exit
@@ -90,7 +90,7 @@ class Ended(Record):
         return self.detail or "it did not end by itself"
 
 
-class Claim(Record):
+class ProcessClaim(Record):
     """The content of the claim file."""
 
     kind: Literal["shim", "daemon"]
@@ -103,7 +103,7 @@ class UnreadableRecord(ValueError):
     """A file of a process directory is there, but it is not one that we wrote."""
 
 
-def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
+def read_claim(process_dir: Path, secret: bytes | None = None) -> ProcessClaim | None:
     """Who claims a process directory, if anybody; UnreadableRecord if that makes no sense.
 
     Without the secret anybody may have written it.
@@ -111,10 +111,10 @@ def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
     fields = _read_json(process_dir, files.CLAIM, secret)
     if fields is None:
         return None
-    return _validated(Claim, {**fields, "owner": fields}, files.CLAIM)
+    return _validated(ProcessClaim, {**fields, "owner": fields}, files.CLAIM)
 
 
-def claim_shown(process_dir: Path) -> Claim | None:
+def claim_shown(process_dir: Path) -> ProcessClaim | None:
     """What a process directory shows as its claim, if that makes sense; anybody may have written
     it."""
     with suppress(UnreadableRecord):
@@ -182,7 +182,7 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
     return request.encode(fields, launch.stdin)
 
 
-def read_exit(process_dir: Path, secret: bytes) -> Ended | None:
+def read_exit(process_dir: Path, secret: bytes) -> ProcessEnd | None:
     """How it ended, None if it has not yet; UnreadableRecord if somebody else says so.
 
     The only place where an exit record is read and judged.
@@ -191,7 +191,7 @@ def read_exit(process_dir: Path, secret: bytes) -> Ended | None:
     if record is None:
         return None
     exit = {name: record.get(name) for name in ("kind", "code", "signal")}
-    return _validated(Ended, {**record, "exit": exit}, files.EXIT)
+    return _validated(ProcessEnd, {**record, "exit": exit}, files.EXIT)
 
 
 def declare_exit(

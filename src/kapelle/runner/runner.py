@@ -13,7 +13,14 @@ from typing import Any
 from kapelle.runner import process_dir as records
 from kapelle.runner import process_tree
 from kapelle.runner.identity import Identity
-from kapelle.runner.process_dir import Claim, Ended, Launch, UnreadableRecord, read_claim, read_exit
+from kapelle.runner.process_dir import (
+    Launch,
+    ProcessClaim,
+    ProcessEnd,
+    UnreadableRecord,
+    read_claim,
+    read_exit,
+)
 from kapelle.runner.shim import files
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.spawner_client import Spawner, install
@@ -67,7 +74,7 @@ class Runner:
             with contextlib.suppress(OSError):
                 self._root.rmdir()
 
-    async def execute(self, launch: Launch) -> Ended:
+    async def execute(self, launch: Launch) -> ProcessEnd:
         """Start a command or find the one that was started, and wait for its end.
 
         Safe to call again for the same process directory, at once or after a crash: the command is
@@ -102,7 +109,7 @@ class Runner:
         if claim is not None and claim.kind == "shim":
             claim.owner.send(signal.SIGTERM)
 
-    async def _execute(self, launch: Launch) -> Ended:
+    async def _execute(self, launch: Launch) -> ProcessEnd:
         for number in range(_START_TRIES):
             known = await self._known(launch)
             if known is not None:
@@ -115,7 +122,7 @@ class Runner:
         assert known is not None
         return known
 
-    async def _known(self, launch: Launch) -> Ended | None:
+    async def _known(self, launch: Launch) -> ProcessEnd | None:
         """How it ended, once it has; None if it was never begun."""
         process_dir = launch.process_dir
         secret = launch.secret
@@ -146,7 +153,7 @@ class Runner:
             return await _declare(launch, "not_started", None)
         return None
 
-    async def _follow(self, claim: Claim, launch: Launch) -> Ended:
+    async def _follow(self, claim: ProcessClaim, launch: Launch) -> ProcessEnd:
         """Wait until whoever claims an execution is dead, and see how it ended."""
         process_dir = launch.process_dir
         shim = claim.owner
@@ -170,7 +177,7 @@ class Runner:
         leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
         return await self._lose(launch, leaf, kind, detail)
 
-    async def _lose(self, launch: Launch, leaf: Path | None, kind: str, detail: str) -> Ended:
+    async def _lose(self, launch: Launch, leaf: Path | None, kind: str, detail: str) -> ProcessEnd:
         """Kill whatever is left of an execution and record that nobody saw its end."""
         process_dir = launch.process_dir
         if leaf is None and self._root is not None:
@@ -236,7 +243,7 @@ async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str 
         stop.cancel()
 
 
-async def _declare(launch: Launch, kind: str, detail: str | None, survivors: int = 0) -> Ended:
+async def _declare(launch: Launch, kind: str, detail: str | None, survivors: int = 0) -> ProcessEnd:
     """Record an end durably; what a shim recorded meanwhile goes first."""
     while True:
         try:

@@ -13,14 +13,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent, Comparison, compared, version_in
+from kapelle.agents.base import AgentAdapter, Comparison, compared, version_in
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AccountWindow, AgentView, LoginView, PausedModel
 from kapelle.engine.environment import Origin, agent_environment
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import Answer, answer_of, question
@@ -30,14 +30,14 @@ from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
 
-Directory = Annotated[Text | None, Field(max_length=4000)]
+OptionalDirectory = Annotated[Text | None, Field(max_length=4000)]
 # The PATH of a shell, on which programs are looked for instead of on the daemon's.
 SearchPath = Annotated[Text | None, Field(max_length=100_000)]
 
 
 class CheckBody(Spec):
     live: bool = False
-    directory: Directory = None
+    directory: OptionalDirectory = None
     path: SearchPath = None
 
 
@@ -178,7 +178,9 @@ async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str |
     return version_in(said), None
 
 
-async def _call(parts: Parts, agent: Agent, settings: Settings) -> tuple[LiveView, str | None]:
+async def _call(
+    parts: Parts, agent: AgentAdapter, settings: Settings
+) -> tuple[LiveView, str | None]:
     """What one call came to, and what to do about it."""
     began = time.monotonic()
     answer, failure, reason = await ask(parts, agent, settings, PROMPT)
@@ -194,11 +196,11 @@ async def _call(parts: Parts, agent: Agent, settings: Settings) -> tuple[LiveVie
     return view, _fix(failure, agent.name)
 
 
-async def ask(parts: Parts, agent: Agent, settings: Settings, prompt: str) -> Answer:
+async def ask(parts: Parts, agent: AgentAdapter, settings: Settings, prompt: str) -> Answer:
     """The answer of an agent, asked in a directory that is removed, or why there is none."""
     directory = await asyncio.to_thread(_make_directory, parts.home.checks)
     process_dir = directory / "call"
-    place = Place(parts, settings, directory.name, process_dir, {}, Origin())
+    place = ProcessLocation(parts, settings, directory.name, process_dir, {}, Origin())
     try:
         launch, side_log = question(place, agent, prompt, Process(process_dir))
         ended = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
@@ -251,19 +253,21 @@ _SHORTEST_KEY = 8
 _LONGEST_KEY = 10_000
 
 
-class Agents:
+class AgentService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
-    async def known(self, directory: Directory = None, path: SearchPath = None) -> list[AgentView]:
+    async def known(
+        self, directory: OptionalDirectory = None, path: SearchPath = None
+    ) -> list[AgentView]:
         """The agents that a task in a directory may use."""
         settings = self._parts.settings(directory).on_path(path)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)
 
     async def get(
-        self, name: str, directory: Directory = None, path: SearchPath = None
+        self, name: str, directory: OptionalDirectory = None, path: SearchPath = None
     ) -> AgentView:
         """One agent."""
         settings = self._parts.settings(directory).on_path(path)
@@ -283,7 +287,7 @@ class Agents:
         return CheckView(agent=await self.get(name, body.directory, body.path), **found)
 
     async def store_key(
-        self, name: str, body: CredentialBody, directory: Directory = None
+        self, name: str, body: CredentialBody, directory: OptionalDirectory = None
     ) -> AgentView:
         """Store an API key, which no answer ever shows."""
         key = body.api_key.get_secret_value()
@@ -308,7 +312,7 @@ class Agents:
         _log.info("a key was stored for %s in the %s", name, self._parts.vault.place)
         return await self.get(name, directory)
 
-    async def forget_key(self, name: str, directory: Directory = None) -> KeyRemovedView:
+    async def forget_key(self, name: str, directory: OptionalDirectory = None) -> KeyRemovedView:
         """Remove the stored API key."""
         # Even of an agent that is no longer known.
         async with self._writing:

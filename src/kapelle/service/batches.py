@@ -6,7 +6,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from kapelle.domain.batch import NAME, Format, as_csv, as_markdown, read_items
 from kapelle.domain.errors import InvalidInput, NotFound, problem
-from kapelle.domain.note import MAX_NOTES, MAX_VALUE, Expected, Note, NoteFilter, NoteSpec
+from kapelle.domain.note import MAX_NOTES, MAX_VALUE, ExpectedVersion, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
 from kapelle.patterns.batch import ItemSpec
@@ -16,7 +16,7 @@ from kapelle.store.database import Connection, Database
 _PREFIX = notes.LISTS
 _GLOBAL = "global"
 _ITEMS = TypeAdapter(list[ItemSpec])
-Asked = dict[str, Any]
+RequestFields = dict[str, Any]
 ListName = Annotated[str, Field(pattern=NAME)]
 
 
@@ -25,10 +25,10 @@ class ListBody(Spec):
 
     text: Annotated[Text, Field(max_length=1_000_000)]
     format: Format = "markdown"
-    expected_version: Expected = None
+    expected_version: ExpectedVersion = None
 
 
-class Batches:
+class BatchService:
     def __init__(self, db: Database) -> None:
         self._db = db
 
@@ -56,7 +56,9 @@ class Batches:
         return found
 
 
-async def with_list(db: Database, pattern: str, spec: Asked, key: str | None = None) -> Asked:
+async def with_list(
+    db: Database, pattern: str, spec: RequestFields, key: str | None = None
+) -> RequestFields:
     """What is asked for, with the items that the saved list which it names has now; with those of
     the run that was started with the same idempotency key, if there is one."""
     if pattern != "batch" or not isinstance(name := spec.get("saved"), str):

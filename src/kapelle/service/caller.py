@@ -9,7 +9,7 @@ from kapelle.engine.children import is_own, not_own
 from kapelle.store import attempts, children
 from kapelle.store.database import Connection, Database
 
-Kind = Literal["task", "run"]
+WorkKind = Literal["task", "run"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Callers:
             if not await self._db.read(is_own, caller.task_id, work_id, itself):
                 raise not_own(work_id)
 
-    async def list_below(self, caller: Caller, kind: Kind) -> list[str] | None:
+    async def list_below(self, caller: Caller, kind: WorkKind) -> list[str] | None:
         """Return the tasks or runs that an attempt sees in a list, None for the owner: all."""
         if caller.task_id is None:
             return None

@@ -43,7 +43,7 @@ class Stopping:
     agents: bool = False
 
 
-class Daemon:
+class DaemonService:
     def __init__(self, parts: Parts, queue: TaskQueue, stopping: Stopping) -> None:
         self._parts = parts
         self._queue = queue

@@ -15,24 +15,26 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.views import AgentView, DoctorView, Finding
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.agents import Agents, SearchPath
-from kapelle.service.daemon import Daemon
+from kapelle.service.agents import AgentService, SearchPath
+from kapelle.service.daemon import DaemonService
 from kapelle.settings import Settings
 from kapelle.workspaces.repository import find_checkout
 
 _MB = 1_000_000
 _BROKEN_STATUS = frozenset({"not usable", "not installed", "not set up"})
 
-Directory = Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")]
+AbsoluteDirectory = Annotated[str | None, Field(max_length=4000, pattern=r"^/[^\x00]*$")]
 
 
-class Doctor:
-    def __init__(self, parts: Parts, agents: Agents, daemon: Daemon) -> None:
+class DoctorService:
+    def __init__(self, parts: Parts, agents: AgentService, daemon: DaemonService) -> None:
         self._parts = parts
         self._agents = agents
         self._daemon = daemon
 
-    async def examine(self, directory: Directory = None, path: SearchPath = None) -> DoctorView:
+    async def examine(
+        self, directory: AbsoluteDirectory = None, path: SearchPath = None
+    ) -> DoctorView:
         """Look for what keeps Kapelle from working in a directory: repository, configuration,
         trust, agents, disk, queue. It changes nothing."""
         if directory:

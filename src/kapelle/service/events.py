@@ -20,14 +20,16 @@ _AT_ONCE = 200
 _TOGETHER_S = 0.0001
 _LONGEST_S = 0.3
 
-Told = Callable[[tuple[Event, ...]], bool]
+EventListener = Callable[[tuple[Event, ...]], bool]
 
 
 class _Subscriber:
     """One who follows the history, or what is in it about one task or run. What it cannot be told
     at once it reads in the database when it has the time."""
 
-    def __init__(self, task_id: str | None, run_id: str | None, after: int, told: Told) -> None:
+    def __init__(
+        self, task_id: str | None, run_id: str | None, after: int, told: EventListener
+    ) -> None:
         self._task_id = task_id
         self._run_id = run_id
         self._activity: dict[str, Activity] = {}
@@ -70,7 +72,7 @@ class _Subscriber:
         return self._task_id in {None, event.task_id} and self._run_id in {None, event.run_id}
 
 
-class Events:
+class EventService:
     def __init__(self, db: Database, activities: Activities) -> None:
         self._db = db
         self._activities = activities
@@ -87,7 +89,7 @@ class Events:
         follow: bool,
         run_id: str | None = None,
         activity: bool = False,
-        told: Told = lambda _: False,
+        told: EventListener = lambda _: False,
     ) -> AsyncIterator[tuple[Event, ...] | tuple[Activity, ...]]:
         """Every event behind a number, exactly once and in order, some at a time; with follow, for
         ever, with activity what agents do as well. What can be told at once is not given."""

@@ -23,7 +23,7 @@ from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
 from kapelle.home import read_own
-from kapelle.settings.models import Integration, Keyed
+from kapelle.settings.models import Integration, KeyedSettings
 from kapelle.store.integrations import select
 
 _TIMEOUT_S = 20.0
@@ -38,16 +38,16 @@ _QUOTED = re.compile(r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*', re.S)
 _WRITES = re.compile(r"\b(mutation|subscription)\b")
 
 
-Query = Annotated[Text, Field(min_length=1, max_length=20_000)]
+QueryText = Annotated[Text, Field(min_length=1, max_length=20_000)]
 
 
 class GraphQuery(Spec):
-    query: Query
+    query: QueryText
     variables: dict[str, Any] = Field(default_factory=dict)
 
 
 class RowQuery(Spec):
-    query: Query
+    query: QueryText
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
@@ -65,7 +65,7 @@ class CiQuery(Spec):
         return self
 
 
-class Integrations:
+class IntegrationService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
@@ -235,7 +235,7 @@ def _authorization(known: Integration, name: str, scheme: str) -> dict[str, str]
     return {}
 
 
-def key_of(known: Keyed, name: str) -> str:
+def key_of(known: KeyedSettings, name: str) -> str:
     """The key of an integration, or of what else has one."""
     if known.key_file is not None:
         try:

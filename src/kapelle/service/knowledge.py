@@ -20,8 +20,8 @@ from kapelle.domain.learning import (
     Learning,
     LearningEdit,
     LearningFilter,
+    LearningScope,
     LearningSpec,
-    Scope,
     as_markdown,
     from_markdown,
 )
@@ -71,7 +71,7 @@ class ImportView(BaseModel):
     unchanged: int = 0
 
 
-class Knowledge:
+class KnowledgeService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
@@ -208,7 +208,7 @@ class Knowledge:
                 await parts.db.write(_settle, learning, verdict)
         await parts.db.write(learnings.delete_discarded, now - timedelta(days=_DISCARDED_DAYS))
 
-    async def _judged(self, learning: Learning, near: Sequence[Learning]) -> "Verdict":
+    async def _judged(self, learning: Learning, near: Sequence[Learning]) -> "LearningVerdict":
         plain = by_rule(learning, near)
         name = self._parts.settings().knowledge.agent
         if plain.scope is None or name is None:
@@ -240,21 +240,21 @@ def _told(fields: dict[str, Any]) -> Learning:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LearningVerdict:
     """For whom a learning is kept; None discards it."""
 
-    scope: Scope | None
+    scope: LearningScope | None
     reason: str | None = None
 
 
-def by_rule(learning: Learning, near: Sequence[Learning]) -> Verdict:
+def by_rule(learning: Learning, near: Sequence[Learning]) -> LearningVerdict:
     """For its project, unless another one says the same; only a person speaks to all of them."""
     words = _words(learning)
     for other in near:
         others = _words(other)
         if len(words & others) >= _ALIKE * len(words | others):
-            return Verdict(None, f"duplicate of {other.id}")
-    return Verdict("project")
+            return LearningVerdict(None, f"duplicate of {other.id}")
+    return LearningVerdict("project")
 
 
 def _words(learning: Learning) -> set[str]:
@@ -285,19 +285,19 @@ def _question(learning: Learning, near: Sequence[Learning]) -> str:
     return _QUESTION.format(learning=fenced(remembered(learning)), near=known)
 
 
-def by_answer(answer: str, near: Sequence[Learning]) -> Verdict | None:
+def by_answer(answer: str, near: Sequence[Learning]) -> LearningVerdict | None:
     """What a judge has said in its last words; None if that cannot be told."""
     found = re.findall(r"\b(project|global|discard|duplicate)\b(?:\W+(learning_\w+))?", answer)
     if not found:
         return None
     word, other = found[-1]
     if word in {"project", "global"}:
-        return Verdict(word)
+        return LearningVerdict(word)
     if word == "discard":
-        return Verdict(None, "it would help nobody")
+        return LearningVerdict(None, "it would help nobody")
     known = any(one.id == other for one in near)
     if known:
-        return Verdict(None, f"duplicate of {other}")
+        return LearningVerdict(None, f"duplicate of {other}")
     return None
 
 
@@ -342,7 +342,7 @@ def _neighbours(connection: Connection, learning: Learning) -> list[Learning]:
     return [one for one in found if one.id < learning.id][:_NEIGHBOURS]
 
 
-def _settle(connection: Connection, learning: Learning, verdict: Verdict) -> None:
+def _settle(connection: Connection, learning: Learning, verdict: LearningVerdict) -> None:
     known = learnings.find(connection, learning.id)
     if known is None or known["changed_at"] != learning.changed_at:
         return  # a person was faster
@@ -359,7 +359,7 @@ def _settle(connection: Connection, learning: Learning, verdict: Verdict) -> Non
     learnings.update(connection, learning.id, **judged)
 
 
-class Templates:
+class TemplateService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 

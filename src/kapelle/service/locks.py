@@ -3,8 +3,16 @@
 import os
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.lock import Lock, LockRelease, LockSpec, LocksView, Permission, Place, ToolCall
-from kapelle.engine.locks import PERSON, Claim, checkout_of, real_path
+from kapelle.domain.lock import (
+    BaseDirectory,
+    Lock,
+    LockRelease,
+    LockSpec,
+    LocksView,
+    Permission,
+    ToolCall,
+)
+from kapelle.engine.locks import PERSON, PathClaim, checkout_of, real_path
 from kapelle.engine.parts import Parts
 from kapelle.service.caller import Caller
 from kapelle.store import children, notes, tasks
@@ -32,7 +40,7 @@ class LockService:
         else:
             above = []
         parents = frozenset(row["id"] for row in above) - {task_id}
-        claim = Claim(
+        claim = PathClaim(
             checkout, tuple(paths), owner, task_id, spec.reason, spec.ttl_s, parents=parents
         )
         return await self._locks.take(claim, spec.timeout_s)
@@ -44,7 +52,7 @@ class LockService:
         anybodys = caller.attempt_id is None and bool(paths)
         return await self._locks.release(checkout, paths, None if anybodys else owner)
 
-    async def known(self, caller: Caller, directory: Place = None) -> list[Lock]:
+    async def known(self, caller: Caller, directory: BaseDirectory = None) -> list[Lock]:
         """Who holds and who waits for which paths, of one checkout or of all."""
         await self._locks.sweep()
         if directory is None and caller.attempt_id is None:

@@ -11,15 +11,15 @@ from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, Run
 from kapelle.domain.specs import Name
 from kapelle.domain.task import Task
-from kapelle.domain.views import Moment, UsageFilter, UsageSum
+from kapelle.domain.views import MomentText, UsageFilter, UsageSum
 from kapelle.engine.parts import Parts
-from kapelle.service.report import Reports
+from kapelle.service.report import ReportService
 from kapelle.service.work import of_repository
 from kapelle.store import events, needs, sums
 
 if TYPE_CHECKING:
-    from kapelle.service.runs import Runs
-    from kapelle.service.tasks import Tasks
+    from kapelle.service.runs import RunService
+    from kapelle.service.tasks import TaskService
 
 
 class Need(BaseModel):
@@ -63,8 +63,10 @@ class SumsView(BaseModel):
     cost: UsageSum
 
 
-class Needs:
-    def __init__(self, parts: Parts, tasks: "Tasks", runs: "Runs", reports: Reports) -> None:
+class NeedService:
+    def __init__(
+        self, parts: Parts, tasks: "TaskService", runs: "RunService", reports: ReportService
+    ) -> None:
         self._db = parts.db
         self._tasks = tasks
         self._runs = runs
@@ -97,7 +99,7 @@ class Needs:
         )
 
     async def sums(
-        self, since: Moment = None, project: Annotated[Name | None, Field()] = None
+        self, since: MomentText = None, project: Annotated[Name | None, Field()] = None
     ) -> SumsView:
         """How much work started, completed, was verified and merged, and failed since a moment, by
         default the beginning of the day in UTC, and what that cost."""

@@ -7,14 +7,14 @@ from pydantic import BaseModel
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.note import (
-    Expected,
-    Key,
+    ExpectedVersion,
     Note,
     NoteFilter,
+    NoteKey,
     NotesChanged,
+    NoteScope,
     NoteSpec,
     NoteWatch,
-    Scope,
 )
 from kapelle.service.caller import Caller
 from kapelle.service.work import until
@@ -29,7 +29,7 @@ class NotePage(BaseModel):
     next_cursor: str | None
 
 
-class Notes:
+class NoteService:
     """Notes of agents and of people."""
 
     def __init__(self, db: Database, without_secrets: Mask | None = None) -> None:
@@ -50,15 +50,15 @@ class Notes:
 
     async def delete(
         self,
-        key: Key,
+        key: NoteKey,
         caller: Caller,
-        scope: Scope = None,
-        expected_version: Expected = None,
+        scope: NoteScope = None,
+        expected_version: ExpectedVersion = None,
     ) -> Note:
         """Delete a note; whoever watches it is told."""
         return await self._db.write(notes.delete, scope, key, expected_version, caller.attempt_id)
 
-    async def get(self, key: Key, caller: Caller, scope: Scope = None) -> Note:
+    async def get(self, key: NoteKey, caller: Caller, scope: NoteScope = None) -> Note:
         """One note with its value and version."""
         return await self._db.glance(notes.get, scope, key, caller.attempt_id)
 

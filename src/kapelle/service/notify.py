@@ -19,7 +19,7 @@ from kapelle.domain.task import Event
 from kapelle.domain.views import NotifyView
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import repeat
-from kapelle.runner.command import Command, Running
+from kapelle.runner.command import Command, RunningCommand
 from kapelle.service.integrations import key_of, request
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
@@ -40,10 +40,10 @@ _TIMEOUT_S = 60.0
 _MOST_TEXT = 10_000
 _NOT_SET = -1
 Way = Literal["webhook", "command"]
-Message = dict[str, Any]
+NotificationMessage = dict[str, Any]
 
 
-class Notify:
+class NotificationService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._at: dict[Way, int] = {}
@@ -89,7 +89,7 @@ class Notify:
                     await db.write(events.position, way, event.seq)
             position = self._at[way] = await db.write(events.position, way, found[-1][0].seq)
 
-    def _message(self, event: Event, kind: str, repository: str | None) -> Message:
+    def _message(self, event: Event, kind: str, repository: str | None) -> NotificationMessage:
         work = event.task_id or event.run_id or event.data.get("schedule_id")
         if event.task_id:
             place = "tasks"
@@ -104,7 +104,7 @@ class Notify:
             "url": f"{self._parts.url}/{place}/{work}",
         }  # fmt: skip
 
-    async def _deliver(self, way: Way, message: Message, at: datetime) -> None:
+    async def _deliver(self, way: Way, message: NotificationMessage, at: datetime) -> None:
         """Tell it, again and again with growing pauses; after a day nobody wants to know."""
         pause_s = _FIRST_PAUSE_S
         while problem := await self._problem(way, message):
@@ -114,7 +114,7 @@ class Notify:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _problem(self, way: Way, message: Message) -> str | None:
+    async def _problem(self, way: Way, message: NotificationMessage) -> str | None:
         try:
             await asyncio.to_thread(self._send, way, json.dumps(message).encode(), message)
         except Exception as error:  # whatever a person's server or command does
@@ -123,7 +123,7 @@ class Notify:
             return repr(error)
         return None
 
-    def _send(self, way: Way, body: bytes, message: Message) -> None:
+    def _send(self, way: Way, body: bytes, message: NotificationMessage) -> None:
         settings = self._parts.settings().notify
         home = self._parts.home.root
         if way == "webhook":
@@ -136,7 +136,7 @@ class Notify:
             return
         told = {f"KAPELLE_NOTIFY_{name.upper()}": str(text) for name, text in message.items()}
         env = {**self._parts.environ, **told}
-        done = Running(Command(settings.command, env, home, _TIMEOUT_S, 10_000, body)).run()
+        done = RunningCommand(Command(settings.command, env, home, _TIMEOUT_S, 10_000, body)).run()
         if done.timed_out or done.code:
             said = done.stderr[-500:].decode("utf-8", "replace")
             if done.timed_out:

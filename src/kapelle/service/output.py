@@ -25,7 +25,7 @@ from kapelle.store import attempts, person_messages, tasks
 from kapelle.store.database import Connection
 
 _PLACE = "[0-9]{1,9}(:[0-9]{1,13}){2}(:[0-9]{1,9}){1,3}"
-Stream = Literal["out", "err"]
+StreamName = Literal["out", "err"]
 Which = Annotated[
     str | None,
     Field(
@@ -54,7 +54,7 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class Line:
+class TranscriptEvent:
     """One event of a transcript; position is where to go on after it."""
 
     kind: str
@@ -75,7 +75,7 @@ class TranscriptQuery(Record):
     outline: bool = False
 
 
-class Output:
+class OutputService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
@@ -83,7 +83,7 @@ class Output:
         self,
         task_id: str,
         attempt: Which = None,
-        stream: Stream = "out",
+        stream: StreamName = "out",
         offset: Offset = 0,
         limit: Annotated[int, Field(ge=1, le=16_000_000)] = 1_000_000,
     ) -> Bytes:
@@ -105,7 +105,7 @@ class Output:
         task_id: str,
         query: Annotated[str, Field(min_length=1, max_length=200)],
         attempt: Which = None,
-        stream: Stream = "out",
+        stream: StreamName = "out",
         offset: Offset = 0,
         limit: Annotated[int, Field(ge=1, le=1000)] = 100,
     ) -> OutputHits:
@@ -115,7 +115,7 @@ class Output:
         offsets, on = await asyncio.to_thread(find, path, query, offset, limit)
         return OutputHits(attempt=found.number, offsets=offsets, next_offset=on)
 
-    def _log(self, attempt: Attempt, stream: Stream) -> Path:
+    def _log(self, attempt: Attempt, stream: StreamName) -> Path:
         if self._is_deleted(attempt):
             raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
@@ -161,7 +161,7 @@ class Output:
 
     async def transcript(
         self, task_id: str, wanted: TranscriptQuery, after: str | None
-    ) -> AsyncIterator[Line]:
+    ) -> AsyncIterator[TranscriptEvent]:
         """What the agent said and did; a line's position is the place behind it."""
         task = await self._parts.db.read(tasks.get, task_id)
         if wanted.attempt is None:
@@ -169,17 +169,22 @@ class Output:
         else:
             number = attempt_of(task, wanted.attempt).number
         if wanted.before is not None:
-            lines = self._earlier(task, _Place.parse(wanted.before), wanted.limit)
+            lines = self._earlier(task, _TranscriptPosition.parse(wanted.before), wanted.limit)
         else:
-            place = _Place.parse(after)
+            place = _TranscriptPosition.parse(after)
             lines = self._lines(task, number, wanted.follow, wanted.tail, place)
         if wanted.outline:
             return _outline(lines)
         return lines
 
     async def _lines(
-        self, task: Task, number: int | None, follow: bool, tail: int | None, place: "_Place"
-    ) -> AsyncIterator[Line]:
+        self,
+        task: Task,
+        number: int | None,
+        follow: bool,
+        tail: int | None,
+        place: "_TranscriptPosition",
+    ) -> AsyncIterator[TranscriptEvent]:
         """Over all attempts or one; with follow, to the end of the task."""
         while True:
             if number is not None:
@@ -190,7 +195,7 @@ class Output:
                 shown = [a for a in task.attempts if a.number >= place.number]
             for attempt in shown:
                 if attempt.number != place.number:
-                    place = _Place(attempt.number)
+                    place = _TranscriptPosition(attempt.number)
                     if tail is not None:
                         await asyncio.to_thread(self._skip, task, attempt, place, tail)
                     yield place.line("attempt", _about(task, attempt))
@@ -206,17 +211,19 @@ class Output:
                 with self._parts.db.watch() as changed:
                     await changed.wait(1.0)
 
-    async def _earlier(self, task: Task, end: "_Place", limit: int) -> AsyncIterator[Line]:
+    async def _earlier(
+        self, task: Task, end: "_TranscriptPosition", limit: int
+    ) -> AsyncIterator[TranscriptEvent]:
         """What comes right before a place, of one attempt and at most so many lines of its output;
         the first is the attempt, with the place at which they begin."""
         whole = not end.out and not end.err
         wanted = [a for a in task.attempts if a.number <= end.number - whole][-1:]
         for attempt in wanted:
             if whole:
-                until = _Place(attempt.number, FARTHEST, FARTHEST)
+                until = _TranscriptPosition(attempt.number, FARTHEST, FARTHEST)
             else:
                 until = end
-            place = _Place(attempt.number)
+            place = _TranscriptPosition(attempt.number)
             await asyncio.to_thread(self._skip, task, attempt, place, limit, until)
             yield place.line("attempt", _about(task, attempt))
             async for line in self._attempt_lines(task, attempt, place, follow=False, until=until):
@@ -227,9 +234,9 @@ class Output:
         self,
         task: Task,
         attempt: Attempt,
-        place: "_Place",
+        place: "_TranscriptPosition",
         tail: int,
-        until: "_Place | None" = None,
+        until: "_TranscriptPosition | None" = None,
     ) -> None:
         """Go to the last lines of both streams; before a place, to those of one after the other,
         for what it complained of is told first."""
@@ -248,11 +255,11 @@ class Output:
         self,
         task: Task,
         attempt: Attempt,
-        place: "_Place",
+        place: "_TranscriptPosition",
         follow: bool,
-        until: "_Place | None" = None,
-    ) -> AsyncIterator[Line]:
-        until = until or _Place(attempt.number, FARTHEST, FARTHEST)
+        until: "_TranscriptPosition | None" = None,
+    ) -> AsyncIterator[TranscriptEvent]:
+        until = until or _TranscriptPosition(attempt.number, FARTHEST, FARTHEST)
         agent = agent_of(self._parts, task, attempt.agent)
         process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out, until=until.out)
@@ -293,14 +300,18 @@ class Output:
             row = await self._parts.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
 
-    async def _first_lines(self, task: Task, attempt: Attempt, place: "_Place") -> list[Line]:
+    async def _first_lines(
+        self, task: Task, attempt: Attempt, place: "_TranscriptPosition"
+    ) -> list[TranscriptEvent]:
         """What comes before an attempt's output, or instead of it."""
         lines = await self._person_lines(task, place, at_work=False)
         if self._is_deleted(attempt):
             lines.append(place.event(AgentEvent("notice", f"Its {_DELETED}")))
         return lines
 
-    async def _person_lines(self, task: Task, place: "_Place", at_work: bool) -> list[Line]:
+    async def _person_lines(
+        self, task: Task, place: "_TranscriptPosition", at_work: bool
+    ) -> list[TranscriptEvent]:
         """What people said for an attempt before it began, and with at_work what they said to its
         agent since the last time."""
         of_task = await self._messages(task.id)
@@ -315,10 +326,10 @@ class Output:
         return lines
 
     async def _check_lines(
-        self, attempt: Attempt, place: "_Place", told: list[RunningCheck]
-    ) -> list[Line]:
+        self, attempt: Attempt, place: "_TranscriptPosition", told: list[RunningCheck]
+    ) -> list[TranscriptEvent]:
         """What came of its checks since the last time, and the one that is being made, if new."""
-        lines: list[Line] = []
+        lines: list[TranscriptEvent] = []
         if AGENT in self._parts.live.get(attempt.id, {}).values():
             return lines
         for made in (await self._parts.db.glance(_made, attempt.id))[place.checks :]:
@@ -336,12 +347,12 @@ class Output:
         return printed and not process_dir.exists() and not pack_of(process_dir).exists()
 
 
-async def _outline(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
+async def _outline(lines: AsyncIterator[TranscriptEvent]) -> AsyncIterator[TranscriptEvent]:
     """What one would go to: what is said in a row, called, asked or checked, in short."""
     before = ""
     async for line in lines:
         if line.kind in _OUTLINE and not line.kind == before == "text":
-            yield Line(line.kind, cut(line.body, _SHORT), line.position)
+            yield TranscriptEvent(line.kind, cut(line.body, _SHORT), line.position)
             before = line.kind
 
 
@@ -358,7 +369,7 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 
 
 @dataclass
-class _Place:
+class _TranscriptPosition:
     """Where in a transcript a reader is: sent counts the events of the first line from out on that
     says something, checks those that were told, said the messages of people that were."""
 
@@ -369,15 +380,15 @@ class _Place:
     checks: int = 0
     said: int = 0
 
-    def line(self, kind: str, body: dict[str, Any]) -> Line:
-        return Line(kind, body, ":".join(str(part) for part in astuple(self)))
+    def line(self, kind: str, body: dict[str, Any]) -> TranscriptEvent:
+        return TranscriptEvent(kind, body, ":".join(str(part) for part in astuple(self)))
 
-    def event(self, event: AgentEvent) -> Line:
+    def event(self, event: AgentEvent) -> TranscriptEvent:
         body = event.to_json()
         return self.line(body.pop("kind"), body)
 
     @classmethod
-    def parse(cls, text: str | None) -> "_Place":
+    def parse(cls, text: str | None) -> "_TranscriptPosition":
         known = text is not None and re.fullmatch(_PLACE, text)
         if text and known:
             return cls(*map(int, text.split(":")))
@@ -401,7 +412,9 @@ def _made(connection: Connection, attempt_id: str) -> list[dict[str, Any]]:
     return [result.model_dump(mode="json") for _, result in made]
 
 
-def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> Iterator[Line]:
+def _unsent(
+    found: list[AgentEvent], place: "_TranscriptPosition", end: int
+) -> Iterator[TranscriptEvent]:
     """The events of one line that were not sent yet, each with the place behind it."""
     for index in range(place.sent, len(found)):
         is_last = index + 1 == len(found)

@@ -7,7 +7,7 @@ from kapelle.domain.specs import Directory, Name, Spec
 from kapelle.domain.views import Project
 from kapelle.engine.archive import archive_work
 from kapelle.engine.parts import Parts
-from kapelle.service.search import Search
+from kapelle.service.search import SearchService
 from kapelle.store import projects
 from kapelle.workspaces import repository_of
 
@@ -31,8 +31,8 @@ class CurrentBody(Spec):
     name: Name | None = None
 
 
-class Projects:
-    def __init__(self, parts: Parts, search: Search) -> None:
+class ProjectService:
+    def __init__(self, parts: Parts, search: SearchService) -> None:
         self._parts = parts
         self._search = search
 

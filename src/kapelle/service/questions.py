@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Repository, Spec, Text, WaitSeconds
+from kapelle.domain.specs import MAX_PROMPT_BYTES, RepositoryPath, Spec, Text, WaitSeconds
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
@@ -25,7 +25,7 @@ class GivenAnswer(Spec):
     answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
 
 
-class Questions:
+class QuestionService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._db = parts.db
@@ -55,7 +55,7 @@ class Questions:
             return await self._db.read(questions.get, token)
         return await self._db.write(_told, token)
 
-    async def unanswered(self, repository: Repository | None = None) -> QuestionList:
+    async def unanswered(self, repository: RepositoryPath | None = None) -> QuestionList:
         """All that tasks and runs ask of people, the oldest first; in all repositories, or in the
         one of a name or directory."""
         if repository is not None and repository.startswith("/"):

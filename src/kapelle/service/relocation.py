@@ -26,7 +26,7 @@ class RelocationBody(Spec):
     new: Directory
 
 
-class Relocations:
+class RelocationService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 

@@ -21,7 +21,7 @@ from kapelle.domain.views import (
     UsageSum,
 )
 from kapelle.engine.parts import Parts
-from kapelle.service.work import Work, of_repository
+from kapelle.service.work import WorkService, of_repository
 from kapelle.store import events, learnings, needs, query, steps, usage
 from kapelle.store.database import Connection
 
@@ -30,8 +30,8 @@ _DEFAULT = timedelta(hours=24)
 _MOST = 500
 
 
-class Reports:
-    def __init__(self, parts: Parts, work: Work) -> None:
+class ReportService:
+    def __init__(self, parts: Parts, work: WorkService) -> None:
         self._db = parts.db
         self._work = work
 

@@ -96,7 +96,7 @@ class FollowUpBody(Spec):
     )
 
 
-class Runs:
+class RunService:
     def __init__(self, parts: Parts, held: Callable[[], str | None] = lambda: None) -> None:
         """held says why no task starts now, None when nothing is in the way."""
         self._parts = parts

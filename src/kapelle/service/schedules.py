@@ -101,7 +101,7 @@ class CancelSchedule(Spec):
 
 
 @dataclass
-class Schedules:
+class ScheduleService:
     _db: Database
     _scheduler: Scheduler
     _work: ScheduledWork

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput, KapelleError
-from kapelle.domain.learning import Project
+from kapelle.domain.learning import ProjectPath
 from kapelle.domain.text import search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
@@ -42,7 +42,7 @@ _STREAMS = ("out", "err")
 _PAST = 10**12  # behind all output that there can be
 
 
-class Search:
+class SearchService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._path: Path = parts.home.root / "search.db"
@@ -62,7 +62,7 @@ class Search:
         query: Annotated[str, Field(min_length=1, max_length=1000)],
         kind: SearchKind | None = None,
         task: Annotated[str | None, Field(max_length=100)] = None,
-        project: Project | None = None,
+        project: ProjectPath | None = None,
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> SearchView:
         """What prompts, results, outputs and commits of ended tasks and runs, what people said to

@@ -25,7 +25,7 @@ class LoginCodeView(BaseModel):
     expires_at: datetime
 
 
-class Sessions:
+class SessionService:
     """Codes of one daemon, and sessions, which a file keeps by their digests for the next one."""
 
     def __init__(self, clock: Callable[[], float] = time.time, file: Path | None = None) -> None:

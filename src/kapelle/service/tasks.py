@@ -94,7 +94,7 @@ class FinishBody(Spec):
         return value
 
 
-class Tasks:
+class TaskService:
     def __init__(self, parts: Parts, queue: TaskQueue) -> None:
         self._parts = parts
         self._db = parts.db

@@ -32,18 +32,18 @@ _QUERIES = re.compile(
     rb"|\x1b\](?:1[0-2]|4;\d+);\?(?:\x07|\x1b\\)|\x1bP[+$]q[^\x1b]*\x1b\\"
 )
 
-Message = bytes | dict[str, Any]
+TerminalMessage = bytes | dict[str, Any]
 
 
-class Terminals:
+class TerminalService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         # Of several who are in the same terminal, only the last one answers what programs ask.
-        self._answering: dict[str, Attached] = {}
+        self._answering: dict[str, TerminalViewer] = {}
 
     async def attach(
         self, task_id: str, which: str | None, offset: int | None, size: tuple[int, int]
-    ) -> "Attached":
+    ) -> "TerminalViewer":
         """Be in the terminal of a task; without an offset, behind what was shown of late."""
         task = await self._parts.db.read(tasks.get, task_id)
         if not task.interactive:
@@ -54,15 +54,15 @@ class Terminals:
             )
         if which is not None:
             attempt_of(task, which)
-        return Attached(self._parts, self._answering, task, which, offset, size)
+        return TerminalViewer(self._parts, self._answering, task, which, offset, size)
 
 
 @dataclass(eq=False)
-class Attached:
+class TerminalViewer:
     """One place from which somebody is in a terminal."""
 
     _parts: Parts
-    _answering: dict[str, "Attached"]
+    _answering: dict[str, "TerminalViewer"]
     _task: Task
     _which: str | None
     _offset: int | None
@@ -87,7 +87,7 @@ class Attached:
             await asyncio.sleep(_FULL_S)
         self._touched.set()
 
-    async def shown(self) -> AsyncIterator[Message]:
+    async def shown(self) -> AsyncIterator[TerminalMessage]:
         """Why there is no terminal yet, where it begins, its bytes, and its end."""
         async for waiting in self._begun():
             yield waiting
@@ -99,7 +99,7 @@ class Attached:
         task = await self._parts.db.read(tasks.get, self._task.id)
         yield {"kind": "ended", "status": task.status, "reason": task.reason}
 
-    async def _begun(self) -> AsyncIterator[Message]:
+    async def _begun(self) -> AsyncIterator[TerminalMessage]:
         """Wait for the attempt and its terminal."""
         told = None
         while True:
@@ -118,7 +118,7 @@ class Attached:
                 yield {"kind": "waiting", "status": task.status, "reason": task.reason}
             await asyncio.sleep(_LONGEST_S)
 
-    async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[Message]:
+    async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[TerminalMessage]:
         process_dir = self._parts.process_directory(attempt.id)
         before = log.seek(0, os.SEEK_END)
         if self._offset is None:

@@ -34,7 +34,7 @@ class TrustBody(Spec):
     digest: Annotated[Text | None, Field(max_length=64)] = None
 
 
-class Trust:
+class TrustService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 

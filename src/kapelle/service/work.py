@@ -32,7 +32,7 @@ from kapelle.domain.views import (
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.delivery import last_checks, reach, refresh
 from kapelle.engine.merge import (
-    Merges,
+    MergeQueue,
     attempt_changes,
     changes,
     require_ended,
@@ -43,15 +43,15 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.redaction import redact
-from kapelle.service.caller import Caller, Callers, Kind
+from kapelle.service.caller import Caller, Callers, WorkKind
 from kapelle.store import deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
 
 if TYPE_CHECKING:
-    from kapelle.service.runs import Runs
-    from kapelle.service.tasks import Tasks
+    from kapelle.service.runs import RunService
+    from kapelle.service.tasks import TaskService
 
 _log = logging.getLogger("kapelle.work")
 
@@ -103,8 +103,10 @@ class PruneBody(Spec):
     dry_run: bool = False
 
 
-class Work:
-    def __init__(self, parts: Parts, merges: Merges, tasks: "Tasks", runs: "Runs") -> None:
+class WorkService:
+    def __init__(
+        self, parts: Parts, merges: MergeQueue, tasks: "TaskService", runs: "RunService"
+    ) -> None:
         self._parts = parts
         self._db = parts.db
         self._callers = Callers(parts.db)
@@ -143,7 +145,7 @@ class Work:
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
 
-    def _of(self, id_: str) -> "Tasks | Runs":
+    def _of(self, id_: str) -> "TaskService | RunService":
         if is_id("run", id_):
             return self._runs
         return self._tasks
@@ -159,7 +161,7 @@ class Work:
         found: list[Task | Run] = []
         ends: list[str] = []
         total = 0
-        kinds: tuple[tuple[Kind, Any], ...] = (("task", TaskStatus), ("run", RunStatus))
+        kinds: tuple[tuple[WorkKind, Any], ...] = (("task", TaskStatus), ("run", RunStatus))
         for kind, statuses in kinds:
             states = [status for status in wanted.status or () if status in list(statuses)]
             if wanted.status and not states:
@@ -192,7 +194,7 @@ class Work:
 
     async def diff(
         self,
-        kind: Kind,
+        kind: WorkKind,
         work_id: str,
         caller: Caller,
         against: Against = None,
@@ -218,7 +220,7 @@ class Work:
         stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
         return DiffView(patch=patch, stat=stat, files=files, truncated=diff.truncated)
 
-    async def patch(self, kind: Kind, work_id: str) -> bytes:
+    async def patch(self, kind: WorkKind, work_id: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, work_id)
         patch = (await changes(self._parts, work)).patch
@@ -227,7 +229,7 @@ class Work:
 
     async def merge(
         self,
-        kind: Kind,
+        kind: WorkKind,
         work_id: str,
         caller: Caller,
         body: MergeSpec | None = None,
@@ -251,20 +253,22 @@ class Work:
             wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
-    async def undo_merge(self, kind: Kind, work_id: str, body: UndoSpec | None = None) -> UndoView:
+    async def undo_merge(
+        self, kind: WorkKind, work_id: str, body: UndoSpec | None = None
+    ) -> UndoView:
         """Undo the last merge of its branch: the base goes back, or a commit on it reverts the
         merge. It can be merged again."""
         work = await self._get(kind, work_id)
         return await self._merges.undo(work, (body or UndoSpec()).message)
 
-    async def give_up_merge(self, kind: Kind, work_id: str) -> None:
+    async def give_up_merge(self, kind: WorkKind, work_id: str) -> None:
         """End a merge that is under way."""
         work = await self._get(kind, work_id)
         await self._merges.give_up(work.id)
 
     async def open_pull_request(
         self,
-        kind: Kind,
+        kind: WorkKind,
         work_id: str,
         body: PullRequestSpec | None = None,
         timeout_s: WaitSeconds = 25,
@@ -281,7 +285,7 @@ class Work:
         assert work.delivery is not None
         return PullRequestView(id=work.id, delivery=work.delivery)
 
-    async def pull_request(self, kind: Kind, work_id: str) -> PullRequestView:
+    async def pull_request(self, kind: WorkKind, work_id: str) -> PullRequestView:
         """Its pull request as the forge tells it now, with what people said to it."""
         work = await self._get(kind, work_id)
         if work.delivery is None or work.delivery.number is None:
@@ -292,7 +296,7 @@ class Work:
         comments = await forge.comments(now.number or work.delivery.number)
         return PullRequestView(id=work.id, delivery=now, comments=comments)
 
-    async def preview_merge(self, kind: Kind, work_id: str, into: Into = None) -> MergePreview:
+    async def preview_merge(self, kind: WorkKind, work_id: str, into: Into = None) -> MergePreview:
         """How a merge of its branch would go, without merging."""
         work = await self._get(kind, work_id)
         require_ended(work, "merge", force=True)
@@ -340,7 +344,7 @@ class Work:
             dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
         )
 
-    async def _get(self, kind: Kind, work_id: str) -> Task | Run:
+    async def _get(self, kind: WorkKind, work_id: str) -> Task | Run:
         if kind == "task":
             return await self._db.read(tasks.get, work_id)
         return await self._db.read(runs.get, work_id)

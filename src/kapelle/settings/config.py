@@ -19,7 +19,7 @@ from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, names_in, read_toml, stamp
-from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
+from kapelle.settings.models import REPOSITORY_KEYS, Settings, TasksSettings
 
 # Variables that lead a program elsewhere: to another server, another configuration, other code.
 _FOREIGN = re.compile(
@@ -55,11 +55,11 @@ def shown(key: str, value: Any) -> Any:
     return value
 
 
-Scope = Literal["user", "repository"]
+SettingScope = Literal["user", "repository"]
 Tree = Mapping[str, Any]
 
 
-def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
+def validate(values: Tree, where: str, scope: SettingScope = "user") -> Settings:
     """The settings these values make; raises InvalidInput naming where they stand."""
     foreign = (set(values) & set(Settings.model_fields)) - REPOSITORY_KEYS
     if scope == "repository" and foreign:
@@ -154,7 +154,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """Settings, where each leaf came from by its dotted key, and what a repository sets that
     does not hold because it is not trusted."""
 
@@ -168,7 +168,7 @@ class Loaded:
             yield key, shown(key, value), self.origin[key]
 
 
-def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
+def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """The settings that hold in a directory; raises InvalidInput for anything not understood."""
     if directory:
         found = trust.executable(home, directory)
@@ -180,7 +180,7 @@ def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Load
 
 def combined(
     home: Home, found: trust.Executable | None, trusted: bool, environ: Mapping[str, str]
-) -> Loaded:
+) -> LoadedSettings:
     """The settings of a person, of the environment and, trusted or not, of what was found."""
     own = _read(home.config, stamp(home.config))
     layers: dict[str, Tree] = {f"user config {home.config}": own}
@@ -189,7 +189,7 @@ def combined(
         validate(found.settings, str(found.config), "repository")
         holds = trust.keeps_proof(found.settings, own)
         if not trusted:
-            holds = trust.harmless(found.settings, own, Tasks())
+            holds = trust.harmless(found.settings, own, TasksSettings())
             held_back = sorted(dict(leaves(found.settings)).keys() - dict(leaves(holds)).keys())
         layers[f"repository config {found.config}"] = holds
     merged: dict[str, Any] = {}
@@ -214,7 +214,9 @@ def combined(
         keys = [key for key, source in origin.items() if source == lying_there]
         settings = settings.with_places(dict.fromkeys(keys, place))
     known = leaves(settings.model_dump(mode="json", by_alias=True))
-    return Loaded(settings, {key: origin.get(key, "default") for key, _ in known}, held_back)
+    return LoadedSettings(
+        settings, {key: origin.get(key, "default") for key, _ in known}, held_back
+    )
 
 
 @lru_cache(maxsize=16)
@@ -262,7 +264,7 @@ def _merged(below: Tree, above: Tree) -> dict[str, Any]:
     return {**below, **above, **tables}
 
 
-def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:
+def set_value(path: Path, dotted_key: str, text: str, scope: SettingScope = "user") -> None:
     """Write one setting to a config file, keeping the rest of it as it is."""
     import tomlkit
 
@@ -280,7 +282,7 @@ def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> 
     _write(path, dotted_key, document, scope)
 
 
-def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
+def reset_value(path: Path, dotted_key: str, scope: SettingScope = "user") -> None:
     """Remove one setting from a config file; one that is not in it is no error."""
     import tomlkit
 
@@ -296,7 +298,7 @@ def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
         _write(path, dotted_key, document, scope)
 
 
-def _write(path: Path, key: str, document: Any, scope: Scope) -> None:
+def _write(path: Path, key: str, document: Any, scope: SettingScope) -> None:
     text = document.as_string()
     wanted = validate(document.unwrap(), str(path), scope)
     try:

@@ -19,11 +19,15 @@ from kapelle.domain.specs import (
     Turns,
 )
 
-AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
-Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
+ConfiguredAgentName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)
+]
+VariablePattern = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)
+]
 FilterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 Count = Annotated[int, Field(ge=0)]
-Address = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
+HttpUrl = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
 REPOSITORY_KEYS = frozenset(
     {
@@ -33,11 +37,11 @@ REPOSITORY_KEYS = frozenset(
 )  # fmt: skip
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, validate_by_name=True)
 
 
-class Limits(Section):
+class LimitsSettings(SettingsSection):
     max_attempts: Annotated[int, Field(ge=1)] | None = None
     """Attempts that run at once; when not set, chosen from cores and memory."""
     max_runs: Annotated[int, Field(ge=1)] = 100
@@ -50,7 +54,7 @@ class Limits(Section):
     """No attempt starts above this load average per core; 0 ignores the load."""
 
 
-class Tasks(Section):
+class TasksSettings(SettingsSection):
     timeout_s: Seconds | None = 86_400
     """Seconds an attempt may run: the cap on one that is to run until its agent is done."""
     max_turns: Turns | None = 1000
@@ -63,7 +67,7 @@ class Tasks(Section):
     """Seconds between asking a process to end and killing it."""
 
 
-class Children(Section):
+class ChildrenSettings(SettingsSection):
     max_depth: Annotated[int, Field(ge=1, le=10)] = 5
     """How many levels of tasks may be below one that a person or a pattern asked for."""
     max_live: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -72,7 +76,7 @@ class Children(Section):
     """US dollars that one and all below it may cost, where it has no budget of its own."""
 
 
-class Docker(Section):
+class DockerSettings(SettingsSection):
     engine: Annotated[Text, Field(min_length=1)] = "docker"
     """Program that runs containers: docker, podman, or a path."""
     image: Text | None = None
@@ -100,7 +104,7 @@ class Docker(Section):
         return self
 
 
-class WorkspaceSettings(Section):
+class WorkspaceSettings(SettingsSection):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
     copy_: list[Text] = Field([], alias="copy")
@@ -113,10 +117,10 @@ class WorkspaceSettings(Section):
     """Shell command run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
     """Seconds the setup command may take."""
-    docker: Docker = Docker()
+    docker: DockerSettings = DockerSettings()
 
 
-class Browser(Section):
+class BrowserSettings(SettingsSection):
     enabled: bool = False
     """Whether the agents of patterns that verify have a browser, if they can use MCP."""
     package: Text = "chrome-devtools-mcp@latest"
@@ -133,26 +137,26 @@ class Browser(Section):
     """Seconds until the application must answer."""
 
 
-class Environment(Section):
-    pass_: list[Passed] = Field([], alias="pass")
+class EnvironmentSettings(SettingsSection):
+    pass_: list[VariablePattern] = Field([], alias="pass")
     """Variables passed on to agents besides the built-in ones; NAME or PREFIX*."""
     set: dict[EnvName, Text] = {}
     """Variables set for every agent."""
 
 
-class Difficulty(Section):
+class DifficultySettings(SettingsSection):
     classify: bool = False
     """Whether a task that names no model is given one by its difficulty (agents.NAME.models)."""
-    agent: AgentName | None = None
+    agent: ConfiguredAgentName | None = None
     """Agent that judges the difficulty; when not set, the task's own."""
 
 
-class Roles(Section):
-    judge: AgentName | None = None
+class RolesSettings(SettingsSection):
+    judge: ConfiguredAgentName | None = None
     """Agent that reads a failed attempt for the retry policy analyze; when not set, its own."""
 
 
-class Health(Section):
+class HealthSettings(SettingsSection):
     stall_s: Seconds = 900
     """Seconds without output and without CPU time after which an agent counts as stalled."""
     on_stall: Literal["nudge", "end", "warn"] = "nudge"
@@ -165,7 +169,7 @@ class Health(Section):
     """Share of a limit (turns, budget, time) at which there is a warning."""
 
 
-class Failures(Section):
+class FailuresSettings(SettingsSection):
     environment: list[Text] = []
     """Texts, * for anything in a line, that make a failure one of the environment."""
     patience_s: Seconds = 120
@@ -176,7 +180,7 @@ class Failures(Section):
     """Seconds of that pause."""
 
 
-class Price(Section):
+class Price(SettingsSection):
     """US dollars per million tokens."""
 
     input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -187,7 +191,7 @@ class Price(Section):
     """Input tokens read from a cache; when not set, as other input."""
 
 
-class ReadJson(Section):
+class ReadJson(SettingsSection):
     text: Text | None = None
     """Path of what the agent says, such as message.content.0.text."""
     result: Text | None = None
@@ -208,8 +212,8 @@ class ReadJson(Section):
     """Path of the cost in US dollars."""
 
 
-class AgentSettings(Section):
-    type: AgentName | None = None
+class AgentSettings(SettingsSection):
+    type: ConfiguredAgentName | None = None
     """The adapter: "command" for a template, or the name of another agent."""
     command: list[Text] = []
     """Template with {prompt} {system} {combined} {model} {workspace} {prompt_file} {session}."""
@@ -227,7 +231,7 @@ class AgentSettings(Section):
     """Where a command template's JSON output has what."""
     program: Text | None = None
     """Path of the agent's program, when it is not on PATH."""
-    base_url: Address | None = None
+    base_url: HttpUrl | None = None
     """Address of the provider's API, for a proxy or a server of your own."""
     models: dict[Literal["simple", "medium", "complex"], Name] = {}
     """Model by difficulty, where no model is named and difficulty.classify is on."""
@@ -239,7 +243,7 @@ class AgentSettings(Section):
     """MCP servers of this agent."""
 
 
-class Server(Section):
+class ServerSettings(SettingsSection):
     host: Name = "127.0.0.1"
     """Address the API listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -248,14 +252,14 @@ class Server(Section):
     """Further host names under which the API may be called, for `kapelle serve --expose`."""
 
 
-class Log(Section):
+class LogSettings(SettingsSection):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe lines that the daemon writes into daemon.log."""
-    sentry_dsn: Address | None = None
+    sentry_dsn: HttpUrl | None = None
     """Sentry DSN for internal errors of the daemon, with `kapelle[sentry]`; else SENTRY_DSN."""
 
 
-class Backup(Section):
+class BackupSettings(SettingsSection):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
     hours: Count = 24
@@ -270,7 +274,7 @@ class Backup(Section):
         return self.hours, self.days, self.weeks
 
 
-class Upkeep(Section):
+class UpkeepSettings(SettingsSection):
     archive_days: Count = 7
     """Days after which merged and cancelled work is archived; 0 leaves it in the lists."""
     archive_failed_days: Count = 30
@@ -281,16 +285,16 @@ class Upkeep(Section):
     """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
-class Knowledge(Section):
+class KnowledgeSettings(SettingsSection):
     prompt_tokens: Count = 1000
     """Tokens of learnings that a prompt may hold under ## Memory; 0 tells agents none."""
-    agent: AgentName | None = None
+    agent: ConfiguredAgentName | None = None
     """Agent, a cheap one will do, that judges what is reported; when not set, a plain rule does."""
     review_days: Count = 30
     """Days after which what agents reported is judged once more beside the rest; 0 is never."""
 
 
-class Git(Section):
+class GitSettings(SettingsSection):
     author_name: Name = "Kapelle"
     """Author of commits that Kapelle makes."""
     author_email: Name = "kapelle@localhost"
@@ -301,10 +305,10 @@ class Git(Section):
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 
 
-class ForgeHost(Section):
+class ForgeHost(SettingsSection):
     kind: Literal["github", "gitlab", "gitea"] | None = None
     """What it is; Forgejo is a gitea."""
-    url: Address | None = None
+    url: HttpUrl | None = None
     """Address of its API; when not set, at the usual place of that host."""
     token_variable: EnvName | None = None
     """The daemon's variable with the token; when not set, gh and git's credential helpers."""
@@ -312,7 +316,7 @@ class ForgeHost(Section):
     """Whether the token and the code may be sent without TLS, where the network is trusted."""
 
 
-class Forge(Section):
+class ForgeSettings(SettingsSection):
     remote: Name = "origin"
     """The remote of a repository that is pushed to."""
     hosts: dict[Name, ForgeHost] = {}
@@ -323,8 +327,8 @@ class Forge(Section):
     """Seconds after which CI is asked again while a check waits for it."""
 
 
-class Keyed(Section):
-    url: Address | None = None
+class KeyedSettings(SettingsSection):
+    url: HttpUrl | None = None
     """Where it is, unless it is the service's own address."""
     key_variable: EnvName | None = None
     """The variable of the daemon's environment that holds the key."""
@@ -332,7 +336,7 @@ class Keyed(Section):
     """The file that holds the key, for a daemon that your machine starts."""
 
 
-class Notify(Keyed):
+class NotifySettings(KeyedSettings):
     command: list[Text] = []
     """A program with its arguments that is told on its standard input, as JSON."""
     on: list[Literal["question", "failed", "finished", "budget"]] = [
@@ -341,12 +345,12 @@ class Notify(Keyed):
     """What is told: questions, what failed, runs that finished, budgets that are spent."""
 
 
-class Integration(Keyed):
+class Integration(KeyedSettings):
     name: Name | None = None
     """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
 
 
-class Integrations(Section):
+class IntegrationsSettings(SettingsSection):
     linear: Integration = Integration()
     """Linear's issues, by GraphQL."""
     logs: Integration = Integration()
@@ -357,7 +361,7 @@ class Integrations(Section):
     """What failed in GitHub Actions."""
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     _search_path: str | None = PrivateAttr(None)
 
     @property
@@ -373,9 +377,9 @@ class Settings(Section):
         copy._search_path = search_path
         return copy
 
-    default_agent: AgentName | None = None
+    default_agent: ConfiguredAgentName | None = None
     """Agent of a task that names none."""
-    fallback_agents: list[AgentName] = []
+    fallback_agents: list[ConfiguredAgentName] = []
     """Agents that take over, in this order, when a task's own is limited or unavailable."""
     project: Name | None = None
     """Project of a task that names none."""
@@ -383,49 +387,49 @@ class Settings(Section):
     """Checks of a task that names none."""
     database_url: Text | None = None
     """PostgreSQL address, only in your own config.toml; when not set, SQLite."""
-    limits: Limits = Limits()
+    limits: LimitsSettings = LimitsSettings()
     """When attempts may start."""
-    tasks: Tasks = Tasks()
+    tasks: TasksSettings = TasksSettings()
     """How attempts are run and kept."""
-    children: Children = Children()
+    children: ChildrenSettings = ChildrenSettings()
     """What agents may ask other agents for."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Where tasks work."""
-    browser: Browser = Browser()
+    browser: BrowserSettings = BrowserSettings()
     """What agents look at web pages with."""
-    environment: Environment = Environment()
+    environment: EnvironmentSettings = EnvironmentSettings()
     """What agents see of your environment."""
-    agents: dict[AgentName, AgentSettings] = {}
+    agents: dict[ConfiguredAgentName, AgentSettings] = {}
     """Agents by name."""
     mcp: dict[ServerName, McpServer] = {}
     """MCP servers of every agent that can use some."""
     prices: dict[Name, Price] = {}
     """Prices by model, before those of the built-in table."""
-    difficulty: Difficulty = Difficulty()
+    difficulty: DifficultySettings = DifficultySettings()
     """Which model a task gets that names none."""
-    roles: Roles = Roles()
+    roles: RolesSettings = RolesSettings()
     """Agents that help with other agents' work."""
-    health: Health = Health()
+    health: HealthSettings = HealthSettings()
     """What is warned about, and what happens to an agent that is stuck."""
-    failures: Failures = Failures()
+    failures: FailuresSettings = FailuresSettings()
     """How failures are told apart and answered."""
-    server: Server = Server()
+    server: ServerSettings = ServerSettings()
     """The API over TCP."""
-    log: Log = Log()
+    log: LogSettings = LogSettings()
     """The daemon's log."""
-    backup: Backup = Backup()
+    backup: BackupSettings = BackupSettings()
     """Copies of the database."""
-    upkeep: Upkeep = Upkeep()
+    upkeep: UpkeepSettings = UpkeepSettings()
     """How long what has ended stays."""
-    knowledge: Knowledge = Knowledge()
+    knowledge: KnowledgeSettings = KnowledgeSettings()
     """What agents are told of earlier work."""
-    git: Git = Git()
+    git: GitSettings = GitSettings()
     """Commits that Kapelle makes."""
-    forge: Forge = Forge()
+    forge: ForgeSettings = ForgeSettings()
     """Where pull requests are opened."""
-    notify: Notify = Notify()
+    notify: NotifySettings = NotifySettings()
     """How you are told what happens while you are elsewhere."""
-    integrations: Integrations = Integrations()
+    integrations: IntegrationsSettings = IntegrationsSettings()
     """What agents may look up elsewhere."""
 
     # The directory that contains the .kapelle of a setting, by the setting's dotted key.

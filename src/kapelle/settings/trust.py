@@ -58,7 +58,7 @@ class Executable:
 
 
 @dataclass(frozen=True)
-class Record:
+class TrustRecord:
     """What was trusted, and when; one that was dropped stays, so that a difference is shown."""
 
     digest: str
@@ -152,7 +152,7 @@ def grant(home: Home, found: Executable, digest: str | None = None) -> None:
         raise Conflict(text, hint="Look at it once more.")
     now = datetime.now(UTC).isoformat()
     with _changing(home) as known:
-        _write(home, {**known, str(found.place): Record(found.digest, found.items, now)})
+        _write(home, {**known, str(found.place): TrustRecord(found.digest, found.items, now)})
 
 
 def drop(home: Home, place: Path, *, forget: bool) -> bool:
@@ -222,7 +222,7 @@ def _places(place: Path) -> list[Path]:
     return [place]
 
 
-def records(home: Home) -> dict[str, Record]:
+def records(home: Home) -> dict[str, TrustRecord]:
     """All that was ever said, by place; a file that cannot be read says nothing."""
     return _records(home.trust, stamp(home.trust))
 
@@ -305,19 +305,19 @@ def _read(
 
 
 @lru_cache(maxsize=4)
-def _records(path: Path, version: Stamp | None) -> dict[str, Record]:
+def _records(path: Path, version: Stamp | None) -> dict[str, TrustRecord]:
     try:
         return _kept(path) if version else {}
     except _UNREADABLE:
         return {}
 
 
-def _kept(path: Path) -> dict[str, Record]:
-    return {place: Record(**record) for place, record in json.loads(read_own(path)).items()}
+def _kept(path: Path) -> dict[str, TrustRecord]:
+    return {place: TrustRecord(**record) for place, record in json.loads(read_own(path)).items()}
 
 
 @contextmanager
-def _changing(home: Home) -> Iterator[dict[str, Record]]:
+def _changing(home: Home) -> Iterator[dict[str, TrustRecord]]:
     """Yield all records while no other process changes them. Blocks.
 
     Raises Conflict if they cannot be read, and Unavailable if another process keeps the lock.
@@ -357,7 +357,7 @@ def _lock(descriptor: int, home: Home) -> None:
         time.sleep(0.05)
 
 
-def _write(home: Home, known: Mapping[str, Record]) -> None:
+def _write(home: Home, known: Mapping[str, TrustRecord]) -> None:
     data = {place: vars(record) for place, record in known.items()}
     write_private(home.trust, json.dumps(data, indent=1, ensure_ascii=False).encode())
 

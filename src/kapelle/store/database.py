@@ -22,7 +22,7 @@ from kapelle.store import backup
 Connection = sa.Connection
 P = ParamSpec("P")
 T = TypeVar("T")
-Work = Callable[Concatenate[sa.Connection, P], T]
+TransactionFunction = Callable[Concatenate[sa.Connection, P], T]
 
 # Any constant will do: it names "the writer" of this database among all daemons on it.
 _POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
@@ -97,7 +97,7 @@ class Database:
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
-        self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
+        self._watches: defaultdict[str, set[DatabaseWatch]] = defaultdict(set)
         self._reservation: sa.Connection | None = None
         # On SQLite a connection for every thread: to take one from the pool costs more than a read.
         self._own = threading.local()
@@ -182,7 +182,7 @@ class Database:
         self._rescued = made is not None
         return made
 
-    async def write(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work in one write transaction; all of it happens or nothing does."""
         about: set[str] = set()
 
@@ -222,11 +222,11 @@ class Database:
             for watch in self._watches.get(key, ()):
                 watch.wake()
 
-    async def read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work in one read-only transaction: everything it sees is of one moment."""
         return await self._in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
 
-    async def glance(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def glance(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Read a row or two in one transaction, on SQLite right here: it blocks the event loop,
         but for less time than handing the work to a thread would take."""
         if not self.is_sqlite:
@@ -234,7 +234,7 @@ class Database:
         with self._told():
             return self._read(work, *args, **kwargs)
 
-    def _read(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _read(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.is_sqlite:
             return self._in_kept("BEGIN", work, *args, **kwargs)
         # Several statements must see one moment, which PostgreSQL does not promise by itself.
@@ -242,7 +242,9 @@ class Database:
         with reading as connection, connection.begin():
             return work(connection, *args, **kwargs)
 
-    def _in_kept(self, begin: str, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _in_kept(
+        self, begin: str, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """One transaction on this thread's own connection, which is dropped after an error."""
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
@@ -284,10 +286,10 @@ class Database:
             time.sleep(0.1)
 
     @contextmanager
-    def watch(self, *keys: str) -> Iterator["Watch"]:
+    def watch(self, *keys: str) -> Iterator["DatabaseWatch"]:
         """A watch that is woken by every later write of this process that was about one of these
         keys (see `about`), or without keys by every later write."""
-        watch = Watch()
+        watch = DatabaseWatch()
         for key in keys or ("",):
             self._watches[key].add(watch)
         try:
@@ -355,7 +357,7 @@ def about(connection: sa.Connection, keys: Iterable[str]) -> None:
     connection.info.get(_ABOUT, set()).update(keys)
 
 
-class Watch:
+class DatabaseWatch:
     """Used as `with db.watch() as changed:` around a loop of looking and waiting."""
 
     def __init__(self) -> None:

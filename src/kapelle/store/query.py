@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import SHORT, Kind, as_part, body, is_id, new_id
+from kapelle.domain.ids import SHORT, IdKind, as_part, body, is_id, new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.store.repository import in_project, path_of
@@ -18,8 +18,8 @@ from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
 Row = Mapping[Any, Any]  # by the names of columns
 Conditions = Sequence[sa.ColumnElement[bool]]
 T = TypeVar("T")
-_Named = dict[str, Any]
-_Compiled = tuple[str, _Named, list[tuple[str, Any]], _Named]
+_NamedParameters = dict[str, Any]
+_Compiled = tuple[str, _NamedParameters, list[tuple[str, Any]], _NamedParameters]
 
 
 class Statement:
@@ -58,7 +58,9 @@ class Statement:
             return int(connection.execute(self._statement, values).rowcount)
         return int(self._execute(connection, values)[0].rowcount)
 
-    def _execute(self, connection: sa.Connection, values: _Named) -> tuple[Any, _Named]:
+    def _execute(
+        self, connection: sa.Connection, values: _NamedParameters
+    ) -> tuple[Any, _NamedParameters]:
         if (given := tuple(values)) not in self._compiled:
             self._compiled[given] = _compile(self._statement, connection.dialect, values)
         sql, constant, bound, columns = self._compiled[given]
@@ -68,7 +70,7 @@ class Statement:
         return driver.execute(sql, parameters), columns
 
 
-def _compile(statement: Any, dialect: sa.Dialect, values: _Named) -> _Compiled:
+def _compile(statement: Any, dialect: sa.Dialect, values: _NamedParameters) -> _Compiled:
     """In SQLite's words for values of these names: its constants, parameters and columns."""
     made = statement.compile(dialect=dialect, column_keys=list(values))
     state = made.construct_expanded_state(values)
@@ -91,7 +93,7 @@ _MOST_NAMED = 5
 # Fewer letters are another one's some day.
 _SHORTEST = 4
 # What a person may type the id of, and the command that shows it.
-_SHOWN_BY: dict[Kind, str] = {
+_SHOWN_BY: dict[IdKind, str] = {
     "task": "kapelle status",
     "run": "kapelle runs status",
     "schedule": "kapelle schedule status",
@@ -134,7 +136,7 @@ def in_parts(
 class Rows:
     """Rows of a table by their ids."""
 
-    def __init__(self, table: sa.Table, kind: Kind) -> None:
+    def __init__(self, table: sa.Table, kind: IdKind) -> None:
         self._table = table
         self._kind = kind
         self._row = Statement(sa.select(table).where(table.c.id == sa.bindparam("row_id")))
@@ -246,11 +248,11 @@ class Rows:
         return found
 
 
-def _hint(kind: Kind) -> str:
+def _hint(kind: IdKind) -> str:
     return f"{_SHOWN_BY.get(kind, '').rpartition(' ')[0]} list shows the ids."
 
 
-def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
+def resolve(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
     """The whole id of one of these kinds for what a person typed; one of another kind is told."""
     if found := _one_like(connection, text, *kinds):
         return found
@@ -263,7 +265,7 @@ def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
     raise NotFound(f"{text!r} is not the id of a {' or a '.join(kinds)}.", hint=hint)
 
 
-def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
+def _one_like(connection: sa.Connection, text: str, *kinds: IdKind) -> str | None:
     """The one id of these kinds that ends, or else begins, with what a person typed."""
     parts = [(kind, as_part(kind, text) or "") for kind in kinds]
     typed = [one for one in parts if len(one[1]) >= _SHORTEST]
@@ -285,7 +287,7 @@ def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
     return None
 
 
-def _like(kind: Kind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
+def _like(kind: IdKind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
     table = metadata.tables[f"{kind}s"]
     query = sa.select(table.c.id, table.c.title)
     if not ending:
@@ -295,7 +297,7 @@ def _like(kind: Kind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
     return query.where(table.c.id.endswith(part))
 
 
-def unused_id(connection: sa.Connection, kind: Kind) -> str:
+def unused_id(connection: sa.Connection, kind: IdKind) -> str:
     """A new id whose short form none has that a person may type."""
     while True:
         made = new_id(kind)

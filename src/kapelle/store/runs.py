@@ -49,7 +49,7 @@ _going = _tops.union(sa.select(runs.c.id).join(_tops, runs.c.parent_id == _tops.
 GOING = sa.select(_going.c.id)
 
 
-class Claim(NamedTuple):
+class RunClaim(NamedTuple):
     """Who performs a run: a daemon, and which of the run's executions it is."""
 
     performer: str

@@ -4,19 +4,19 @@ from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.git import relocation_command, wanted
-from kapelle.workspaces.leftovers import Moment
-from kapelle.workspaces.merge import Candidate, Merge
+from kapelle.workspaces.leftovers import FileSystemMoment
+from kapelle.workspaces.merge import Merge, MergeCandidate
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
 from kapelle.workspaces.signature import read_habits_of
 from kapelle.workspaces.undo import PastMerge
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
-    "Candidate",
     "Commit",
     "Diff",
+    "FileSystemMoment",
     "Merge",
-    "Moment",
+    "MergeCandidate",
     "PastMerge",
     "Repository",
     "Workspaces",

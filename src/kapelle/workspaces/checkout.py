@@ -21,7 +21,7 @@ from kapelle.home import NoRegularFile, read_own
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.index import (
     copy_index,
     files_place,
@@ -88,7 +88,7 @@ class BaseCheckout:
         return self.tree.gitdir / "index.lock"
 
     @property
-    def _files(self) -> Place:
+    def _files(self) -> GitLocation:
         return files_place(self.objects, self.tree, self.index)
 
     async def lock(self) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.index import files_place
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import plain_name
 from kapelle.workspaces.worktree import Marker
 
@@ -36,7 +36,7 @@ def _copy_of(worktree: Path) -> Path:
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
-class Copies(Guard):
+class WorkspaceCopies(WorkspaceGuard):
     """The throwaway copy of a worktree, of which there is one at a time."""
 
     def copy_of(self, owner: str) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.index import Staging, files_place
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
 from kapelle.workspaces.worktree import Marker
@@ -35,7 +35,7 @@ class Diff:
     truncated: bool = False
 
 
-class Diffs(Guard):
+class WorkspaceDiffs(WorkspaceGuard):
     """What differs, for the owner of a worktree and for directories worked on in place."""
 
     async def diff(self, owner: str, *, as_text: bool = False, since: str | None = None) -> Diff:
@@ -128,12 +128,12 @@ async def _work_tree(git: Git, directory: Path) -> WorkTree:
     return await read_work_tree(git, checkout)
 
 
-async def _stage(place: Place, work_tree: WorkTree, scratch: Path) -> str:
+async def _stage(place: GitLocation, work_tree: WorkTree, scratch: Path) -> str:
     head = await Refs.at(place.git, work_tree).head_commit()
     return await Staging(place, work_tree, scratch).stage(head)
 
 
-async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
+async def _content(marker: Marker, scratch: Path) -> tuple[GitLocation, str]:
     if marker.present:
         place = marker.shadows.objects_in(scratch / "objects", marker)
         try:
@@ -153,7 +153,7 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
     return marker.objects, tip
 
 
-async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
+async def _diff(place: GitLocation, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
     """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
     options = (*_PATCH, *form, "-r", "-z", "--raw", "--stat=120")
     output = await place.run(*_DIFF, *options, old, new, "--", max_output=MAX_PATCH)

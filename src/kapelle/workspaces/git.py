@@ -15,8 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from kapelle.domain.errors import GitError, KapelleError, Unavailable, Unreadable, WorkspaceError
-from kapelle.runner.command import Command, Finished, Running
+from kapelle.domain.errors import (
+    GitError,
+    KapelleError,
+    Unavailable,
+    UnreadableFile,
+    WorkspaceError,
+)
+from kapelle.runner.command import Command, CommandResult, RunningCommand
 from kapelle.workspaces.entries import find_any_special, find_special
 
 # How long a command may take: those that read or write whole trees of files have more time.
@@ -98,7 +104,7 @@ class LockBusy(Unavailable):
 
 
 @dataclass(frozen=True)
-class Place:
+class GitLocation:
     """Where one call of git happens: the repository variables, the directory, extra settings."""
 
     git: "Git"
@@ -121,7 +127,7 @@ class Place:
         ok: Sequence[int] = (0,),
         timeout_s: float | None = None,
         max_output: int = MAX_OUTPUT,
-    ) -> "Output":
+    ) -> "GitOutput":
         """Run one command; an exit code outside ok raises, a held lock is waited for. Several
         records of input are told apart as by -z.
 
@@ -150,7 +156,7 @@ class Place:
             stderr = finished.stderr.decode("utf-8", "replace")
             exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
             if finished.truncated or (finished.code in ok and not exhausted):
-                return Output(finished.code, finished.stdout, finished.truncated, stderr)
+                return GitOutput(finished.code, finished.stdout, finished.truncated, stderr)
             if pause_s is None or exhausted or not _BUSY.search(stderr):
                 self._require_objects()
                 raise _error(args, finished.code, stderr)
@@ -184,7 +190,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Output:
+class GitOutput:
     code: int
     stdout: bytes
     truncated: bool
@@ -268,10 +274,10 @@ class Git:
 
     async def execute(
         self, command: Command, examine: Callable[[int], Awaitable[None]] | None = None
-    ) -> Finished:
+    ) -> CommandResult:
         """Run a command in a thread; while it takes long, examine is called with the number of
         the call, and ends it by raising."""
-        running = Running(command)
+        running = RunningCommand(command)
         done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         looks = 0
         try:
@@ -288,7 +294,9 @@ class Git:
             raise _not_started(command.cwd, error) from error
 
 
-async def _stop(running: Running, done: asyncio.Future[Finished], grace_s: float) -> None:
+async def _stop(
+    running: RunningCommand, done: asyncio.Future[CommandResult], grace_s: float
+) -> None:
     """Nothing of git may outlive the call, but it gets the time to remove its locks."""
     running.stop(signal.SIGTERM)
     try:
@@ -300,9 +308,9 @@ async def _stop(running: Running, done: asyncio.Future[Finished], grace_s: float
     done.exception()
 
 
-def _unreadable(entry: str) -> Unreadable:
+def _unreadable(entry: str) -> UnreadableFile:
     name = os.fsencode(entry).decode("utf-8", "backslashreplace")
-    return Unreadable(
+    return UnreadableFile(
         f"git cannot read {name}: it is a pipe or a device.",
         hint="Remove it, or put the file back that was there.",
     )

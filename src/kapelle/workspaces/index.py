@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, GitError, Unfiltered, WorkspaceError
-from kapelle.workspaces.git import Place
+from kapelle.domain.errors import Conflict, FilterMissing, GitError, WorkspaceError
+from kapelle.workspaces.git import GitLocation
 from kapelle.workspaces.repository import WorkTree, digest_of, open_file
 
 _GITLINK = b"160000"
@@ -30,15 +30,15 @@ _CHUNK = 1 << 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
-def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
+def files_place(place: GitLocation, work_tree: WorkTree, index: Path) -> GitLocation:
     """For commands that read or write the files of a work tree through an index."""
     top = work_tree.toplevel
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(top)}
-    return Place(place.git, top, {**place.variables, **variables}, work_tree.settings)
+    return GitLocation(place.git, top, {**place.variables, **variables}, work_tree.settings)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _IndexDifferences:
     """How the files of a work tree differ from its index."""
 
     removed: list[bytes]
@@ -50,7 +50,7 @@ class _Seen:
 class Staging:
     """Brings a throw-away copy of a work tree's index up to date with its files."""
 
-    def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
+    def __init__(self, place: GitLocation, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
         self.index = scratch / "index"
         self._no_index = scratch / "no-index"
@@ -81,7 +81,7 @@ class Staging:
         return await self._write_tree()
 
     async def require_filters(self, parent: str, tree: str) -> None:
-        """Raise Unfiltered if what was staged since the parent needs a filter that may not run."""
+        """Raise FilterMissing if a file staged since the parent needs a filter that may not run."""
         names = [name for name in self._added if not self._is_excluded(name)]
         await require_filters(self._place, self._work_tree, names, parent, tree)
 
@@ -131,7 +131,7 @@ class Staging:
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
-    async def _look(self) -> "_Seen":
+    async def _look(self) -> "_IndexDifferences":
         """How the files differ from the index: one process for all of it."""
         arguments = ("-z", "-v", "--stage", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run("ls-files", *arguments)).fields
@@ -151,7 +151,9 @@ class Staging:
             if not self._can_be_added(path, is_link=is_submodule[path]):
                 removed.add(path)
         submodules = {path for path in is_submodule if is_submodule[path]} - removed
-        return _Seen(sorted(removed), sorted(differing - removed), others, sorted(submodules))
+        return _IndexDifferences(
+            sorted(removed), sorted(differing - removed), others, sorted(submodules)
+        )
 
     async def _unhide(self, paths: list[bytes]) -> bool:
         """Have git look at files that the index tells it not to, if they are there; whether any
@@ -170,7 +172,11 @@ class Staging:
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
 
     async def _untracked(
-        self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
+        self,
+        place: GitLocation,
+        prefix: bytes = b"",
+        depth: int = 0,
+        others: list[bytes] | None = None,
     ) -> list[bytes]:
         """Untracked files that are not ignored; nested repositories give their files.
 
@@ -193,11 +199,13 @@ class Staging:
                 paths.append(prefix + name)
         return paths
 
-    async def _others(self, place: Place) -> list[bytes]:
+    async def _others(self, place: GitLocation) -> list[bytes]:
         arguments = ("ls-files", "-z", "--others", "--exclude-standard")
         return (await place.run(*arguments)).fields
 
-    async def _nested(self, place: Place, prefix: bytes, name: bytes, depth: int) -> list[bytes]:
+    async def _nested(
+        self, place: GitLocation, prefix: bytes, name: bytes, depth: int
+    ) -> list[bytes]:
         directory = place.cwd / os.fsdecode(name)
         inside = replace(place, cwd=directory).with_variables(
             GIT_WORK_TREE=str(directory), GIT_INDEX_FILE=str(self._no_index)
@@ -257,9 +265,9 @@ def _links(top: bytes, directories: set[bytes]) -> tuple[bytes, ...]:
 
 
 async def require_filters(
-    place: Place, work_tree: WorkTree, names: list[bytes], old: str, new: str
+    place: GitLocation, work_tree: WorkTree, names: list[bytes], old: str, new: str
 ) -> None:
-    """Raise Unfiltered if one of the files, changed from old to new, has a filter that may not run.
+    """Raise FilterMissing if a file that changed from old to new has a filter that may not run.
 
     The place reads the files of the work tree, whose attributes count.
     """
@@ -294,7 +302,7 @@ async def require_filters(
             hint = f"Set it as that tool says: git config {missing} …"
         text = f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
         text += f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered."
-        raise Unfiltered(text, hint=hint)
+        raise FilterMissing(text, hint=hint)
 
 
 def copy_index(source: Path, target: Path) -> str | None:
@@ -330,7 +338,7 @@ def install_index(source: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+async def obstacles(reading: GitLocation, directory: Path, tree: str, goal: str) -> list[bytes]:
     """What lies in the directory where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
     what = ("--ignore-submodules=all", tree, goal, "--")

@@ -17,24 +17,24 @@ from pathlib import Path
 from kapelle.workspaces.copy import remove_tree
 from kapelle.workspaces.files import read_inside, shown_path
 from kapelle.workspaces.index import files_place
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.worktree import Marker
 
 FileState = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Moment:
+class FileSystemMoment:
     """A time by the clock of the worktree's file system, and the inode of the worktree then."""
 
     ns: int
     inode: int
 
 
-class Leftovers(Guard):
+class WorkspaceLeftovers(WorkspaceGuard):
     """Untracked files of worktrees, and whether tracked files are what the commit holds."""
 
-    async def moment(self, owner: str) -> Moment:
+    async def moment(self, owner: str) -> FileSystemMoment:
         """Return the present time as the file system of the worktree counts it."""
         return await asyncio.to_thread(_moment, self._markers.require(owner))
 
@@ -45,7 +45,7 @@ class Leftovers(Guard):
         pairs = (field.split(b"\t", 1) for field in fields)
         return {shown_path(path): head.decode() for head, path in pairs}
 
-    async def put_aside(self, owner: str, commit: str, since: Moment) -> None:
+    async def put_aside(self, owner: str, commit: str, since: FileSystemMoment) -> None:
         """Move untracked files that were written after a moment out of the worktree."""
         async with self._standing(owner) as marker:
             marker.require_present()
@@ -101,7 +101,7 @@ async def _tracked(marker: Marker, commit: str) -> list[bytes]:
     return output.fields
 
 
-def _moment(marker: Marker) -> Moment:
+def _moment(marker: Marker) -> FileSystemMoment:
     file = marker.toplevel.with_name(f".{marker.toplevel.name}.moment")
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -110,14 +110,14 @@ def _moment(marker: Marker) -> Moment:
     finally:
         os.close(descriptor)
         file.unlink(missing_ok=True)
-    return Moment(ns, os.lstat(marker.toplevel).st_ino)
+    return FileSystemMoment(ns, os.lstat(marker.toplevel).st_ino)
 
 
 def _aside_of(worktree: Path) -> Path:
     return worktree.with_name(f".{worktree.name}.aside")
 
 
-def _put_aside(worktree: Path, tracked: list[bytes], since: Moment) -> None:
+def _put_aside(worktree: Path, tracked: list[bytes], since: FileSystemMoment) -> None:
     aside = _aside_of(worktree)
     # A worktree that was made anew has nothing of the first one's set-up.
     if os.lstat(worktree).st_ino == since.inode:

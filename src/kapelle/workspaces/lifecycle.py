@@ -20,7 +20,7 @@ from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.index import files_place, install_index
 from kapelle.workspaces.leftovers import remove_aside
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import (
     ARCHIVE,
     BRANCHES,
@@ -34,7 +34,7 @@ from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
 from kapelle.workspaces.worktree import Marker, delete_directory, is_real_directory
 
 
-class Lifecycle(Guard):
+class WorkspaceLifecycle(WorkspaceGuard):
     """Worktrees of owners: made, put back, removed, recalled."""
 
     async def create(

@@ -39,7 +39,7 @@ async def _acquire(descriptor: int, give_up_at: float) -> bool:
         await asyncio.sleep(0.01)
 
 
-class Guard:
+class WorkspaceGuard:
     """What all that is done with worktrees works on, and the order in which it may be done.
 
     The lock of an owner is always taken before the one for merging, and never two of owners.

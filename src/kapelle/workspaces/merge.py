@@ -21,7 +21,7 @@ from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
 from kapelle.workspaces.repository import find_checkout, read_person
 from kapelle.workspaces.signature import Habits, Signing, read_habits, read_signing
@@ -146,7 +146,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MergeCandidate:
     """What a branch would go to by a merge, and from where; the same commit if it holds all."""
 
     ref: str
@@ -197,7 +197,7 @@ class Merger:
         hint = f"Name the branch to merge into: kapelle merge {marker.task_id} --into {into}"
         return InvalidInput(text, hint=hint)
 
-    async def candidate(self, ref: str) -> Candidate:
+    async def candidate(self, ref: str) -> MergeCandidate:
         """The commit that the merge would lead to, or where it conflicts."""
         marker = self.marker
         objects = self.marker.objects
@@ -214,7 +214,7 @@ class Merger:
         if self.undone is not None and await objects.is_ancestor(self.undone.commit, old):
             return await self._redo(self.undone, ref, old, tip)
         if await objects.is_ancestor(tip, old):
-            return Candidate(ref, old, old)
+            return MergeCandidate(ref, old, old)
         if self.by_person:
             person = await read_person(marker.git, marker.common_dir)
         else:
@@ -232,9 +232,9 @@ class Merger:
                 new = await objects.commit(tree, parents, self.message, self.signing, **person)
         trees = [await objects.tree_of(one) for one in (new, tip)]
         is_other = new != old and not conflicts and trees[0] != trees[1]
-        return Candidate(ref, old, new, is_other, tuple(conflicts))
+        return MergeCandidate(ref, old, new, is_other, tuple(conflicts))
 
-    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> Candidate:
+    async def _redo(self, undone: PastMerge, ref: str, old: str, tip: str) -> MergeCandidate:
         """The commit that merges again what a branch holds already, but reverted."""
         marker = self.marker
         objects = self.marker.objects
@@ -245,7 +245,7 @@ class Merger:
         if not conflicts:
             target, conflicts = await apply_change(objects, undone.parent, old, target)
         if conflicts or target == await objects.tree_of(old):
-            return Candidate(ref, old, old, conflicts=tuple(conflicts))
+            return MergeCandidate(ref, old, old, conflicts=tuple(conflicts))
         if self.by_person:
             person = await read_person(marker.git, marker.common_dir)
         else:
@@ -255,9 +255,9 @@ class Merger:
         else:
             parents = [old]
         new = await objects.commit(target, parents, self.message, self.signing, **person)
-        return Candidate(ref, old, new, is_other=target != await objects.tree_of(tip))
+        return MergeCandidate(ref, old, new, is_other=target != await objects.tree_of(tip))
 
-    async def require_candidate(self, ref: str) -> Candidate:
+    async def require_candidate(self, ref: str) -> MergeCandidate:
         """The commit that the merge would lead to; raises MergeConflict where there is none."""
         found = await self.candidate(ref)
         if found.conflicts:
@@ -292,7 +292,7 @@ class Merger:
                 new = await objects.commit(tree, [new], text, self.signing, **{**person, **author})
         return new, []
 
-    async def move(self, found: Candidate, mover: Mover, standing: Marker | None) -> Merge:
+    async def move(self, found: MergeCandidate, mover: Mover, standing: Marker | None) -> Merge:
         """Have the branch hold the candidate; raises RefMoved if it is not where it was.
 
         standing is the worktree of ours that the branch is checked out in, if there is one.
@@ -339,7 +339,7 @@ class Merger:
             raise Conflict(text, hint=hint)
 
 
-class Merges(Guard):
+class WorkspaceMerges(WorkspaceGuard):
     """Merges of owners' branches, and into them."""
 
     async def take_in(
@@ -395,7 +395,7 @@ class Merges(Guard):
         by_person: bool = False,
         sign: bool = False,
         undone: PastMerge | None = None,
-        verify: Callable[[Candidate], Awaitable[None]] | None = None,
+        verify: Callable[[MergeCandidate], Awaitable[None]] | None = None,
     ) -> Merge:
         """Merge the owner's branch into a branch, by default the one it was made from.
 

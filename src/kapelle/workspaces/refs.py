@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.repository import Checkout, read_pointer, small_file
 
 BRANCHES = "refs/heads/"
@@ -55,7 +55,7 @@ def is_text(name: str) -> bool:
         return False
 
 
-class Refs(Place):
+class Refs(GitLocation):
     """The references of one repository, and the HEAD of one of its git directories."""
 
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.text import relocated
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import Refs
 from kapelle.workspaces.repository import find_checkout
 from kapelle.workspaces.worktree import Marker
@@ -23,7 +23,7 @@ class RelocatedWorktrees:
     problems: list[str] = field(default_factory=list)
 
 
-class Relocations(Guard):
+class WorkspaceRelocations(WorkspaceGuard):
     """What a move of a repository changes in its worktrees."""
 
     async def known_commits(self, directory: Path, commits: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
@@ -231,7 +231,7 @@ def count_loose(objects: Path) -> int:
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
     variables = {**checkout.variables, **own_configuration()}
-    place = Place(git, checkout.common_dir, variables)
+    place = GitLocation(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
     for record in output.fields:
@@ -262,7 +262,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
 async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     """Who works in the repository by its configuration and the user's own, as variables of git;
     nothing of what neither says."""
-    place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
+    place = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
     found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
     told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
@@ -270,7 +270,7 @@ async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
     return {f"GIT_{role}_{key}": name for key, name in told.items() for role in roles}
 
 
-async def _allowed_filters(place: Place) -> tuple[str, ...]:
+async def _allowed_filters(place: GitLocation) -> tuple[str, ...]:
     """The filters that the user allows, as settings for a git that reads no configuration."""
     values: dict[str, str] = {}
     # The user's own last: what an agent wrote into a repository's must not take its place.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.repository import WorkTree
 from kapelle.workspaces.signature import Signing
 
@@ -18,7 +18,7 @@ _LEFTOVER_AGE_S = 86_400
 _SNAPSHOT_AGE_DAYS = 30
 
 
-class Objects(Place):
+class Objects(GitLocation):
     """The commits and trees of one repository, looked at and added to through a shadow."""
 
     @property
@@ -146,7 +146,7 @@ class Shadows:
         """Drop old snapshots, and what killed processes left in the scratch directory."""
         for shadow in self._directory.glob("*.git"):
             expire = f"--expire={_SNAPSHOT_AGE_DAYS}.days.ago"
-            await Place(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
+            await GitLocation(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
         await asyncio.to_thread(_remove_older, self._scratch, time.time() - _LEFTOVER_AGE_S)
 
 

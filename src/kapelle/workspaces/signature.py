@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.repository import find_checkout, own_configuration, read_person
 
 _SIGNING_KEYS = r"^(gpg\..*|user\.signingkey)$"
@@ -87,7 +87,7 @@ async def read_habits_of(directory: Path) -> Habits | None:
         git.close()
 
 
-def _place(git: Git, common_dir: Path) -> Place:
+def _place(git: Git, common_dir: Path) -> GitLocation:
     if "HOME" in os.environ:
         home = {"HOME": os.environ["HOME"]}
     else:
@@ -96,7 +96,7 @@ def _place(git: Git, common_dir: Path) -> Place:
     return _Plain(git, common_dir, variables)
 
 
-class _Plain(Place):
+class _Plain(GitLocation):
     """Git without Kapelle's own settings, to read what a person configured; it runs nothing."""
 
     @property
@@ -104,7 +104,7 @@ class _Plain(Place):
         return ()
 
 
-async def _is_on(place: Place, *scope: str) -> bool:
+async def _is_on(place: GitLocation, *scope: str) -> bool:
     options = ("--includes", "--type=bool", "--get", _TRUE)
     output = await place.run("config", *scope, *options, ok=(0, 1, 128))
     return output.line == "true"

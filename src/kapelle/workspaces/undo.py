@@ -9,7 +9,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, Workspa
 from kapelle.workspaces.checkout import Mover, git_in, shown
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.git import RefMoved
-from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import BRANCHES, branch_ref
 from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
@@ -30,7 +30,7 @@ class PastMerge:
 
 
 @dataclass(frozen=True)
-class Undone:
+class UndoResult:
     """The branch after the undoing, how that was done, and the checkout that moved along."""
 
     commit: str
@@ -58,12 +58,12 @@ async def apply_change(
     return await merged_tree(objects, *sides)
 
 
-class Undos(Guard):
+class WorkspaceUndos(WorkspaceGuard):
     """Undoing the merges of owners' branches."""
 
     async def undo_merge(
         self, owner: str, past: PastMerge, tip: str | None, message: str, *, sign: bool
-    ) -> Undone:
+    ) -> UndoResult:
         """Undo a merge and keep the owner's branch at its tip, so that it can be merged again.
 
         The branch moves back if it still holds the merge and nothing else does; otherwise a commit
@@ -87,7 +87,7 @@ class Undos(Guard):
                     new, how = await _goal(marker, ref, past, message, signing)
                     now = await marker.refs.read(ref)
                     updated = await _move(marker, mover, ref, now, new, standing)
-                    return Undone(new, how, updated)
+                    return UndoResult(new, how, updated)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{past.into} kept moving.", hint="Undo the merge again later.")

@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.git import Git, GitLocation
 from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import find_checkout, read_pointer
 
@@ -17,7 +17,7 @@ _OWNER = re.compile(r"(?:task|run)_[0-9a-z]{26}")
 
 
 @dataclass
-class Leftovers:
+class RepositoryLeftovers:
     """References with their commits, and worktrees, of one repository."""
 
     repository: str
@@ -33,21 +33,21 @@ class Leftovers:
         return not (self.merged or self.unmerged or self.archived or self.worktrees)
 
 
-def leftovers_of(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+def leftovers_of(repository: str, home: Path, owners: Set[str]) -> RepositoryLeftovers | None:
     """Return what tasks and runs of these ids have left; None where the repository is gone."""
     return asyncio.run(_leftovers(repository, home, owners))
 
 
-def remove(leftovers: Leftovers, home: Path, *, keep_work: bool) -> None:
+def remove(leftovers: RepositoryLeftovers, home: Path, *, keep_work: bool) -> None:
     """Remove worktrees and references; keep_work keeps what is not merged."""
     asyncio.run(_remove(leftovers, home, keep_work))
 
 
-async def _leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers | None:
+async def _leftovers(repository: str, home: Path, owners: Set[str]) -> RepositoryLeftovers | None:
     checkout = find_checkout(Path(repository))
     if checkout is None:
         return None
-    found = Leftovers(repository, worktrees=_worktrees(checkout.common_dir, home))
+    found = RepositoryLeftovers(repository, worktrees=_worktrees(checkout.common_dir, home))
     git = _git(home)
     try:
         refs = Refs.of(git, checkout.common_dir)
@@ -68,7 +68,7 @@ async def _leftovers(repository: str, home: Path, owners: Set[str]) -> Leftovers
     return found
 
 
-async def _remove(leftovers: Leftovers, home: Path, keep_work: bool) -> None:
+async def _remove(leftovers: RepositoryLeftovers, home: Path, keep_work: bool) -> None:
     checkout = find_checkout(Path(leftovers.repository))
     if checkout is None:
         return
@@ -103,13 +103,13 @@ def _worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
     return found
 
 
-async def _refs(place: Place, *prefixes: str) -> list[tuple[str, str]]:
+async def _refs(place: GitLocation, *prefixes: str) -> list[tuple[str, str]]:
     output = await place.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes)
     pairs = (line.split(" ") for line in output.line.splitlines())
     return [(ref, commit) for ref, commit in pairs]
 
 
-async def _branches_in_use(place: Place, home: Path) -> set[str]:
+async def _branches_in_use(place: GitLocation, home: Path) -> set[str]:
     """Return the branches that are checked out anywhere but below the home."""
     output = await place.run("worktree", "list", "--porcelain")
     used: set[str] = set()
@@ -120,7 +120,7 @@ async def _branches_in_use(place: Place, home: Path) -> set[str]:
     return used
 
 
-async def _is_merged(place: Place, commit: str) -> bool:
+async def _is_merged(place: GitLocation, commit: str) -> bool:
     """Return whether a branch that is not ours holds the commit."""
     others = ("--not", "--exclude=kapelle/*", "--branches")
     output = await place.run("rev-list", "--max-count=1", commit, *others)

@@ -8,12 +8,12 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.task import Workspace
-from kapelle.settings.models import Forge as ForgeSettings
+from kapelle.settings.models import ForgeSettings as ForgeSettings
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import Copies
-from kapelle.workspaces.diff import Diffs
+from kapelle.workspaces.copy import WorkspaceCopies
+from kapelle.workspaces.diff import WorkspaceDiffs
 from kapelle.workspaces.files import read_inside, write_inside
 from kapelle.workspaces.forge import (
     Login,
@@ -24,13 +24,13 @@ from kapelle.workspaces.forge import (
     read_branch,
 )
 from kapelle.workspaces.git import RefMoved
-from kapelle.workspaces.leftovers import Leftovers
-from kapelle.workspaces.lifecycle import Lifecycle
-from kapelle.workspaces.merge import Merges
+from kapelle.workspaces.leftovers import WorkspaceLeftovers
+from kapelle.workspaces.lifecycle import WorkspaceLifecycle
+from kapelle.workspaces.merge import WorkspaceMerges
 from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref
-from kapelle.workspaces.relocation import Relocations
+from kapelle.workspaces.relocation import WorkspaceRelocations
 from kapelle.workspaces.repository import find_checkout, read_work_tree
-from kapelle.workspaces.undo import Undos
+from kapelle.workspaces.undo import WorkspaceUndos
 
 _MANY_OBJECTS = 250
 _MOST_TEXT = 5_000_000
@@ -45,7 +45,15 @@ class Repository:
     head_commit: str | None
 
 
-class Workspaces(Lifecycle, Diffs, Merges, Undos, Copies, Leftovers, Relocations):
+class Workspaces(
+    WorkspaceLifecycle,
+    WorkspaceDiffs,
+    WorkspaceMerges,
+    WorkspaceUndos,
+    WorkspaceCopies,
+    WorkspaceLeftovers,
+    WorkspaceRelocations,
+):
     """Worktrees under one home, and snapshots of directories worked on in place.
 
     An owner is the id of a task or a run. What is done to a worktree may be done again after a

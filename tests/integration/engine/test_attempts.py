@@ -13,8 +13,8 @@ from kapelle.domain.outcome import Evidence
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.accounts import Candidate
-from kapelle.engine.tasks.attempt import Attempt, ClaimLost
+from kapelle.engine.tasks.accounts import AgentCandidate
+from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.queue import TaskQueue, begin
 from kapelle.engine.tasks.settle import conclude
@@ -47,16 +47,18 @@ def parts(db: Database, tmp_path: Path) -> Parts:
 
 
 @pytest.fixture
-async def attempt(parts: Parts) -> Attempt:
+async def attempt(parts: Parts) -> ActiveAttempt:
     values = task_row(directory=str(parts.home.root))
     await parts.db.write(tasks.insert, values, [])
-    choice = (values["id"], [Candidate("rehearsal", "rehearsal")])
+    choice = (values["id"], [AgentCandidate("rehearsal", "rehearsal")])
     [attempt_id] = await parts.db.write(begin, [choice], "this")
-    return await Attempt.load(parts, attempt_id)
+    return await ActiveAttempt.load(parts, attempt_id)
 
 
 @pytest.fixture(params=["taken over", "settled"])
-async def lost(parts: Parts, attempt: Attempt, request: pytest.FixtureRequest) -> Attempt:
+async def lost(
+    parts: Parts, attempt: ActiveAttempt, request: pytest.FixtureRequest
+) -> ActiveAttempt:
     if request.param == "settled":
         await conclude(parts, attempt.id, _DONE)
     else:
@@ -64,12 +66,12 @@ async def lost(parts: Parts, attempt: Attempt, request: pytest.FixtureRequest) -
     return attempt
 
 
-async def stored(attempt: Attempt) -> tuple[Any, Any]:
+async def stored(attempt: ActiveAttempt) -> tuple[Any, Any]:
     read = attempt.parts.db.read
     return await read(attempts.row, attempt.id), await read(tasks.row, attempt.task_id)
 
 
-async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> None:
+async def test_what_is_lost_is_not_written_to(parts: Parts, lost: ActiveAttempt) -> None:
     before = (
         await parts.db.read(attempts.row, lost.id),
         await parts.db.read(tasks.row, lost.task_id),
@@ -90,14 +92,14 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> No
     assert lost.row["model"] is None
 
 
-async def test_no_process_is_started_for_what_is_lost(lost: Attempt, tmp_path: Path) -> None:
+async def test_no_process_is_started_for_what_is_lost(lost: ActiveAttempt, tmp_path: Path) -> None:
     launch = Launch(lost.process_dir, ["touch", "here"], tmp_path, {}, None, 9.0, 1.0, (), "mine")
     with pytest.raises(ClaimLost):
         await lost.execute("agent", launch)
     assert not lost.is_started
 
 
-async def test_whoever_took_it_over_settles_it(parts: Parts, attempt: Attempt) -> None:
+async def test_whoever_took_it_over_settles_it(parts: Parts, attempt: ActiveAttempt) -> None:
     await parts.db.write(attempts.take_over, "another")
     parts.performer = "another"
     await conclude(parts, attempt.id, _DONE)
@@ -118,7 +120,7 @@ class Trial:
         return str(row["id"])
 
     async def begin(self, *task_ids: str, model: str | None = None) -> list[str]:
-        among = [Candidate("rehearsal", "rehearsal", model)]
+        among = [AgentCandidate("rehearsal", "rehearsal", model)]
         return await self.parts.db.write(begin, [(id_, among) for id_ in task_ids], "this")
 
     async def limit(self, account: str) -> None:
@@ -179,7 +181,7 @@ async def test_a_task_that_failed_was_not_refused(trial: Trial) -> None:
 
 
 async def test_of_an_attempt_that_is_given_up_every_process_is_stopped(
-    parts: Parts, attempt: Attempt
+    parts: Parts, attempt: ActiveAttempt
 ) -> None:
     application = await attempt.process("serve/1")
     queue: Any = SimpleNamespace(_parts=parts)

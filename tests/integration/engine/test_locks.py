@@ -19,7 +19,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitRea
 from kapelle.domain.ids import new_id
 from kapelle.domain.lock import LocksView, conflicts, covers
 from kapelle.domain.states import AttemptStatus
-from kapelle.engine.locks import PATIENCE_S, PERSON, Claim, Locks, real_path
+from kapelle.engine.locks import PATIENCE_S, PERSON, LockManager, PathClaim, real_path
 from kapelle.store import attempts, events, tables
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -39,7 +39,7 @@ class Agents:
 
     def __init__(self, db: Database) -> None:
         self.db, self.clock = db, Clock()
-        self.locks = Locks(db, self.clock)
+        self.locks = LockManager(db, self.clock)
 
     async def add(self, count: int) -> list[str]:
         task = task_row()
@@ -66,7 +66,7 @@ class Agents:
         await self.db.write(finish)
 
     async def take(self, owner: str, *paths: str, timeout_s: float = 55, **more: Any) -> LocksView:
-        return await self.locks.take(Claim(PLACE, paths, owner, **more), timeout_s)
+        return await self.locks.take(PathClaim(PLACE, paths, owner, **more), timeout_s)
 
     async def ask(self, owner: str, *paths: str) -> "asyncio.Task[LocksView]":
         """A request that waits now, or that has been answered."""
@@ -112,7 +112,7 @@ async def test_what_is_held_is_waited_for_in_order_and_renewed(agents: Agents) -
     assert (await wants).held
     await agents.locks.release(PLACE, ["**"], None)
     assert (await behind).held
-    again = Locks(agents.db, agents.clock)
+    again = LockManager(agents.db, agents.clock)
     await again.load()
     assert [(one.path, one.owner) for one in again.known()] == [("other", third)]
     with pytest.raises(LimitReached):
@@ -168,7 +168,7 @@ async def test_what_cannot_be_renewed_is_held_still(
     assert agents.held == {"a": first}
     agents.clock.now += 600
     assert (await agents.take(second, "a")).held
-    again = Locks(agents.db, agents.clock)
+    again = LockManager(agents.db, agents.clock)
     await again.load()
     assert [one.owner for one in again.known()] == [second]
 

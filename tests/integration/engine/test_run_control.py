@@ -16,15 +16,21 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine import questions
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
-from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work, play
+from kapelle.engine.runs.control import (
+    Control,
+    RunCancelled,
+    RunPaused,
+    RunSuperseded,
+    RunSuspended,
+)
+from kapelle.engine.runs.journal import Journal, StepNotReady, StepRequest, no_work, play
 from kapelle.engine.tasks import actions
-from kapelle.engine.tasks.accounts import Candidate
+from kapelle.engine.tasks.accounts import AgentCandidate
 from kapelle.engine.tasks.queue import begin
 from kapelle.store import questions as asked
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.store.runs import Claim
+from kapelle.store.runs import RunClaim
 
 
 def parts(db: Database) -> Parts:
@@ -62,7 +68,7 @@ async def row(db: Database, run_id: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("stop", "raised"), [("pause", Paused), ("cancel", Cancelled), ("abandon", Cancelled)]
+    ("stop", "raised"), [("pause", RunPaused), ("cancel", RunCancelled), ("abandon", RunCancelled)]
 )
 async def test_no_step_begins_after_a_wish(
     db: Database, stop: str, raised: type[BaseException]
@@ -74,7 +80,7 @@ async def test_no_step_begins_after_a_wish(
     await gate.require()
     await db.write(runs.update, run_id, stop=stop)
     with pytest.raises(raised):
-        await db.write(journal.store, Step("sleep", "1 s", no_work, position="0001"))
+        await db.write(journal.store, StepRequest("sleep", "1 s", no_work, position="0001"))
     assert await db.read(steps.of_run, run_id) == {}
 
 
@@ -83,10 +89,10 @@ async def test_what_has_left_off_is_played_again_when_it_may_go_on(db: Database)
     gate = Control(parts(db), run_id)
     await db.write(runs.update, run_id, stop="pause")
     await gate.require(still=True)
-    with pytest.raises(Paused):
+    with pytest.raises(RunPaused):
         await gate.require()
     await db.write(runs.update, run_id, stop=None)
-    with pytest.raises(Paused):
+    with pytest.raises(RunPaused):
         await gate.require(still=True)
 
 
@@ -99,15 +105,15 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
     """Neither the end of one that is under way, nor a further one."""
     run_id = await add_run(db, performer="this", executions=1)
 
-    async def lose(_step: Step) -> str:
+    async def lose(_step: StepRequest) -> str:
         await db.write(runs.update, run_id, **lost)
         return "made"
 
-    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id, Claim("this", 1)))
-    with pytest.raises(Superseded):
-        await play(journal.step(Step("commit", "a commit", lose)))
-    with pytest.raises(Superseded):
-        await db.write(journal.store, Step("sleep", "1 s", no_work, position="0002"))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id, RunClaim("this", 1)))
+    with pytest.raises(RunSuperseded):
+        await play(journal.step(StepRequest("commit", "a commit", lose)))
+    with pytest.raises(RunSuperseded):
+        await db.write(journal.store, StepRequest("sleep", "1 s", no_work, position="0002"))
     known = await db.read(steps.of_run, run_id)
     assert [step["ended_at"] for step in known.values()] == [None]
 
@@ -115,16 +121,16 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
 async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def fail(_step: Step) -> None:
+    async def fail(_step: StepRequest) -> None:
         raise GitError("git refused", hint="Try again.")
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(GitError):
-        await play(journal.step(Step("commit", "a commit", fail)))
+        await play(journal.step(StepRequest("commit", "a commit", fail)))
     known = await db.read(steps.of_run, run_id)
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
-        await play(again.step(Step("commit", "a commit", fail)))
+        await play(again.step(StepRequest("commit", "a commit", fail)))
     assert raised.value.hint == "Try again."
 
 
@@ -135,13 +141,13 @@ async def test_what_passes_is_waited_for_and_not_remembered(
     run_id = await add_run(db)
     tries = iter([passing, None])
 
-    async def made(_step: Step) -> str:
+    async def made(_step: StepRequest) -> str:
         if problem := next(tries):
             raise problem
         return "made"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
-    assert await play(journal.step(Step("commit", "a commit", made))) == "made"
+    assert await play(journal.step(StepRequest("commit", "a commit", made))) == "made"
     known = await db.read(steps.of_run, run_id)
     assert [(step["result"], step["error"]) for step in known.values()] == [("made", None)]
 
@@ -149,13 +155,13 @@ async def test_what_passes_is_waited_for_and_not_remembered(
 async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def away(_step: Step) -> None:
+    async def away(_step: StepRequest) -> None:
         await db.write(runs.update, run_id, stop="cancel")
         raise Unavailable("it is away")
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
-    with pytest.raises(Cancelled):
-        await play(journal.step(Step("commit", "a commit", away)))
+    with pytest.raises(RunCancelled):
+        await play(journal.step(StepRequest("commit", "a commit", away)))
 
 
 async def test_what_is_stored_at_once_takes_one_transaction(
@@ -176,7 +182,7 @@ async def test_what_is_stored_at_once_takes_one_transaction(
         runs.update(connection, run_id, progress={"made": made})
         return "ended"
 
-    step = journal.step(Step("now", "now", no_work, end=end, data={"a": 1}, at_once=True))
+    step = journal.step(StepRequest("now", "now", no_work, end=end, data={"a": 1}, at_once=True))
     assert await play(step) == "ended"
     assert len(written) == 1
     (known,) = (await db.read(steps.of_run, run_id)).values()
@@ -187,7 +193,7 @@ async def test_what_is_stored_at_once_takes_one_transaction(
 
 async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
     run_id = await add_run(db)
-    ends = iter([NotYet(), None])
+    ends = iter([StepNotReady(), None])
 
     def end(_connection: Connection, _made: Any) -> str:
         if problem := next(ends):
@@ -195,26 +201,26 @@ async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
         return "ended"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
-    assert await play(journal.step(Step("task", "a task", no_work, end=end))) == "ended"
+    assert await play(journal.step(StepRequest("task", "a task", no_work, end=end))) == "ended"
 
 
 async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def begin(_step: Step) -> None:
+    async def begin(_step: StepRequest) -> None:
         raise LimitReached("it is over")
 
-    async def perform(_step: Step) -> str:
+    async def perform(_step: StepRequest) -> str:
         return "made"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(LimitReached):
-        await play(journal.step(Step("task", "a task", perform, begin=begin)))
+        await play(journal.step(StepRequest("task", "a task", perform, begin=begin)))
     known = await db.read(steps.of_run, run_id)
     assert known["0001"]["kind"] == "task refused"
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(LimitReached, match="it is over"):
-        await play(again.step(Step("task", "a task", perform)))
+        await play(again.step(StepRequest("task", "a task", perform)))
 
 
 async def test_the_others_hear_of_an_answer(db: Database) -> None:
@@ -222,11 +228,11 @@ async def test_the_others_hear_of_an_answer(db: Database) -> None:
     gate = Control(parts(db), run_id)
     await db.write(steps.begin, run_id, "0001.1.0001", "ask", "Why?")
     await db.write(asked.ask, run_id, QuestionSpec(text="Why?"), place="0001.1.0001")
-    with pytest.raises(Suspended):
+    with pytest.raises(RunSuspended):
         await gate.suspend("0001.1.0001")
     await gate.require()
     await db.write(questions.answer, run_id, "because")
-    with pytest.raises(Suspended):
+    with pytest.raises(RunSuspended):
         await gate.require()
 
 
@@ -300,7 +306,7 @@ async def test_a_task_begins_only_while_its_run_goes_on(
     chosen = await db.read(tasks.next_queued, datetime.now(UTC), 5)
     assert [task["id"] for task in chosen] == [task_id]
     await db.write(runs.update, run_id, **values)
-    agents = [Candidate("rehearsal", "rehearsal")]
+    agents = [AgentCandidate("rehearsal", "rehearsal")]
     assert bool(await db.write(begin, [(task_id, agents)], "here")) is begins
     await db.write(runs.update, run_id, status=RunStatus.RUNNING, stop=None)
     assert bool(await db.write(begin, [(task_id, agents)], "here")) is not begins

@@ -7,7 +7,7 @@ from tests.integration.engine.test_run_control import add_run, add_task, parts
 from kapelle.domain.run import RunFilter
 from kapelle.domain.states import TaskStatus
 from kapelle.service.caller import OWNER
-from kapelle.service.runs import Runs
+from kapelle.service.runs import RunService
 from kapelle.store.database import Database
 
 
@@ -22,7 +22,7 @@ async def ask(db: Database, run_id: str) -> None:
 async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
     db: Database, may_ask: bool, waiting_for: str | None, question: str | None
 ) -> None:
-    use = Runs(parts(db))
+    use = RunService(parts(db))
     run_id = await add_run(db, may_ask=may_ask)
     await ask(db, run_id)
     run = await use.get(run_id)
@@ -31,7 +31,7 @@ async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
 
 
 async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:
-    use = Runs(parts(db))
+    use = RunService(parts(db))
     run_id = await add_run(db, pattern="loop")
     await ask(db, run_id)
     await add_task(db, run_id, TaskStatus.RUNNING)
@@ -41,14 +41,14 @@ async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:
 
 
 async def test_a_run_says_why_its_task_does_not_begin(db: Database) -> None:
-    use = Runs(parts(db), lambda: "the machine is busy")
+    use = RunService(parts(db), lambda: "the machine is busy")
     run_id = await add_run(db, pattern="loop")
     await add_task(db, run_id, TaskStatus.QUEUED)
     assert (await use.get(run_id)).reason == "a title is queued: the machine is busy"
 
 
 async def test_a_page_takes_no_more_queries_than_one_run_has(db: Database) -> None:
-    use, made = Runs(parts(db)), list[str]()
+    use, made = RunService(parts(db)), list[str]()
     parent = await add_run(db, status="completed")
     await add_run(db, status="completed", parent_id=parent)
     await add_task(db, await add_run(db), TaskStatus.RUNNING)

@@ -12,7 +12,7 @@ from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, Sch
 from kapelle.domain.states import RunStatus
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.secrets import SpecSecrets
-from kapelle.service.schedules import ScheduledWork, Schedules
+from kapelle.service.schedules import ScheduledWork, ScheduleService
 from kapelle.store import runs, tables, tasks
 from kapelle.store.database import Connection, Database
 
@@ -98,7 +98,7 @@ class Timetable:
     def restart(self, db: Database | None = None) -> None:
         """As after a crash: nothing is known but what the database knows."""
         self.scheduler = Scheduler(db or self.db, self.work.start, self.secrets, self.clock)
-        self.use = Schedules(self.db, self.scheduler, self.work, self.secrets)
+        self.use = ScheduleService(self.db, self.scheduler, self.work, self.secrets)
 
     async def create(self, **values: Any) -> str:
         given = {"spec": {"prompt": "do it", "directory": "/"}, **values}

@@ -9,7 +9,7 @@ import psutil
 from tests.e2e.repositories import git, make_repository
 
 from kapelle import Agent, MockAgent, Orchestrator, Request
-from kapelle.library.mock import Line
+from kapelle.library.mock import ScriptLine
 from kapelle.runner.shim.files import MARKER
 
 YES = {"quality": True, "consistency": True, "goal_aligned": True, "goal_complete": True}
@@ -83,10 +83,10 @@ def plan(*subgoals: dict[str, Any]) -> dict[str, Any]:
     return {"subgoals": list(subgoals)}
 
 
-def writes(path: str, text: str, said: str = "Done.") -> Callable[[Request], Line]:
+def writes(path: str, text: str, said: str = "Done.") -> Callable[[Request], ScriptLine]:
     """A worker that writes one file."""
 
-    def part(request: Request) -> Line:
+    def part(request: Request) -> ScriptLine:
         assert request.cwd is not None
         (request.cwd / path).write_text(text, encoding="utf-8")
         return said

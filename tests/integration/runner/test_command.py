@@ -11,9 +11,9 @@ from tests.e2e.staging import until
 _RUN = """
 import sys
 from pathlib import Path
-from kapelle.runner.command import Command, Running
+from kapelle.runner.command import Command, RunningCommand
 argv = ["sh", "-c", "echo $$ > pid; cat pipe"]
-Running(Command(argv, {"PATH": "/usr/bin:/bin"}, Path(sys.argv[1]), 60, 100)).run()
+RunningCommand(Command(argv, {"PATH": "/usr/bin:/bin"}, Path(sys.argv[1]), 60, 100)).run()
 """
 
 

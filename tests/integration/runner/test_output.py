@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 
@@ -22,7 +22,7 @@ MAX_RSS = 20_000_000
 SECRETS = ["sk-ant-api03-abcDEF123456", "ghp_0123456789abcdefABCDEF", 'pa ss/w+ord$"x<&>']
 
 
-async def watched(runner: Runner, job: Launch) -> tuple[Ended, int]:
+async def watched(runner: Runner, job: Launch) -> tuple[ProcessEnd, int]:
     """The end of a run, and the most memory that its shim had meanwhile."""
     task = asyncio.create_task(runner.execute(job))
     run_json = job.process_dir / "run.json"

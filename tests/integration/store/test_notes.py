@@ -12,14 +12,14 @@ from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, LimitReache
 from kapelle.domain.ids import new_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec, NoteWatch
 from kapelle.service.caller import OWNER, Caller
-from kapelle.service.notes import Notes
+from kapelle.service.notes import NoteService
 from kapelle.store import attempts, events, tables
 from kapelle.store.database import Connection, Database
 
 
 @pytest.fixture
-def notes(db: Database) -> Notes:
-    return Notes(db)
+def notes(db: Database) -> NoteService:
+    return NoteService(db)
 
 
 async def write(notes: Notes, key: str, value: str = "x", **more: Any) -> Note:
@@ -27,7 +27,7 @@ async def write(notes: Notes, key: str, value: str = "x", **more: Any) -> Note:
     return await notes.put(NoteSpec(key=key, value=value, **more), caller)
 
 
-async def test_a_version_is_never_used_twice(notes: Notes) -> None:
+async def test_a_version_is_never_used_twice(notes: NoteService) -> None:
     first = await write(notes, "a", "1", expected_version=0)
     with pytest.raises(Conflict, match=f"has version {first.version}, not 0"):
         await write(notes, "a", "2", expected_version=0)
@@ -45,7 +45,7 @@ async def test_a_version_is_never_used_twice(notes: Notes) -> None:
     assert (await notes.get("a", OWNER)).value == "3"
 
 
-async def test_of_many_who_compare_and_set_one_wins_each_time(notes: Notes) -> None:
+async def test_of_many_who_compare_and_set_one_wins_each_time(notes: NoteService) -> None:
     """A counter that fifty raise, each from what it has read, counts them all."""
     await write(notes, "count", "0")
 
@@ -63,7 +63,7 @@ async def test_of_many_who_compare_and_set_one_wins_each_time(notes: Notes) -> N
     assert (await notes.get("count", OWNER)).value == "50"
 
 
-async def test_lists_go_by_prefix_and_page_without_values(notes: Notes) -> None:
+async def test_lists_go_by_prefix_and_page_without_values(notes: NoteService) -> None:
     for key in ("a/1", "a/2", "A/1", "a_1", "b", "ä", "😀"):
         await write(notes, key)
     page = await notes.page(NoteFilter(prefix="a/", limit=1), OWNER)
@@ -74,7 +74,7 @@ async def test_lists_go_by_prefix_and_page_without_values(notes: Notes) -> None:
     assert len(everything) == 7
 
 
-async def test_a_scope_takes_so_many_and_no_more(notes: Notes, db: Database) -> None:
+async def test_a_scope_takes_so_many_and_no_more(notes: NoteService, db: Database) -> None:
     def fill(connection: Connection) -> None:
         row = {"value": "", "version": 1, "author": "person", "updated_at": datetime.now(UTC)}
         rows = [{**row, "scope": "global", "key": f"{n}"} for n in range(MAX_NOTES)]
@@ -89,7 +89,7 @@ async def test_a_scope_takes_so_many_and_no_more(notes: Notes, db: Database) -> 
     await write(notes, "new", scope="project:another")
 
 
-async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: Notes) -> None:
+async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: NoteService) -> None:
     async def watch(**wanted: Any) -> Any:
         return await notes.watch(NoteWatch(**wanted), OWNER)
 
@@ -113,7 +113,7 @@ async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: N
 
 
 async def test_an_attempt_writes_for_its_family_and_project_alone(
-    notes: Notes, db: Database
+    notes: NoteService, db: Database
 ) -> None:
     run, inner = new_id("run"), new_id("run")
     own, sibling, stranger = (task_row(run_id=id_, project="p") for id_ in (inner, run, None))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import Conflict, WorkspaceError
-from kapelle.runner.command import Running
+from kapelle.runner.command import RunningCommand
 
 from .sandbox import Sandbox
 
@@ -68,13 +68,13 @@ async def test_an_unchanged_worktree_costs_one_git(
     box.write("a.txt", "changed\n", path)
     commit = await box.workspaces.commit("task_1", "work")
     assert commit is not None
-    calls, run = [], Running.run
+    calls, run = [], RunningCommand.run
 
-    def counted(running: Running) -> object:
+    def counted(running: RunningCommand) -> object:
         calls.append(running)
         return run(running)
 
-    monkeypatch.setattr(Running, "run", counted)
+    monkeypatch.setattr(RunningCommand, "run", counted)
     assert await box.workspaces.commit("task_1", "again") == commit
     await box.workspaces.restore("task_1", commit, "one")
     assert await box.workspaces.uncommitted("task_1") == []

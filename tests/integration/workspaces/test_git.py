@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import GitError, Unreadable, WorkspaceError
-from kapelle.workspaces.git import Git, LockBusy, Place, wanted
+from kapelle.domain.errors import GitError, UnreadableFile, WorkspaceError
+from kapelle.workspaces.git import Git, GitLocation, LockBusy, wanted
 from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
@@ -30,14 +30,14 @@ def alive(pid: int) -> bool:
 async def test_a_time_limit_kills_the_whole_group(tmp_path: Path) -> None:
     git = fake(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait")
     with pytest.raises(GitError, match="did not finish"):
-        await Place(git, tmp_path).run("status", timeout_s=0.5)
+        await GitLocation(git, tmp_path).run("status", timeout_s=0.5)
     await asyncio.sleep(0.05)
     assert not alive(int((tmp_path / "child").read_text()))
 
 
 async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
     git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    running = asyncio.create_task(Place(git, tmp_path).run("status"))
+    running = asyncio.create_task(GitLocation(git, tmp_path).run("status"))
     for _ in range(500):
         await asyncio.sleep(0.01)
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
@@ -50,7 +50,7 @@ async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
 
 async def test_output_is_bounded(tmp_path: Path) -> None:
     git = fake(tmp_path, "yes")
-    output = await Place(git, tmp_path).run("diff", max_output=100_000)
+    output = await GitLocation(git, tmp_path).run("diff", max_output=100_000)
     assert output.truncated
     assert len(output.stdout) == 100_000
 
@@ -60,18 +60,18 @@ async def test_errors_are_a_sentence_with_the_last_line_of_git(tmp_path: Path) -
         tmp_path, "yes warning: noise | head -100000 >&2; echo 'fatal: it broke' >&2; exit 128"
     )
     with pytest.raises(GitError, match="git status failed: fatal: it broke"):
-        await Place(git, tmp_path).run("status")
+        await GitLocation(git, tmp_path).run("status")
 
 
 async def test_input_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     git = fake(tmp_path, "exit 0")
-    await Place(git, tmp_path).run("update-index", stdin=b"x" * 1_000_000)
+    await GitLocation(git, tmp_path).run("update-index", stdin=b"x" * 1_000_000)
 
 
 async def test_no_git_at_all(tmp_path: Path) -> None:
     git = Git("/nowhere/git", tmp_path, "K", "k@localhost")
     with pytest.raises(WorkspaceError, match="could not be started") as refused:
-        await Place(git, tmp_path).run("status")
+        await GitLocation(git, tmp_path).run("status")
     assert refused.value.hint
 
 
@@ -81,7 +81,7 @@ async def test_the_environment_is_ours(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     monkeypatch.setenv("LD_PRELOAD", "")
     git = fake(tmp_path, "env")
-    text = (await Place(git, tmp_path).run("status")).line
+    text = (await GitLocation(git, tmp_path).run("status")).line
     assert "evil" not in text
     assert "s3cret" not in text
     assert "GIT_CONFIG_GLOBAL=/dev/null" in text
@@ -113,7 +113,7 @@ async def test_a_git_that_hangs_ends_when_its_work_is_stopped(tmp_path: Path) ->
     token = wanted.set(is_wanted)
     try:
         with pytest.raises(WorkspaceError, match="the work that needs it is stopped"):
-            await Place(git, tmp_path).run("status")
+            await GitLocation(git, tmp_path).run("status")
     finally:
         wanted.reset(token)
     assert not alive(int((tmp_path / "pid").read_text()))
@@ -124,11 +124,11 @@ async def test_a_pipe_that_git_would_read_is_refused(tmp_path: Path, name: str) 
     (tmp_path / "info").mkdir()
     os.mkfifo(tmp_path / name)
     git = fake(tmp_path, f"touch {tmp_path}/ran")
-    with pytest.raises(Unreadable, match=name):
-        await Place(git, tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")
+    with pytest.raises(UnreadableFile, match=name):
+        await GitLocation(git, tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")
     assert not (tmp_path / "ran").exists()
 
 
 async def test_what_people_link_to_the_null_device_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "config").symlink_to(os.devnull)
-    await Place(fake(tmp_path, ""), tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")
+    await GitLocation(fake(tmp_path, ""), tmp_path, {"GIT_DIR": str(tmp_path)}).run("status")

@@ -10,9 +10,9 @@ import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
 from kapelle.engine.retry import PASSING, retried
-from kapelle.runner.command import Running
+from kapelle.runner.command import RunningCommand
 from kapelle.workspaces import git as git_module
-from kapelle.workspaces.git import Git, LockBusy, Place
+from kapelle.workspaces.git import Git, GitLocation, LockBusy
 from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
@@ -45,7 +45,7 @@ def saying(root: Path, words: str) -> Git:
 async def test_a_full_machine_passes(tmp_path: Path, words: str) -> None:
     git = saying(tmp_path, words)
     with pytest.raises(Unavailable, match="git write-tree failed"):
-        await Place(git, tmp_path).run("write-tree")
+        await GitLocation(git, tmp_path).run("write-tree")
     # Else a reference that could not be read would be one that is not there.
     with pytest.raises(Unavailable):
         await Refs.of(git, tmp_path).read("refs/heads/x")
@@ -56,20 +56,20 @@ async def test_a_full_machine_passes(tmp_path: Path, words: str) -> None:
 )
 async def test_anything_else_stays(tmp_path: Path, words: str) -> None:
     with pytest.raises(GitError):
-        await Place(saying(tmp_path, words), tmp_path).run("write-tree")
+        await GitLocation(saying(tmp_path, words), tmp_path).run("write-tree")
 
 
 @pytest.mark.parametrize("number", sorted(PASSING))
 async def test_a_git_that_the_machine_cannot_start_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(_self: Running) -> None:
+    def refuse(_self: RunningCommand) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Running, "run", refuse)
+    monkeypatch.setattr(RunningCommand, "run", refuse)
     git = Git("git", tmp_path, "K", "k@localhost")
     with pytest.raises(Unavailable, match="could not be started") as refused:
-        await Place(git, tmp_path).run("status")
+        await GitLocation(git, tmp_path).run("status")
     assert "Install" not in (refused.value.hint or "")
     assert git_module._PASSING == PASSING
 
@@ -77,15 +77,15 @@ async def test_a_git_that_the_machine_cannot_start_now(
 async def test_what_could_not_be_started_is_done_later(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, run = [], Running.run
+    started, run = [], RunningCommand.run
 
-    def second_time(self: Running) -> object:
+    def second_time(self: RunningCommand) -> object:
         started.append(self)
         if len(started) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
         return run(self)
 
-    monkeypatch.setattr(Running, "run", second_time)
+    monkeypatch.setattr(RunningCommand, "run", second_time)
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
     found = await retried(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
@@ -125,15 +125,15 @@ async def test_a_checkout_that_cannot_be_moved_now_goes_back(
     worktree = await box.workspaces.create("task_1", box.repo, None)
     box.write("new.txt", "new\n", Path(str(worktree.path)))
     await box.workspaces.commit("task_1", "m")
-    main, run = box.commit_of("main"), Running.run
+    main, run = box.commit_of("main"), RunningCommand.run
 
-    def full(self: Running) -> object:
+    def full(self: RunningCommand) -> object:
         words = list(self._command.argv)
         if words[-5:-2] == ["read-tree", "-m", "-u"]:
             raise OSError(errno.EMFILE, "Too many open files")
         return run(self)
 
-    monkeypatch.setattr(Running, "run", full)
+    monkeypatch.setattr(RunningCommand, "run", full)
     with pytest.raises(Unavailable, match="could not be started"):
         await box.workspaces.merge("task_1", None, "m")
     assert (box.commit_of("main"), box.status()) == (main, "")

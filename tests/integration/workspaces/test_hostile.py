@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import Conflict, KapelleError, Unfiltered
+from kapelle.domain.errors import Conflict, FilterMissing, KapelleError
 from kapelle.home import disk_use
 
 from .sandbox import Sandbox
@@ -245,7 +245,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         """What has a filter is not committed, and the filter does not run for that either."""
         for name in ("x.f", "x.p"):
             box.write(name, "changed", path)
-            with pytest.raises(Unfiltered):
+            with pytest.raises(FilterMissing):
                 await work.commit("task_0", "work")
             box.write(name, "one\ntwo\nthree\n", path)
 

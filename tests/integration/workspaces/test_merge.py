@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, Unreadable
+from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, UnreadableFile
 
 from .sandbox import Sandbox
 
@@ -361,5 +361,5 @@ async def test_a_pipe_for_the_own_configuration_of_git_is_refused_at_once(box: S
     home.mkdir()
     os.mkfifo(home / ".gitconfig")
     async with asyncio.timeout(5):
-        with pytest.raises(Unreadable, match=r"\.gitconfig"):
+        with pytest.raises(UnreadableFile, match=r"\.gitconfig"):
             await box.workspaces.merge("task_1", None, "m")

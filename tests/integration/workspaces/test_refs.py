@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.runner.command import Finished, Running
+from kapelle.runner.command import CommandResult, RunningCommand
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.refs import Refs as References
 from kapelle.workspaces.repository import WorkTree, checkout_at
@@ -25,13 +25,13 @@ class Refs:
         self.git = Git("git", box.root, "K", "k@localhost")
         self.place = References.of(self.git, self.directory)
         self.calls = 0
-        run = Running.run
+        run = RunningCommand.run
 
-        def counted(running: Running) -> Finished:
+        def counted(running: RunningCommand) -> CommandResult:
             self.calls += 1
             return run(running)
 
-        monkeypatch.setattr(Running, "run", counted)
+        monkeypatch.setattr(RunningCommand, "run", counted)
 
     async def learn(self, *commits: str) -> None:
         shadows = Shadows(self.git, self.box.root / "shadows")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.acp import AcpAgent
-from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.session import choice
-from kapelle.agents.bridges.acp.updates import ToolCall, Updates
-from kapelle.agents.events import Json
+from kapelle.agents.bridges.acp.updates import ToolCallState, Updates
+from kapelle.agents.events import JsonObject
 from kapelle.agents.failures import failure_of
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
@@ -50,7 +50,7 @@ CODEX_MODELS = {
 }
 
 
-def ordered(tmp_path: Path, settings: AgentSettings, **more: Any) -> Command:
+def ordered(tmp_path: Path, settings: AgentSettings, **more: Any) -> AgentCommand:
     request = AgentRequest("--help $& {model}", tmp_path, tmp_path / "prompt", settings, **more)
     return AcpAgent("mine", settings).command(request)
 
@@ -139,26 +139,28 @@ def test_an_answer_settles_only_what_is_asked(
 
 
 def test_modes_are_found_in_both_places() -> None:
-    modes = choice(Json(CLAUDE_MODES), "mode")
+    modes = choice(JsonObject(CLAUDE_MODES), "mode")
     assert modes is not None
     assert (modes.method, modes.most_autonomous()) == ("session/set_mode", "bypassPermissions")
     assert modes.pick("accept edits") == "acceptEdits"
-    modes = choice(Json(OPENCODE), "mode")
+    modes = choice(JsonObject(OPENCODE), "mode")
     assert modes is not None
     assert (modes.method, modes.params) == ("session/set_config_option", {"configId": "mode"})
     assert modes.most_autonomous() is None
 
 
 def test_models_are_found_in_both_places_with_variants_and_in_groups() -> None:
-    models = choice(Json(CODEX_MODELS), "model")
+    models = choice(JsonObject(CODEX_MODELS), "model")
     assert models is not None
     assert (models.method, models.key) == ("session/set_model", "modelId")
     assert models.pick("gpt-6-sol") == "gpt-6-sol[medium]"
     assert models.pick("gpt-7") is None
-    models = choice(Json(OPENCODE), "model")
+    models = choice(JsonObject(OPENCODE), "model")
     assert models is not None
     assert models.options == {"scripted/m1": "M1"}
-    assert choice(Json({"models": 7, "configOptions": ["x", {"id": "model"}]}), "model") is None
+    assert (
+        choice(JsonObject({"models": 7, "configOptions": ["x", {"id": "model"}]}), "model") is None
+    )
 
 
 CALL, UPDATE = {"sessionUpdate": "tool_call"}, {"sessionUpdate": "tool_call_update"}
@@ -201,9 +203,9 @@ def test_tool_calls_are_told_once_with_their_input_and_output(
     text: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    tool = ToolCall(Json(updates[0]))
+    tool = ToolCallState(JsonObject(updates[0]))
     for update in updates:
-        tool.take(Json(update))
+        tool.take(JsonObject(update))
     call, result = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (call["kind"], call["name"], call["data"]) == ("tool_call", name, data)
     assert (result["kind"], result["name"], result.get("text", "")) == ("tool_result", name, text)
@@ -212,7 +214,7 @@ def test_tool_calls_are_told_once_with_their_input_and_output(
 def test_a_call_of_copilot_is_told_when_it_begins(capfd: pytest.CaptureFixture[str]) -> None:
     updates = Updates("Copilot")
     call = {"status": "pending", "kind": "execute", "rawInput": {"command": "sleep 8"}}
-    updates.take(Json(CALL | call))
+    updates.take(JsonObject(CALL | call))
     kinds = [json.loads(line)["kind"] for line in capfd.readouterr().out.splitlines()]
     assert kinds[-1] == "tool_call"
 

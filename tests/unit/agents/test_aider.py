@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.aider import AiderAgent
-from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.bridges.aider import Report
+from kapelle.agents.base import AgentCommand, AgentRequest
+from kapelle.agents.bridges.aider import AiderReader
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
@@ -49,7 +49,7 @@ class Playing:
     def __init__(self, folder: Path) -> None:
         self._events, self._answers = folder / "events", folder / "answers"
         self.told: list[dict[str, Any]] = []
-        self.report = Report(self._tell, self._events, self._answers)
+        self.report = AiderReader(self._tell, self._events, self._answers)
         self.agent = AiderAgent("aider", AgentSettings())
 
     def _tell(self, kind: str, text: str = "", name: str = "", data: object = None) -> None:
@@ -270,13 +270,15 @@ class TestTheReport:
         assert aider.failure() is FailureClass.AUTHENTICATION
 
 
-def build(prompt: str = "Do it", settings: Mapping[str, Any] | None = None, **more: Any) -> Command:
+def build(
+    prompt: str = "Do it", settings: Mapping[str, Any] | None = None, **more: Any
+) -> AgentCommand:
     configured = AgentSettings.model_validate({"program": sys.executable, **(settings or {})})
     request = AgentRequest(prompt, Path("/work"), RUN / "prompt", configured, **more)
     return AiderAgent("aider", configured).command(request)
 
 
-def after(option: str, command: Command) -> str:
+def after(option: str, command: AgentCommand) -> str:
     return command.argv[command.argv.index(option) + 1]
 
 

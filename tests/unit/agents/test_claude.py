@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.claude import ClaudeAgent
-from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command, Summary
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest, Summary
 from kapelle.agents.bridges.hook import signed
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
@@ -134,7 +134,7 @@ def agent(**more: Any) -> ClaudeAgent:
     return ClaudeAgent("claude", AgentSettings(program=sys.executable, **more))
 
 
-def build(tmp_path: Path, prompt: str = "Do it", own: Any = None, **more: Any) -> Command:
+def build(tmp_path: Path, prompt: str = "Do it", own: Any = None, **more: Any) -> AgentCommand:
     claude = agent(**(own or {}))
     request = AgentRequest(prompt, tmp_path, tmp_path / "prompt", claude.settings, **more)
     return claude.command(request)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.codex import CodexAgent, toml
-from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import summarise
@@ -74,7 +74,9 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def command(settings: dict[str, Any] | None = None, prompt: str = "Go", **more: Any) -> Command:
+def command(
+    settings: dict[str, Any] | None = None, prompt: str = "Go", **more: Any
+) -> AgentCommand:
     own = AgentSettings.model_validate({"program": sys.executable, **(settings or {})})
     run = Path("/run/1")
     return CodexAgent("codex", own).command(
@@ -82,7 +84,7 @@ def command(settings: dict[str, Any] | None = None, prompt: str = "Go", **more: 
     )
 
 
-def configured(made: Command) -> dict[str, Any]:
+def configured(made: AgentCommand) -> dict[str, Any]:
     """What -c says, as Codex reads it."""
     values = [after for flag, after in zip(made.argv, made.argv[1:], strict=False) if flag == "-c"]
     return tomllib.loads("\n".join(values))
@@ -218,7 +220,7 @@ def test_hooks_of_the_repository_are_never_let_run_with_ours(tmp_path: Path) -> 
     (tmp_path / ".codex").mkdir()  # the user's own, outside of the repository
     (tmp_path / "repo" / ".git").mkdir()
 
-    def asked() -> Command:
+    def asked() -> AgentCommand:
         own = AgentSettings.model_validate({"program": sys.executable})
         request = AgentRequest("Go", inner, tmp_path / "prompt", own, daemon={"url": "x"})
         return CodexAgent("codex", own).command(request)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.command import CommandAgent
-from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
@@ -29,7 +29,7 @@ def build(
     model: str | None = None,
     session: str | None = None,
     **settings: object,
-) -> Command:
+) -> AgentCommand:
     configured = AgentSettings.model_validate({"command": [PYTHON, *template], **settings})
     request = AgentRequest(
         prompt,

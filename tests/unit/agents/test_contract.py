@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent, AgentRequest, Capabilities, Summary
+from kapelle.agents.base import AgentAdapter, AgentRequest, Capabilities, Summary
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -86,14 +86,14 @@ event_like = st.fixed_dictionaries(
 ).map(json.dumps)
 
 
-def request(workspace: Path, prompt: str, agent: Agent, **more: Any) -> AgentRequest:
+def request(workspace: Path, prompt: str, agent: AgentAdapter, **more: Any) -> AgentRequest:
     file = workspace / "prompt.txt"
     file.write_text(prompt, encoding="utf-8", newline="")
     return AgentRequest(prompt, workspace, file, agent.settings, **more)
 
 
 @pytest.fixture(params=NAMES)
-def agent(request: pytest.FixtureRequest) -> Agent:
+def agent(request: pytest.FixtureRequest) -> AgentAdapter:
     return registry.get(request.param, AGENTS)
 
 
@@ -106,7 +106,7 @@ def test_arguments_and_standard_input_reach_a_process_as_they_are() -> None:
 
 
 class TestEveryAgent:
-    def test_says_who_it_is(self, agent: Agent) -> None:
+    def test_says_who_it_is(self, agent: AgentAdapter) -> None:
         assert agent.name in NAMES
         assert isinstance(agent.capabilities, Capabilities)
         assert isinstance(agent.reads_whole_output, bool)
@@ -116,7 +116,7 @@ class TestEveryAgent:
     @pytest.mark.parametrize("system", [None, "Be brief."])
     @pytest.mark.parametrize("model", [None, "large"])
     def test_builds_a_command_that_can_be_started(
-        self, agent: Agent, tmp_path: Path, system: str | None, model: str | None
+        self, agent: AgentAdapter, tmp_path: Path, system: str | None, model: str | None
     ) -> None:
         asked = request(tmp_path, "Do it", agent, system_prompt=system, model=model)
         command = agent.command(asked)
@@ -132,7 +132,7 @@ class TestEveryAgent:
 
     @pytest.mark.parametrize("fork", [False, True])
     def test_goes_on_with_a_session_where_it_can(
-        self, agent: Agent, tmp_path: Path, fork: bool
+        self, agent: AgentAdapter, tmp_path: Path, fork: bool
     ) -> None:
         session = str(tmp_path / "0199c0de-7e57-7000-8000-000000000001")
         Path(session).touch()
@@ -143,7 +143,7 @@ class TestEveryAgent:
             assert any(Path(session).name in text for text in told)
 
     def test_a_stored_key_reaches_it_by_a_variable_alone(
-        self, agent: Agent, tmp_path: Path
+        self, agent: AgentAdapter, tmp_path: Path
     ) -> None:
         key = "sk-0123456789abcdef"
         command = agent.command(request(tmp_path, "Do it", agent, credential=key))
@@ -151,7 +151,9 @@ class TestEveryAgent:
         if agent.access.variables:
             assert command.env[agent.access.variables[0]] == key
 
-    def test_the_prompt_reaches_the_process_unchanged(self, agent: Agent, tmp_path: Path) -> None:
+    def test_the_prompt_reaches_the_process_unchanged(
+        self, agent: AgentAdapter, tmp_path: Path
+    ) -> None:
         commands = [agent.command(request(tmp_path, prompt, agent)) for prompt in PROMPTS]
         for prompt, command in zip(PROMPTS, commands, strict=True):
             arguments, given = command.argv[1:], (command.stdin or b"").decode()
@@ -173,7 +175,7 @@ class TestEveryAgent:
                 classify(summary, exit, line)
 
     @pytest.mark.parametrize("exit", NOT_A_SUCCESS, ids=str)
-    def test_a_bad_end_is_never_success(self, agent: Agent, exit: Exit) -> None:
+    def test_a_bad_end_is_never_success(self, agent: AgentAdapter, exit: Exit) -> None:
         glowing = Summary(result="All done.", usage=Usage(), tail="All done.")
         for summary in (glowing, Summary()):
             verdict = agent.judge(summary, exit, "All done.")
@@ -182,6 +184,8 @@ class TestEveryAgent:
             assert verdict.question is None
             assert classify(summary, exit, "All done.")
 
-    def test_an_output_of_any_size_is_summarised_in_little_memory(self, agent: Agent) -> None:
+    def test_an_output_of_any_size_is_summarised_in_little_memory(
+        self, agent: AgentAdapter
+    ) -> None:
         summary = summarise(agent, ("x" * 1000 for _ in range(2000)))
         assert len(summary.tail) <= 10_000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.copilot import CopilotAgent
-from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
+from kapelle.agents.base import AgentCommand, AgentRequest, AgentVerdict, Summary
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
@@ -57,12 +57,12 @@ OUTPUT = line("tool.execution_complete", {"success": True, "result": {"content":
 DELTA = line("assistant.message_delta", {"deltaContent": "All"}, ephemeral=True)
 
 
-def judge(lines: list[str], exit: Exit = OK, stderr: str = "") -> tuple[Summary, Verdict]:
+def judge(lines: list[str], exit: Exit = OK, stderr: str = "") -> tuple[Summary, AgentVerdict]:
     summary = summarise(AGENT, lines)
     return summary, AGENT.judge(summary, exit, "\n".join([*lines, stderr]))
 
 
-def build(settings: dict[str, Any] | None = None, **request: Any) -> Command:
+def build(settings: dict[str, Any] | None = None, **request: Any) -> AgentCommand:
     given = AgentSettings(program=sys.executable, **settings or {})
     asked = AgentRequest("--help", Path("/w"), Path("/run [1]/prompt"), given, **request)
     return CopilotAgent("copilot", given).command(asked)

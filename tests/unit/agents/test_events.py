@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
-from kapelle.agents.base import Summary, Verdict
+from kapelle.agents.base import AgentVerdict, Summary
 from kapelle.agents.events import AgentEvent, parse_event
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -27,7 +27,7 @@ def fold(*lines: str) -> Summary:
     return summarise(AGENT, lines)
 
 
-def judge(*lines: str, code: int = 0) -> Verdict:
+def judge(*lines: str, code: int = 0) -> AgentVerdict:
     return AGENT.judge(fold(*lines), Exit(kind="exited", code=code), "\n".join(lines))
 
 
@@ -97,7 +97,7 @@ def test_the_summary_keeps_the_last_word() -> None:
 
 def test_a_result_is_success() -> None:
     verdict = judge(line("result", "done"))
-    assert verdict == Verdict(True, result="done", claimed="success")
+    assert verdict == AgentVerdict(True, result="done", claimed="success")
 
 
 def test_silence_is_not_success() -> None:

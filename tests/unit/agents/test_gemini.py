@@ -8,7 +8,7 @@ import pytest
 
 from kapelle.agents.adapters import gemini
 from kapelle.agents.adapters.gemini import GeminiAgent
-from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
@@ -84,12 +84,12 @@ def agent(**settings: Any) -> GeminiAgent:
     return GeminiAgent("gemini", AgentSettings(**settings))
 
 
-def command(tmp_path: Path, program: str, prompt: str = "Do it", **more: Any) -> Command:
+def command(tmp_path: Path, program: str, prompt: str = "Do it", **more: Any) -> AgentCommand:
     made = agent(program=program, **more.pop("settings", {}))
     return made.command(AgentRequest(prompt, tmp_path, tmp_path / "prompt", made.settings, **more))
 
 
-def settings_in(command: Command) -> dict[str, Any]:
+def settings_in(command: AgentCommand) -> dict[str, Any]:
     (content,) = command.files.values()
     found: dict[str, Any] = json.loads(content)
     return found

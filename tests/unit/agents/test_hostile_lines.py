@@ -7,7 +7,7 @@ from tests.unit.agents.test_contract import AGENTS, NAMES
 
 from kapelle.agents import registry
 from kapelle.agents.failures import classify
-from kapelle.agents.summary import Fold, summarise
+from kapelle.agents.summary import OutputFold, summarise
 from kapelle.domain.task import Exit, Usage
 
 _SIZE = 100_000
@@ -30,7 +30,7 @@ _LINES = [
 def test_hostile_lines_are_read_in_linear_time(name: str) -> None:
     agent = registry.get(name, AGENTS)
     for line in _LINES:
-        fold = Fold()
+        fold = OutputFold()
         began = time.process_time()
         for event in [*agent.parse(line), *agent.parse_stderr(line)]:
             fold.add(event)

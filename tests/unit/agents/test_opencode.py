@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.opencode import OpencodeAgent
-from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
+from kapelle.agents.base import AgentCommand, AgentRequest, AgentVerdict, Summary
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
@@ -63,12 +63,14 @@ WORK = [START, WRITE, finish("tool-calls")]
 ANSWER = [START, DONE, finish("stop")]
 
 
-def judge(lines: list[str], exit: Exit = OK, stderr: str = "") -> tuple[Summary, Verdict]:
+def judge(lines: list[str], exit: Exit = OK, stderr: str = "") -> tuple[Summary, AgentVerdict]:
     summary = summarise(AGENT, lines)
     return summary, AGENT.judge(summary, exit, "\n".join([*lines, stderr]))
 
 
-def build(settings: dict[str, Any] | None = None, **request: Any) -> tuple[Command, dict[str, Any]]:
+def build(
+    settings: dict[str, Any] | None = None, **request: Any
+) -> tuple[AgentCommand, dict[str, Any]]:
     given = AgentSettings(program=sys.executable, **settings or {})
     asked = AgentRequest("--help", Path("/w"), Path("/run/1/prompt"), given, **request)
     command = OpencodeAgent("opencode", given).command(asked)

@@ -10,7 +10,7 @@ import pytest
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import OpenaiAgent, PlainModel
 from kapelle.agents.base import AgentRequest, Summary
-from kapelle.agents.bridges.base import Failed, is_address
+from kapelle.agents.bridges.base import BridgeFailed, is_address
 from kapelle.agents.bridges.chat import refusal, refusal_of
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
@@ -156,7 +156,7 @@ class TestRetryAt:
         assert retry_at(headers, 429, NOW) is None
 
 
-def failure_of(failed: Failed) -> FailureClass:
+def failure_of(failed: BridgeFailed) -> FailureClass:
     error = AgentEvent("error", str(failed), failed.name, failed.data)
     return classify(Summary(error=error), Exit(kind="exited", code=1), "").kind
 

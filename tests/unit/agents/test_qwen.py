@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.qwen import QwenAgent
-from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import completed_by, summarise
@@ -75,7 +75,7 @@ def agent(**more: Any) -> QwenAgent:
     return QwenAgent("qwen", AgentSettings(program=sys.executable, **more))
 
 
-def build(tmp_path: Path, prompt: str = "Do it", own: Any = None, **more: Any) -> Command:
+def build(tmp_path: Path, prompt: str = "Do it", own: Any = None, **more: Any) -> AgentCommand:
     qwen = agent(**(own or {}))
     return qwen.command(AgentRequest(prompt, tmp_path, tmp_path / "prompt", qwen.settings, **more))
 

@@ -10,7 +10,7 @@ from kapelle.agents.adapters.codex import CodexAgent
 from kapelle.agents.adapters.command import CommandAgent
 from kapelle.agents.adapters.openai import OpenaiAgent
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound
 from kapelle.settings import AgentSettings, Settings
 
@@ -183,4 +183,4 @@ def test_every_file_in_adapters_is_an_agent() -> None:
     assert files == ALONE | NEED_SETTINGS
     for name in files:
         agent = registry.get("mine", configured(mine=AgentSettings(type=name)))
-        assert isinstance(agent, Agent)
+        assert isinstance(agent, AgentAdapter)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.base import Agent, Summary
+from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.failures import classify
 from kapelle.agents.registry import get
 from kapelle.agents.summary import completed_by, summarise
@@ -18,14 +18,14 @@ STREAMS = sorted((Path(__file__).parents[2] / "data" / "streams").glob("*/*.json
 CORE = ("claude", "codex", "gemini", "opencode", "aider")
 
 
-def agent_of(recording: dict[str, Any]) -> Agent:
+def agent_of(recording: dict[str, Any]) -> AgentAdapter:
     own = AgentSettings(type=recording["type"], program=sys.executable)
     if recording["type"] == "acp":
         own = AgentSettings(type="acp", command=[recording["program"]])
     return get(recording["agent"], Settings(agents={recording["agent"]: own}))
 
 
-def summary_of(agent: Agent, recording: dict[str, Any]) -> Summary:
+def summary_of(agent: AgentAdapter, recording: dict[str, Any]) -> Summary:
     told = summarise(agent, recording["out"])
     return completed_by(told, summarise(agent, recording["side"])) if recording["side"] else told
 

@@ -2,11 +2,11 @@
 
 from kapelle.agents.base import Summary
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.summary import Fold
+from kapelle.agents.summary import OutputFold
 
 
 def fold(*events: AgentEvent) -> Summary:
-    folded = Fold()
+    folded = OutputFold()
     for event in events:
         folded.add(event)
     return folded.summary()

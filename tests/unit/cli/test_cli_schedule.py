@@ -20,7 +20,7 @@ from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
 from kapelle.cli.schedules import firing_rows as history
 from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.values import future_time as time_to_come
-from kapelle.client.http import Connection
+from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.schedule import ScheduleSpec, ScheduleStatus
 from kapelle.domain.times import typed_duration
@@ -82,12 +82,12 @@ def collecting() -> Iterator[list[tuple[str, Any]]]:
     """What the command inside would have the daemon begin, by its path."""
     orders: list[tuple[str, Any]] = []
 
-    def create(_: Connection, path: str, body: Any) -> None:
+    def create(_: DaemonConnection, path: str, body: Any) -> None:
         orders.append((path, body))
         raise Sent
 
     with pytest.MonkeyPatch.context() as patch, suppress(Sent):
-        patch.setattr(Connection, "create", create)
+        patch.setattr(DaemonConnection, "create", create)
         yield orders
 
 
@@ -168,13 +168,13 @@ def test_every_command_that_starts_work_is_known() -> None:
 def test_options_that_do_not_go_together(
     options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(_: Connection, path: str, body: Any) -> None:
+    def judge(_: DaemonConnection, path: str, body: Any) -> None:
         try:
             ScheduleSpec.model_validate(body)
         except ValidationError as error:
             raise InvalidInput(sentence(error)) from None
 
-    monkeypatch.setattr(Connection, "create", judge)
+    monkeypatch.setattr(DaemonConnection, "create", judge)
     with pytest.raises(InvalidInput) as caught:
         create(["run", "x"], **options)
     assert said in caught.value.message

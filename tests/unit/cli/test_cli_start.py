@@ -49,7 +49,7 @@ class _Daemon:
 
 @pytest.fixture(autouse=True)
 def daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "Connection", _Daemon)
+    monkeypatch.setattr(start, "DaemonConnection", _Daemon)
 
 
 def made_of(*arguments: str) -> tuple[start.Starter, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.http import Connection, channel
+from kapelle.client.http import DaemonConnection, channel
 from kapelle.client.protocol import target
 from kapelle.client.values import schedule_body, spec_body
 from kapelle.client.work import Runs, Tasks
@@ -77,7 +77,7 @@ def test_what_has_no_value_is_not_asked_for() -> None:
     assert target("/tasks", query) == "/api/v1/tasks?status=a&status=b&archived=false"
 
 
-class Recorded(Connection):
+class Recorded(DaemonConnection):
     """Notes what is asked for, and answers nothing."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from kapelle.domain.answers import Unreadable, find_json, instructions, read_answer
+from kapelle.domain.answers import UnreadableAnswer, find_json, instructions, read_answer
 
 FENCE = "```"
 
@@ -154,20 +154,20 @@ REFUSED: list[tuple[str, type[BaseModel], str]] = [
 def test_what_cannot_be_read_is_said_in_words(
     text: str, shape: type[BaseModel], words: str
 ) -> None:
-    with pytest.raises(Unreadable, match=words) as caught:
+    with pytest.raises(UnreadableAnswer, match=words) as caught:
         read_answer(text, shape)
     assert str(caught.value).endswith(".")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
 def test_no_schema_is_fitted_by_a_number_that_is_not_finite(number: str) -> None:
-    with pytest.raises(Unreadable, match=f"cannot be read: '{number} is no finite number'"):
+    with pytest.raises(UnreadableAnswer, match=f"cannot be read: '{number} is no finite number'"):
         read_answer(f'{{"score": {number}}}', {"properties": {"score": {"type": "number"}}})
 
 
 def test_many_problems_are_counted_and_the_message_stays_short() -> None:
     text = json.dumps({"subgoals": [{"title": {"x": "y" * 10_000}}] * 50})
-    with pytest.raises(Unreadable, match="and 42 more") as caught:
+    with pytest.raises(UnreadableAnswer, match="and 42 more") as caught:
         read_answer(text, Plan)
     assert len(str(caught.value)) < 2000
 
@@ -191,7 +191,7 @@ def test_a_shape_of_another_make_is_read_too() -> None:
     assert read_answer("It is [1, 2].", Numbers).root == [1, 2]
     assert read_answer('{"titel": "x"}', Strict).name == "x"
     assert read_answer('" do it "', FromText).prompt == "do it"
-    with pytest.raises(Unreadable, match="no attribute 'strip'"):
+    with pytest.raises(UnreadableAnswer, match="no attribute 'strip'"):
         read_answer("[1]", FromText)
 
 
@@ -234,7 +234,7 @@ def test_json_in_a_fence_comes_first(value: Any, style: dict[str, Any], label: s
 @given(CONTAINERS.map(lambda value: json.dumps({"text": "", "more": value})), st.data())
 def test_no_cut_leaves_an_answer(document: str, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(document) - 1))
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableAnswer):
         read_answer(document[:cut], Remark)
 
 
@@ -248,7 +248,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
         message = ""
         try:
             read_answer(text, shape)
-        except Unreadable as refused:
+        except UnreadableAnswer as refused:
             message = str(refused)
         assert message.isprintable()
 
@@ -265,7 +265,7 @@ def test_no_text_takes_long(pattern: str) -> None:
     text = pattern * (200_000 // len(pattern))
     began = time.process_time()
     for tried in (text, f'{{"a": "{text}'):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableAnswer):
             read_answer(tried, Verdict)
     # In proportion it is a tenth of this; a search that is quadratic takes minutes.
     assert time.process_time() - began < 5

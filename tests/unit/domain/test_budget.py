@@ -2,10 +2,10 @@
 
 import pytest
 
-from kapelle.domain.budget import NOTHING, Budget, Spent, left_usd
+from kapelle.domain.budget import NOTHING, BudgetLimits, Spent, left_usd
 from kapelle.domain.errors import LimitReached
 
-ALL = Budget(max_seconds=60, max_usd=0.1, max_agent_calls=2)
+ALL = BudgetLimits(max_seconds=60, max_usd=0.1, max_agent_calls=2)
 
 
 def spent(**changes: float | None) -> Spent:
@@ -13,7 +13,7 @@ def spent(**changes: float | None) -> Spent:
 
 
 def test_what_has_no_limit_is_never_used_up() -> None:
-    left = Budget().require_call(spent(seconds=1e9, agent_calls=10**6, cost_usd=1e6))
+    left = BudgetLimits().require_call(spent(seconds=1e9, agent_calls=10**6, cost_usd=1e6))
     assert (left.seconds, left.usd, left.agent_calls) == (None, None, None)
 
 

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.domain.failures import POLICIES, Failure, FailureClass, Response
-from kapelle.domain.outcome import MOST_UNCOUNTED, Evidence, History, Outcome, backoff_s, decide
+from kapelle.domain.failures import POLICIES, Failure, FailureClass, FailureResponse
+from kapelle.domain.outcome import (
+    MOST_UNCOUNTED,
+    AttemptOutcome,
+    Evidence,
+    History,
+    backoff_s,
+    decide,
+)
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
@@ -31,7 +38,9 @@ SAME = RetrySpec(policy="same", max_attempts=3, delay_s=10, max_delay_s=60)
 FIRST = History(tries=1)
 
 
-def ended(kind: FailureClass, history: History = FIRST, retry: RetrySpec | None = None) -> Outcome:
+def ended(
+    kind: FailureClass, history: History = FIRST, retry: RetrySpec | None = None
+) -> AttemptOutcome:
     failed = replace(BAD, failure=Failure(kind, "seen"))
     return decide(failed, retry or RetrySpec(), history, NOW, 0.5)
 
@@ -84,7 +93,7 @@ def test_a_rate_limit_waits_for_its_reset_and_spends_no_try() -> None:
     assert (outcome.spends_a_try, outcome.next_mode) == (False, "resume")
 
 
-def refused(times: int, since: datetime = NOW, at: datetime | None = None) -> Outcome:
+def refused(times: int, since: datetime = NOW, at: datetime | None = None) -> AttemptOutcome:
     limited = replace(BAD, failure=Failure(FailureClass.RATE_LIMIT, "429", at))
     history = History(1, refusals=times, refused_since=since)
     return decide(limited, RetrySpec(), history, NOW, 0.5)
@@ -143,7 +152,9 @@ def test_an_overload_is_outlasted_for_half_an_hour_without_spending_a_try() -> N
     assert outcome.task is TaskStatus.FAILED
 
 
-@pytest.mark.parametrize("kind", [k for k in FailureClass if POLICIES[k].response == Response.STOP])
+@pytest.mark.parametrize(
+    "kind", [k for k in FailureClass if POLICIES[k].response == FailureResponse.STOP]
+)
 def test_what_no_retry_can_mend_stops_at_once_and_names_the_fix(kind: FailureClass) -> None:
     assert ended(kind, retry=SAME).task is TaskStatus.FAILED
     assert POLICIES[kind].fix

@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from kapelle.engine.tasks.queue import Reading, held, max_attempts
-from kapelle.settings.models import Limits
+from kapelle.engine.tasks.queue import MachineReading, held, max_attempts
+from kapelle.settings.models import LimitsSettings
 
 _GB = 1_000_000_000
-ROOMY = Reading(free_memory=3 * _GB, free_disk=50 * _GB, load=0.5, cores=2, memory=4 * 1024**3)
+ROOMY = MachineReading(
+    free_memory=3 * _GB, free_disk=50 * _GB, load=0.5, cores=2, memory=4 * 1024**3
+)
 
 
 def test_two_cores_and_4_gb_run_several_attempts_without_any_setting() -> None:
-    assert max_attempts(Limits(), ROOMY) == 4
-    assert held(Limits(), ROOMY, 0) is None
-    assert held(Limits(), ROOMY, 3) is None
+    assert max_attempts(LimitsSettings(), ROOMY) == 4
+    assert held(LimitsSettings(), ROOMY, 0) is None
+    assert held(LimitsSettings(), ROOMY, 3) is None
 
 
 @pytest.mark.parametrize(
@@ -26,15 +28,15 @@ def test_two_cores_and_4_gb_run_several_attempts_without_any_setting() -> None:
         (replace(ROOMY, load=40), 1, "the machine is busy: load 40.0"),
     ],
 )
-def test_what_holds_a_task_back_is_said(reading: Reading, running: int, words: str) -> None:
-    reason = held(Limits(), reading, running)
+def test_what_holds_a_task_back_is_said(reading: MachineReading, running: int, words: str) -> None:
+    reason = held(LimitsSettings(), reading, running)
     assert reason is not None
     assert words in reason
 
 
 def test_a_busy_or_tight_machine_still_runs_one_attempt() -> None:
-    assert held(Limits(), replace(ROOMY, load=40, free_memory=1), 0) is None
+    assert held(LimitsSettings(), replace(ROOMY, load=40, free_memory=1), 0) is None
 
 
 def test_a_load_ceiling_of_zero_ignores_the_load() -> None:
-    assert held(Limits(max_load_per_core=0), replace(ROOMY, load=400), 1) is None
+    assert held(LimitsSettings(max_load_per_core=0), replace(ROOMY, load=400), 1) is None

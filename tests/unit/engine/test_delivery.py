@@ -9,7 +9,7 @@ import pytest
 from kapelle.domain.specs import CheckSpec
 from kapelle.engine import delivery
 from kapelle.engine.merge import get_work
-from kapelle.workspaces.forge import Login, Site, Verdict
+from kapelle.workspaces.forge import CiVerdict, Login, Site
 from kapelle.workspaces.forge.github import GitHub
 
 _SECRET = "s3cr3t-value"
@@ -52,8 +52,8 @@ async def test_ci_has_passed_once_it_stays_so(
     begun = {"ci": {"begun_at": datetime.now(UTC)}}
     left = iter(said)
 
-    async def verdict(_: str) -> Verdict:
-        return Verdict(next(left))
+    async def verdict(_: str) -> CiVerdict:
+        return CiVerdict(next(left))
 
     async def nothing(*_: Any, **__: Any) -> dict[str, str]:
         return {}

@@ -10,8 +10,8 @@ import pytest
 from kapelle.agents.events import AgentEvent
 from kapelle.engine import retry
 from kapelle.engine.runs.journal import Gate
-from kapelle.service.output import _Place, _unsent
-from kapelle.store.database import Watch
+from kapelle.service.output import _TranscriptPosition, _unsent
+from kapelle.store.database import DatabaseWatch
 
 
 async def test_whoever_leaves_a_lock_and_comes_again_waits_for_those_before() -> None:
@@ -34,12 +34,12 @@ async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
     monkeypatch.setattr(retry, "_PAUSE_S", 0.05)
     passes = 0
 
-    class Written(Watch):
+    class Written(DatabaseWatch):
         async def wait(self, timeout_s: float) -> None:
             """Something was written already."""
 
     @contextmanager
-    def watch() -> Iterator[Watch]:
+    def watch() -> Iterator[DatabaseWatch]:
         yield Written()
 
     async def duty() -> None:
@@ -56,7 +56,7 @@ async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
 @pytest.mark.parametrize("turns", range(5))
 async def test_who_waits_for_a_write_can_be_cancelled_at_any_moment(turns: int) -> None:
     """A duty that swallows its cancellation keeps the daemon from its end."""
-    watch = Watch()
+    watch = DatabaseWatch()
     waiting = asyncio.create_task(watch.wait(5))
     await asyncio.sleep(0.01)
     watch.wake()
@@ -70,7 +70,7 @@ async def test_who_waits_for_a_write_can_be_cancelled_at_any_moment(turns: int) 
 
 def test_lines_that_say_less_than_was_told_before_keep_nothing_back() -> None:
     """The agent's events were read, and are not any more: each line is one text then."""
-    place = _Place(1, 0, 0, 3)
+    place = _TranscriptPosition(1, 0, 0, 3)
     assert [*_unsent([AgentEvent("text", "one")], place, 10)] == []
     [line] = _unsent([AgentEvent("text", "two")], place, 20)
     assert line.body["text"] == "two"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kapelle.domain.answers import read_answer
-from kapelle.patterns.features import Report
+from kapelle.patterns.features import VerificationReport
 from kapelle.patterns.roles import Turn, Verdict
 from kapelle.patterns.workflow_plan import read_assessment, read_review
 
@@ -24,7 +24,7 @@ def _read_as(shape: Any) -> Callable[[str], Any]:
     [
         ("orchestrate", "conductor", _read_as(Turn)),
         ("orchestrate", "judge", _read_as(Verdict)),
-        ("tracks", "verifier", _read_as(Report)),
+        ("tracks", "verifier", _read_as(VerificationReport)),
         ("workflow", "assess", read_assessment),
         ("workflow", "review", read_review),
     ],

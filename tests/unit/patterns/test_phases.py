@@ -11,7 +11,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.results import MAKES_WAY, Checked, TaskResult
 from kapelle.patterns.tracks import TracksSpec
 from kapelle.patterns.workflow import WorkflowSpec
-from kapelle.patterns.workflow_phases import Blocked, Phases
+from kapelle.patterns.workflow_phases import Phases, WorkflowBlocked
 from kapelle.patterns.workflow_plan import WorkflowResult
 
 
@@ -45,7 +45,7 @@ async def test_what_a_person_cancels_is_given_to_nobody_else() -> None:
     assert (await phases.call("implement", "x")).agent == "two"
     cancelled = Played("cancelled by a person")
     phases = Phases(cast(Context, cancelled), spec, WorkflowResult())
-    with pytest.raises(Blocked, match="one: cancelled by a person"):
+    with pytest.raises(WorkflowBlocked, match="one: cancelled by a person"):
         await phases.call("implement", "x")
     assert cancelled.asked == ["one"]
 

@@ -11,7 +11,7 @@ from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
 from kapelle.agents.adapters.qwen import QwenAgent
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.events import AgentEvent, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
@@ -23,43 +23,43 @@ _ASKED = ("read_only", "answer", "session_id", "fork", "system_prompt", "daemon"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAcpAgent:
     """What Kapelle knows about an agent by the name of its program; own is the adapter for its
     other way to speak."""
 
     command: tuple[str, ...]
-    own: type[Agent] = CommandAgent
+    own: type[AgentAdapter] = CommandAgent
     access: Access | None = None  # where it is another one than that of the adapter
     tested: str | None = None
     fork: bool = True
 
 
-_UNKNOWN = Known((), access=Access(needed=False), fork=False)
+_UNKNOWN = KnownAcpAgent((), access=Access(needed=False), fork=False)
 # By a short name: one word is enough as the command of those.
 _KNOWN = {
-    "claude": Known(
+    "claude": KnownAcpAgent(
         ("claude-agent-acp",),
         ClaudeAgent,
         tested="0.49.0",
     ),
-    "codex": Known(
+    "codex": KnownAcpAgent(
         ("codex-acp",),
         CodexAgent,
         Access(("OPENAI_API_KEY", "CODEX_API_KEY"), ("~/.codex/auth.json",)),
         tested="2.6.0",
     ),
-    "gemini": Known(("gemini", "--acp"), GeminiAgent, fork=False),
-    "opencode": Known(
+    "gemini": KnownAcpAgent(("gemini", "--acp"), GeminiAgent, fork=False),
+    "opencode": KnownAcpAgent(
         ("opencode", "acp"),
         OpencodeAgent,
         replace(OpencodeAgent.access, variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY")),
     ),
-    "qwen": Known(("qwen", "--acp"), QwenAgent, fork=False),
-    "copilot": Known(("copilot", "--acp"), CopilotAgent, fork=False),
+    "qwen": KnownAcpAgent(("qwen", "--acp"), QwenAgent, fork=False),
+    "copilot": KnownAcpAgent(("copilot", "--acp"), CopilotAgent, fork=False),
 }
 
 
-class AcpAgent(Agent):
+class AcpAgent(AgentAdapter):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
     example = '["claude-agent-acp"]'
@@ -96,7 +96,7 @@ class AcpAgent(Agent):
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         return self._own.parse_stderr(line)
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         settings = request.settings
         own = self._own.over_acp(request)
         asked = {name: getattr(request, name) for name in _ASKED}
@@ -115,7 +115,7 @@ class AcpAgent(Agent):
         argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]
         env = own.env | self.environment(request)
         files = {_JOB: job.to_text(), **own.files}
-        return Command(argv, env, request.stdin, files, own.side_log)
+        return AgentCommand(argv, env, request.stdin, files, own.side_log)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         if request.settings.base_url and self.url_variable is None:

@@ -6,7 +6,7 @@ proposes. It ends after at most four answers to one prompt, the first and three 
 
 import sys
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 
 _UNATTENDED = (
     "--yes-always",
@@ -42,7 +42,7 @@ _PROVIDERS = {
 }
 
 
-class AiderAgent(Agent):
+class AiderAgent(AgentAdapter):
     """Runs aider behind a bridge that prints Kapelle's events; a session is a chat history."""
 
     program = "aider"
@@ -67,7 +67,7 @@ class AiderAgent(Agent):
         "AWS_*", "OLLAMA_*", "LM_STUDIO_*", "FIREWORKS_*", "GITHUB_COPILOT_TOKEN",
     )  # fmt: skip
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         files = {}
         argv = [self.executable(), *(() if request.interactive else _UNATTENDED)]
         if model := self._model(request):
@@ -78,7 +78,7 @@ class AiderAgent(Agent):
         if request.interactive:
             self.refuse_prompt(request)
             env = self.environment(request) | {"COLUMNS": ""}
-            return Command(argv + request.settings.extra_args, env, files=files)
+            return AgentCommand(argv + request.settings.extra_args, env, files=files)
         message = request.prompt_file
         if request.prompt.startswith(("/", "!")):
             # These would make it a command of aider's own, such as /run.
@@ -90,7 +90,7 @@ class AiderAgent(Agent):
         options = {"--session": session, "--logs": message.parent, "--from": request.session_id}
         bridge = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
         argv = [*bridge, *self.options(options), "--", *argv]
-        return Command(argv, self.environment(request), files=files)
+        return AgentCommand(argv, self.environment(request), files=files)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         provider = _provider(self._model(request) or "")

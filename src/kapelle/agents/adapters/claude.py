@@ -11,8 +11,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, mapping_of, plan
+from kapelle.agents.base import (
+    Access,
+    AgentAdapter,
+    AgentCommand,
+    AgentRequest,
+    AgentVerdict,
+    Capabilities,
+    Summary,
+)
+from kapelle.agents.events import (
+    AgentEvent,
+    EventKind,
+    JsonObject,
+    error,
+    json_object,
+    mapping_of,
+    plan,
+)
 from kapelle.agents.failures import known_type
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
@@ -44,7 +60,7 @@ _NO_MONEY = re.compile(
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
 
-class ClaudeAgent(Agent):
+class ClaudeAgent(AgentAdapter):
     """Success is exit code 0 after a result that is no error.
 
     A prompt that begins with the name of a slash command is that command. The budget that Claude
@@ -86,7 +102,7 @@ class ClaudeAgent(Agent):
         clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
         self.access = replace(self.access, needed=not (clouds or sys.platform == "darwin"))
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         # Without the first there is no mode that asks for nothing when the user is root.
         env = {"IS_SANDBOX": "1", **_DEFAULTS}
         own = {name: env[name] for name in env.keys() - request.environ.keys()}
@@ -95,9 +111,9 @@ class ClaudeAgent(Agent):
             files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
         else:
             files = {}
-        return Command([], own, files=files)
+        return AgentCommand([], own, files=files)
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         argv = [self.executable()]
         if not request.interactive:
             argv += ["-p", "--output-format", "stream-json", "--verbose"]
@@ -133,8 +149,8 @@ class ClaudeAgent(Agent):
         transcript = self.side_log(request, env, "projects/*/{session}.jsonl")
         argv += request.settings.extra_args
         if request.interactive:
-            return Command(argv + request.first_words("--"), env, files=files)
-        return Command(argv, env, request.stdin, files, transcript)
+            return AgentCommand(argv + request.first_words("--"), env, files=files)
+        return AgentCommand(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
@@ -153,11 +169,11 @@ class ClaudeAgent(Agent):
             events.append(error(f"{text}: {outcome}", type=_COMMAND))
         return events
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         verdict = super().judge(summary, exit, tail)
         error = summary.error
         if verdict.success and error and error.data.get("type") == _COMMAND:
-            return Verdict(False, error.text, summary.result, "failure")
+            return AgentVerdict(False, error.text, summary.result, "failure")
         return verdict
 
 
@@ -203,9 +219,9 @@ class Meter:
     def __init__(self) -> None:
         self._asked_at = ""
         self._session = ""
-        self._results: dict[int, Json] = {}
+        self._results: dict[int, JsonObject] = {}
 
-    def from_transcript(self, line: Json) -> list[AgentEvent]:
+    def from_transcript(self, line: JsonObject) -> list[AgentEvent]:
         """What a line of the transcript says; an answer comes in several lines of one id.
 
         A fork's begins with the answers of the session it was taken from, which are older than
@@ -226,7 +242,7 @@ class Meter:
         data = {**_tokens(usage), "turns": turns, "id": message.text("id") or None}
         return [AgentEvent("usage", data=data)]
 
-    def from_result(self, result: Json) -> dict[str, Any]:
+    def from_result(self, result: JsonObject) -> dict[str, Any]:
         """What a result says of the attempt, subagents included.
 
         There are several when work in the background ends after the first answer, and each tells
@@ -243,14 +259,14 @@ class Meter:
         if index == 0 or session != self._session:
             self._session = session
             self._results = {}
-        self._results[index] = Json(since)
+        self._results[index] = JsonObject(since)
         if len(self._results) == index + 1:
             return {**_sums(*self._results.values()), "total": True}
         sums = _sums(result.mapping("modelUsage"))
         return {**sums, "of_session": list(sums), "total": True}
 
 
-def _tokens(usage: Json) -> dict[str, int]:
+def _tokens(usage: JsonObject) -> dict[str, int]:
     cached = usage.count("cache_read_input_tokens")
     written = usage.count("cache_creation_input_tokens")
     return {
@@ -260,7 +276,7 @@ def _tokens(usage: Json) -> dict[str, int]:
     }
 
 
-def _sums(*results: Json) -> dict[str, float]:
+def _sums(*results: JsonObject) -> dict[str, float]:
     models = [result.mapping(name) for result in results for name in result]
 
     def tokens(*names: str) -> int:
@@ -283,7 +299,7 @@ def _dollars(value: object) -> float:
     return 0.0
 
 
-def parse_stream(event: Json) -> list[AgentEvent]:
+def parse_stream(event: JsonObject) -> list[AgentEvent]:
     """What one object of the stream says, apart from usage."""
     match event.get("type"):
         case "system":
@@ -301,7 +317,7 @@ def parse_stream(event: Json) -> list[AgentEvent]:
     return []
 
 
-def _system(event: Json) -> list[AgentEvent]:
+def _system(event: JsonObject) -> list[AgentEvent]:
     match event.get("subtype"):
         case "init":
             session = AgentEvent("session", event.text("session_id"))
@@ -330,7 +346,7 @@ def _system(event: Json) -> list[AgentEvent]:
     return []
 
 
-def _retry(data: Json) -> list[AgentEvent]:
+def _retry(data: JsonObject) -> list[AgentEvent]:
     """Qwen Code's own: it has a pause only after a limit of rate."""
     if not (delay_ms := data.count("delayMs")):
         return []
@@ -339,7 +355,7 @@ def _retry(data: Json) -> list[AgentEvent]:
     return [AgentEvent("notice", text, FailureClass.RATE_LIMIT)]
 
 
-def _windows(info: Json) -> Iterator[AgentEvent]:
+def _windows(info: JsonObject) -> Iterator[AgentEvent]:
     """What it tells of each limit; older versions tell of the nearest one only."""
     found = info.mapping("unifiedWindows") or {info.text("rateLimitType"): info}
     for own_name, given in found.items():
@@ -355,7 +371,7 @@ def _windows(info: Json) -> Iterator[AgentEvent]:
             yield AgentEvent("window", name=name, data=filled)
 
 
-def _limit_notice(info: Json) -> list[AgentEvent]:
+def _limit_notice(info: JsonObject) -> list[AgentEvent]:
     window = info.text("rateLimitType").replace("_", " ") or "usage"
     if info.get("status") == "rejected" and info.get("isUsingOverage") is not True:
         text = f"The {window} limit of the subscription is used up"
@@ -370,7 +386,7 @@ def _limit_notice(info: Json) -> list[AgentEvent]:
     return []
 
 
-def _assistant(event: Json) -> list[AgentEvent]:
+def _assistant(event: JsonObject) -> list[AgentEvent]:
     blocks = event.mappings("message", "content")
     said = "\n".join(b.text("text") for b in blocks if b.get("type") == "text")
     is_part = bool(event.get("parent_tool_use_id"))  # of a subagent's work
@@ -390,7 +406,7 @@ def _assistant(event: Json) -> list[AgentEvent]:
     return events
 
 
-def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
+def _api_error(event: JsonObject, said: str, kind: EventKind) -> AgentEvent:
     # What Claude Code itself calls an error says more than what the provider does.
     own_type = known_type(*map(event.text, ("api_error", "error", "api_error_type")))
     retry_at = _reset(event.mapping("api_error_params", "rate_limit_info"))
@@ -400,12 +416,12 @@ def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
     return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
 
 
-def _reset(info: Json) -> str | None:
+def _reset(info: JsonObject) -> str | None:
     at = reset_stated(info.get("resetsAt"))
     return at.isoformat() if at else None
 
 
-def _tool_result(block: Json) -> AgentEvent:
+def _tool_result(block: JsonObject) -> AgentEvent:
     texts = [part.text("text") for part in block.mappings("content")]
     text = block.text("content") or "\n".join(filter(None, texts))
     if block.get("is_error") is True:
@@ -415,7 +431,7 @@ def _tool_result(block: Json) -> AgentEvent:
     return AgentEvent("tool_result", text, data=data)
 
 
-def _result(event: Json) -> list[AgentEvent]:
+def _result(event: JsonObject) -> list[AgentEvent]:
     """Its subtype may be success where is_error says otherwise, and that counts."""
     subtype = event.text("subtype")
     if event.get("is_error") is not True and not subtype.startswith("error"):
@@ -427,7 +443,7 @@ def _result(event: Json) -> list[AgentEvent]:
     return [_failure(event, subtype, text), result]
 
 
-def _reason(event: Json) -> str:
+def _reason(event: JsonObject) -> str:
     if event.text("terminal_reason").startswith("aborted"):
         return "It was interrupted."
     errors = "; ".join(map(str, event.list_of("errors")))
@@ -435,7 +451,7 @@ def _reason(event: Json) -> str:
     return event.text("result") or errors or own or event.text("subtype")
 
 
-def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
+def _failure(event: JsonObject, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
     status = event.count("api_error_status") or (int(found[1]) if found else 0)
     name = FailureClass.LIMIT if subtype in _LIMITS else ""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan, usage
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
+from kapelle.agents.events import AgentEvent, EventKind, JsonObject, error, json_object, plan, usage
 from kapelle.domain.failures import FailureClass
 
 _KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
@@ -31,7 +31,7 @@ _WINDOWS = {300: "5-hour", 1440: "daily", 10_080: "weekly"}
 _TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_search": "web_search"}
 
 
-class CodexAgent(Agent):
+class CodexAgent(AgentAdapter):
     """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
 
     The usage in turn.completed is the session's, less what a killed attempt had used.
@@ -67,16 +67,16 @@ class CodexAgent(Agent):
         (r"required MCP servers failed to initialize: .*", FailureClass.TOOL),
     )
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         hooks = request.hooks("PreToolUse", _WRITING, "codex")
         is_free = hooks and "CODEX_CONFIG" not in request.environ
         if is_free:
             env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})}
         else:
             env = {}
-        return Command([], env, files=request.daemon_file)
+        return AgentCommand([], env, files=request.daemon_file)
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         if _has_hooks(request.workspace):
             # The option that lets ours run would let the repository's run as well.
             request = replace(request, daemon=None)
@@ -103,13 +103,13 @@ class CodexAgent(Agent):
             argv += ["fork" if request.fork else "resume", request.session_id]
         env = variables | env
         if request.interactive:
-            return Command(argv + request.first_words("--"), env, files=scripts)
+            return AgentCommand(argv + request.first_words("--"), env, files=scripts)
         stdin = request.stdin
         if request.system_prompt and request.forks:
             # A session keeps the instructions that it began with.
             stdin = f"{request.system_prompt}\n\n".encode("utf-8", "replace") + stdin
         rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
-        return Command([*argv, "-"], env, stdin, scripts | request.daemon_file, rollout)
+        return AgentCommand([*argv, "-"], env, stdin, scripts | request.daemon_file, rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
@@ -147,7 +147,7 @@ class CodexAgent(Agent):
         return []
 
 
-def _windows(limits: Json) -> Iterator[AgentEvent]:
+def _windows(limits: JsonObject) -> Iterator[AgentEvent]:
     """What a subscription's limits stand at; those of single models are named."""
     of_model = limits.text("limit_name")
     for which in ("primary", "secondary"):
@@ -165,7 +165,7 @@ def _windows(limits: Json) -> Iterator[AgentEvent]:
         yield AgentEvent("window", name=f"{name} {of_model}".strip(), data=data)
 
 
-def _item(kind: str, item: Json) -> list[AgentEvent]:
+def _item(kind: str, item: JsonObject) -> list[AgentEvent]:
     what = item.text("type")
     name = _TOOLS.get(item.text("type"), "")
     if what == "todo_list":
@@ -194,7 +194,7 @@ def _item(kind: str, item: Json) -> list[AgentEvent]:
     return []
 
 
-def _output(item: Json) -> str:
+def _output(item: JsonObject) -> str:
     match item.get("type"):
         case "command_execution":
             return item.text("aggregated_output")
@@ -276,9 +276,9 @@ def _overrides(
         yield f"mcp_servers.{name}={toml(server)}"
 
 
-def _mcp_servers(request: AgentRequest) -> tuple[Json, dict[str, str], dict[str, str]]:
+def _mcp_servers(request: AgentRequest) -> tuple[JsonObject, dict[str, str], dict[str, str]]:
     """The MCP servers as settings, the scripts that start some, and the variables with headers."""
-    servers = Json()
+    servers = JsonObject()
     scripts = {}
     names = dict[str, str]()
     for name, server in request.mcp_servers.items():

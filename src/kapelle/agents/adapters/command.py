@@ -8,7 +8,15 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.base import (
+    Access,
+    AgentAdapter,
+    AgentCommand,
+    AgentRequest,
+    AgentVerdict,
+    Capabilities,
+    Summary,
+)
 from kapelle.agents.events import AgentEvent, EventKind, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
@@ -26,7 +34,7 @@ _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _LARGEST = 1 << 26
 
 
-class CommandAgent(Agent):
+class CommandAgent(AgentAdapter):
     """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
 
     access = Access(needed=False)
@@ -65,7 +73,7 @@ class CommandAgent(Agent):
             return self.asked_for
         return super().installed()
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         self.executable()
         template = request.settings.command
         values = _values(request)
@@ -75,11 +83,11 @@ class CommandAgent(Agent):
         if request.interactive:
             if not used & _CARRIES_PROMPT:
                 self.refuse_prompt(request)
-            return Command(argv, dict(request.settings.env))
+            return AgentCommand(argv, dict(request.settings.env))
         stdin = None
         if not used & _CARRIES_PROMPT:
             stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")
-        return Command(argv, dict(request.settings.env), stdin)
+        return AgentCommand(argv, dict(request.settings.env), stdin)
 
     def parse(self, line: str) -> list[AgentEvent]:
         match self.settings.output:
@@ -90,19 +98,19 @@ class CommandAgent(Agent):
             case "text":
                 return [AgentEvent("text", text=line.rstrip("\r\n"))]
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         if self.settings.output == "events":
             return super().judge(summary, exit, tail)
         if self.settings.output == "json":
             return self._judge_json(summary, exit, tail)
         if exit.kind != "exited":
-            return Verdict(False, self.exit_sentence(exit, tail))
+            return AgentVerdict(False, self.exit_sentence(exit, tail))
         result = summary.tail.strip() or None
         if exit.code != 0:
-            return Verdict(False, self.exit_sentence(exit, tail), result, "failure")
-        return Verdict(True, result=result, claimed="success")
+            return AgentVerdict(False, self.exit_sentence(exit, tail), result, "failure")
+        return AgentVerdict(True, result=result, claimed="success")
 
-    def _judge_json(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def _judge_json(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         """Success is a clean exit, no error, and the answer where the settings say that it is."""
         read = self.settings.read
         if read.result:
@@ -110,13 +118,15 @@ class CommandAgent(Agent):
         else:
             said = summary.tail.strip() or None
         if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-            return Verdict(False, self.exit_sentence(exit, tail), said, summary.claimed)
+            return AgentVerdict(False, self.exit_sentence(exit, tail), said, summary.claimed)
         if summary.error:
-            return Verdict(False, summary.error.text, said, "failure")
+            return AgentVerdict(False, summary.error.text, said, "failure")
         if said is None:
             place = read.result or read.text
-            return Verdict(False, f"The agent exited with code 0, and {place} was never there.")
-        return Verdict(True, result=said, claimed="success")
+            return AgentVerdict(
+                False, f"The agent exited with code 0, and {place} was never there."
+            )
+        return AgentVerdict(True, result=said, claimed="success")
 
     def _parse_json(self, line: str) -> list[AgentEvent]:
         """What a line says, or the document over several lines that ends with it.

@@ -4,8 +4,8 @@ import glob
 import json
 import re
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
+from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
 from kapelle.agents.failures import known_type
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import FailureClass
@@ -24,7 +24,7 @@ _LOGIN = r"[\s\S]*To authenticate, you can use any of the following methods"
 _OFFLINE = r"[\s\S]*Check your network connection"
 
 
-class CopilotAgent(Agent):
+class CopilotAgent(AgentAdapter):
     """The prompt goes by stdin; tokens are told only in the spans of its telemetry, in a file."""
 
     program = "copilot"
@@ -55,7 +55,7 @@ class CopilotAgent(Agent):
         (rf"Error: .*(?={_LOGIN})", FailureClass.AUTHENTICATION),
     )
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         argv = [self.executable(), "--output-format", "json", "--allow-all"]
         argv += ["--no-ask-user", "--no-auto-update", "--no-color"]
         argv += ["--deny-tool=write"] if request.read_only else []
@@ -71,9 +71,9 @@ class CopilotAgent(Agent):
             env[_FOLDERS] = ",".join(filter(None, [str(folder), env.get(_FOLDERS)]))
         argv += self._servers(request, files)
         log = glob.escape(env[_SPANS_IN])
-        return Command(argv + request.settings.extra_args, env, request.stdin, files, log)
+        return AgentCommand(argv + request.settings.extra_args, env, request.stdin, files, log)
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         # Only its log tells that a provider refuses; it drops servers by command without a word.
         files: dict[str, str] = {}
         folder = str(request.beside(_LOGS))
@@ -82,7 +82,7 @@ class CopilotAgent(Agent):
             env = {"COPILOT_MODEL": request.chosen_model}
         else:
             env = {}
-        return Command(argv, env, files=files, side_log=f"{glob.escape(folder)}/*.log")
+        return AgentCommand(argv, env, files=files, side_log=f"{glob.escape(folder)}/*.log")
 
     @staticmethod
     def _servers(request: AgentRequest, files: dict[str, str]) -> list[str]:
@@ -174,7 +174,7 @@ def _refused(line: str) -> list[AgentEvent]:
     return [error(text, name, "notice", status=status, retry_at=at)]
 
 
-def _span(attributes: Json) -> list[AgentEvent]:
+def _span(attributes: JsonObject) -> list[AgentEvent]:
     """One request to a model, by a sub-agent too; one that failed tells no tokens."""
     is_chat = attributes.get("gen_ai.operation.name") == "chat"
     if not is_chat or "gen_ai.usage.input_tokens" not in attributes:

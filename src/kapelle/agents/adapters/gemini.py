@@ -10,8 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.base import (
+    Access,
+    AgentAdapter,
+    AgentCommand,
+    AgentRequest,
+    AgentVerdict,
+    Capabilities,
+    Summary,
+)
+from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
 from kapelle.agents.failures import classify, known_type
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
@@ -44,7 +52,7 @@ _VARIABLES = {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "t
 _RETRIED = re.compile(r"Attempt \d+ failed(?: with status (\d{3}))?\b.*?Retrying")
 
 
-class GeminiAgent(Agent):
+class GeminiAgent(AgentAdapter):
     """Success is exit code 0 after an answer and a result, with nothing that stopped it before.
 
     Gemini puts the file in place of @path in a prompt, which cannot be turned off. Nothing can be
@@ -82,13 +90,13 @@ class GeminiAgent(Agent):
     beside_acp = ("daemon",)
     url_variable = "GOOGLE_GEMINI_BASE_URL"
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         # Over ACP it keeps standard error to itself until it ends.
         log = str(request.beside(_LOG))
         env = {**_VARIABLES, "GEMINI_DEBUG_LOG_FILE": log}
-        return Command([], env, side_log=glob.escape(log))
+        return AgentCommand([], env, side_log=glob.escape(log))
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         model = request.chosen_model or _DEFAULT_MODEL
         if request.interactive:
             unattended = []
@@ -104,8 +112,8 @@ class GeminiAgent(Agent):
         if request.interactive:
             # It has no place for a system prompt but before the prompt.
             told = replace(request, prompt=_stdin(request).decode())
-            return Command(argv + told.first_words("-i"), env, files=files)
-        return Command(argv, env, _stdin(request), files, side_log)
+            return AgentCommand(argv + told.first_words("-i"), env, files=files)
+        return AgentCommand(argv, env, _stdin(request), files, side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON object is at most one of its log."""
@@ -151,20 +159,20 @@ class GeminiAgent(Agent):
             return [error(line.strip()[:_QUOTE], name, "notice", status=status)]
         return []
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         verdict = super().judge(summary, exit, tail)
         if not verdict.success:
             if "Invalid auth method selected" in tail and not summary.claimed:
                 no_method = Failure(FailureClass.AUTHENTICATION, _NO_METHOD)
-                return Verdict(False, _NO_METHOD, failure=no_method)
+                return AgentVerdict(False, _NO_METHOD, failure=no_method)
             return replace(verdict, failure=verdict.failure or _refused(summary, exit, tail))
         if summary.error:
-            return Verdict(False, summary.error.text, summary.result, "failure")
+            return AgentVerdict(False, summary.error.text, summary.result, "failure")
         # Where the next request would not fit any more it just ends, and calls that a success.
         if not summary.result or not summary.answered:
             reason = "It ended without an answer, as it does when its context is full."
             full = Failure(FailureClass.CONTEXT_OVERFLOW, reason)
-            return Verdict(False, reason, summary.result, "success", failure=full)
+            return AgentVerdict(False, reason, summary.result, "success", failure=full)
         return verdict
 
     def _settings(self, request: AgentRequest, env: dict[str, str]) -> dict[str, str]:
@@ -223,14 +231,14 @@ def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     return classify(replace(summary, error=cause), exit, tail)
 
 
-def _problem(value: Json) -> AgentEvent:
+def _problem(value: JsonObject) -> AgentEvent:
     """A message amid the work; some end it, and a result of success follows all the same."""
     message = value.text("message")
     ends = value.get("severity") == "error" or message.startswith("Loop detected")
     return AgentEvent("error" if ends else "notice", message)
 
 
-def _result(value: Json) -> list[AgentEvent]:
+def _result(value: JsonObject) -> list[AgentEvent]:
     events = _usage(value.mapping("stats"))
     if value.get("status") == "success":
         return [*events, AgentEvent("result")]
@@ -248,7 +256,7 @@ def _error(kind: str, message: str) -> AgentEvent:
     return error(text, status=status, type=known_type(kind, answer.text("status") or kind))
 
 
-def _usage(stats: Json) -> list[AgentEvent]:
+def _usage(stats: JsonObject) -> list[AgentEvent]:
     """The sums of this attempt, helper models included, and the model that did most."""
     if not stats:
         return []
@@ -265,7 +273,7 @@ def _usage(stats: Json) -> list[AgentEvent]:
     return [used]
 
 
-def _answer(value: Json) -> list[AgentEvent]:
+def _answer(value: JsonObject) -> list[AgentEvent]:
     """An answer of the model as the chat log has it, again whenever a tool has added to it."""
     tokens = value.mapping("tokens")
     if not tokens:

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from typing import ClassVar
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 from kapelle.agents.bridges.base import is_address
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
@@ -12,7 +12,7 @@ from kapelle.settings import AgentSettings
 SYSTEM_FILE = "system-prompt.txt"
 
 
-class PlainModel(Agent):
+class PlainModel(AgentAdapter):
     """One question, one answer: a bridge run with this Python; key and address by environment."""
 
     program = sys.executable
@@ -30,7 +30,7 @@ class PlainModel(Agent):
     def installed(self) -> str | None:
         return sys.executable
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         base_url = request.settings.base_url
         if base_url and not is_address(base_url):
             text = f"The base_url of {self.name} is no http(s):// address without a password."
@@ -43,7 +43,7 @@ class PlainModel(Agent):
             files[SYSTEM_FILE] = request.system_prompt
             argv += ["--system-file", str(request.beside(SYSTEM_FILE))]
         env = self.environment(request)
-        return Command(argv + request.settings.extra_args, env, request.stdin, files)
+        return AgentCommand(argv + request.settings.extra_args, env, request.stdin, files)
 
 
 class OpenaiAgent(PlainModel):

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents import bridges
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.base import (
+    Access,
+    AgentAdapter,
+    AgentCommand,
+    AgentRequest,
+    AgentVerdict,
+    Capabilities,
+    Summary,
+)
+from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
 from kapelle.agents.failures import failure_of, known_type, place_behind
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
@@ -36,7 +44,7 @@ _OF_LIMIT = re.compile(r"\b429\b|limit|quota|throttl|too many|slow down|capacity
 _LOGS = ["--print-logs", "--log-level", "ERROR"]
 
 
-class OpencodeAgent(Agent):
+class OpencodeAgent(AgentAdapter):
     """The prompt goes by stdin; success is exit code 0 after a step that ended with "stop"."""
 
     program = "opencode"
@@ -72,11 +80,11 @@ class OpencodeAgent(Agent):
     )  # fmt: skip
     last_words = (("Session not found", FailureClass.SESSION_LOST),)
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         guard, files = _guard(request)
-        return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1", **guard}, files=files)
+        return AgentCommand(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1", **guard}, files=files)
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         model = request.chosen_model
         if request.settings.base_url:
             model = f"{_PROVIDER}/{self.require_model(request)}"
@@ -93,8 +101,8 @@ class OpencodeAgent(Agent):
             files[_INSTRUCTIONS] = request.system_prompt
         argv += request.settings.extra_args
         if request.interactive:
-            return Command(argv + request.first_words("--prompt"), env, files=files)
-        return Command(argv, env, request.stdin, files)
+            return AgentCommand(argv + request.first_words("--prompt"), env, files=files)
+        return AgentCommand(argv, env, request.stdin, files)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON is a warning that it prints among them."""
@@ -132,7 +140,7 @@ class OpencodeAgent(Agent):
             kind = FailureClass.OVERLOADED
         return [replace(notice, name=kind)]
 
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         verdict = super().judge(summary, exit, tail)
         last = last_step_end(tail)
         if verdict.success and last not in {"stop", None}:
@@ -140,17 +148,17 @@ class OpencodeAgent(Agent):
                 how = f"with {last}"
             else:
                 how = "in the middle of a step"
-            return Verdict(False, f"opencode ended {how}, without an answer.")
+            return AgentVerdict(False, f"opencode ended {how}, without an answer.")
         # It exits with 1 after a full context, too, which it compacted to go on.
         overflowed = summary.error and summary.error.data.get("type") == _OVERFLOW
         if overflowed and exit.code == 1 and last == "stop" and summary.claimed == "success":
-            return Verdict(True, result=summary.result, claimed="success")
+            return AgentVerdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
             return verdict
         return _by_log(verdict, summary, tail)
 
 
-def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
+def _by_log(verdict: AgentVerdict, summary: Summary, tail: str) -> AgentVerdict:
     """What only its log tells: what an unexpected error was."""
     logged = [cause for line in tail.splitlines() if (cause := _cause(line, _LOGGED))]
     if summary.error is None or not logged or "server error" not in summary.error.text:
@@ -161,7 +169,7 @@ def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
         found = Failure(FailureClass.CAPABILITY, f"it said: {cause}")
     else:
         found = None
-    return Verdict(False, cause, claimed="failure", failure=found)
+    return AgentVerdict(False, cause, claimed="failure", failure=found)
 
 
 def _cause(line: str, marks: tuple[str, ...]) -> str:
@@ -245,7 +253,7 @@ def last_step_end(output: str) -> str | None:
     return None
 
 
-def _tool(part: Json) -> list[AgentEvent]:
+def _tool(part: JsonObject) -> list[AgentEvent]:
     name = part.text("tool")
     state = part.mapping("state")
     output = state.text("output") or state.text("error")
@@ -255,7 +263,7 @@ def _tool(part: Json) -> list[AgentEvent]:
     ]
 
 
-def _step(part: Json) -> list[AgentEvent]:
+def _step(part: JsonObject) -> list[AgentEvent]:
     """One answer of the model: what it took, and whether it was the last."""
     tokens = part.mapping("tokens")
     cache = tokens.mapping("cache")
@@ -277,7 +285,7 @@ def _step(part: Json) -> list[AgentEvent]:
     return [used, AgentEvent("result", cut, data={"is_error": True})]
 
 
-def _error(value: Json) -> AgentEvent:
+def _error(value: JsonObject) -> AgentEvent:
     cause = value.mapping("error")
     data = cause.mapping("data")
     name = cause.text("name")

@@ -4,8 +4,8 @@ import json
 from typing import ClassVar
 
 from kapelle.agents.adapters.claude import parse_stream
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
-from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
+from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
 from kapelle.domain.failures import FailureClass
 
 _MCP = "qwen-mcp.json"
@@ -25,7 +25,7 @@ _DEFAULTS = {
 _MCP_FIELDS = {"trust": True, "alwaysLoadTools": True}
 
 
-class QwenAgent(Agent):
+class QwenAgent(AgentAdapter):
     """Success is exit code 0 after a result that is no error.
 
     What each answer used is in the session's own file; the stream leaves out subagents, and the
@@ -64,7 +64,7 @@ class QwenAgent(Agent):
     exits: ClassVar = {53: FailureClass.LIMIT, 55: FailureClass.LIMIT}
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
 
-    def over_acp(self, request: AgentRequest) -> Command:
+    def over_acp(self, request: AgentRequest) -> AgentCommand:
         env = {
             "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(request.beside(_SETTINGS)),
             # Otherwise it runs as a child of its child, with a warning that nobody reads.
@@ -73,9 +73,9 @@ class QwenAgent(Agent):
         }
         known = env | self.environment(request)
         chat = self.side_log(request, known, "projects/*/chats/{session}.jsonl")
-        return Command([], env, files={_SETTINGS: json.dumps(_DEFAULTS)}, side_log=chat)
+        return AgentCommand([], env, files={_SETTINGS: json.dumps(_DEFAULTS)}, side_log=chat)
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         argv = [self.executable(), "--yolo", "-o", "stream-json"]
         begun = self.over_acp(request)
         env = begun.env | self.environment(request)
@@ -103,7 +103,7 @@ class QwenAgent(Agent):
             text = self.require_argument(request.system_prompt, "a system prompt", hint)
             argv.append(f"--append-system-prompt={text}")
         argv += request.settings.extra_args
-        return Command(argv, env, request.stdin, files, begun.side_log)
+        return AgentCommand(argv, env, request.stdin, files, begun.side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
@@ -112,7 +112,7 @@ class QwenAgent(Agent):
         return parse_stream(event)
 
 
-def _from_session_file(event: Json) -> list[AgentEvent]:
+def _from_session_file(event: JsonObject) -> list[AgentEvent]:
     """What one line of the session's file says; what is copied there happened before."""
     noted = event.mapping("systemPayload", "uiEvent")
     if "forkedFrom" in event:

@@ -3,13 +3,13 @@
 import os
 import sys
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 from kapelle.agents.bridges import rehearsal
 
 PROGRAM = rehearsal.__file__
 
 
-class RehearsalAgent(Agent):
+class RehearsalAgent(AgentAdapter):
     """Runs the bridge that follows a playbook instead of a model and prints Kapelle's events."""
 
     capabilities = Capabilities(resume=True, usage=True, cost=True, terminal=True)
@@ -19,13 +19,13 @@ class RehearsalAgent(Agent):
     def installed(self) -> str | None:
         return PROGRAM
 
-    def command(self, request: AgentRequest) -> Command:
+    def command(self, request: AgentRequest) -> AgentCommand:
         settings = request.settings
         if request.interactive:
             # In a terminal it is whatever you type: a shell.
             said = 'PS1="rehearsal> " && test -z "$1" || echo "You said: $1"; exec sh'
             argv = ["/bin/sh", "-c", f"export PS1; {said}", "sh", *request.first_words()]
-            return Command(argv, dict(settings.env))
+            return AgentCommand(argv, dict(settings.env))
         options = {
             "--workspace": request.workspace,
             # What stands in a worktree, an agent or another branch may have put there.
@@ -35,4 +35,4 @@ class RehearsalAgent(Agent):
             "--session": request.session_id,
         }
         argv = [sys.executable, "-I", "-S", PROGRAM, *self.options(options), *settings.extra_args]
-        return Command(argv, dict(settings.env), request.stdin)
+        return AgentCommand(argv, dict(settings.env), request.stdin)

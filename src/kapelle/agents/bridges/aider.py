@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kapelle.agents.bridges.base import emit
-from kapelle.agents.events import Json, json_object, usage
+from kapelle.agents.events import JsonObject, json_object, usage
 from kapelle.runner.output import LogReader
 from kapelle.runner.shim.files import size
 
@@ -65,7 +65,7 @@ def main() -> None:
     repository = next((place for place in places if (place / ".git").exists()), None)
     command += _files(session, logs, resume=origin is not None)
     command += [] if repository else ["--no-git"]
-    report = Report(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
+    report = AiderReader(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
     env = os.environ | _identity(os.environ)
     try:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
@@ -85,7 +85,7 @@ def main() -> None:
     sys.exit(1 if report.wants_login else code)
 
 
-def _follow(process: subprocess.Popen[bytes], report: Report, root: Path) -> None:
+def _follow(process: subprocess.Popen[bytes], report: AiderReader, root: Path) -> None:
     for line in _lines(process):
         banner_was_over = report.banner_is_over
         report.read(line.decode("utf-8", "replace").rstrip("\r"))
@@ -145,7 +145,7 @@ def _hide_caches(root: Path) -> None:
             mark.write_text("*\n", encoding="utf-8")
 
 
-class Report:
+class AiderReader:
     """Reads what aider prints and logs, line by line, and prints it as events.
 
     Its answers and its usage come from its logs, where they are whole and exact. What goes wrong is
@@ -155,8 +155,8 @@ class Report:
     def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
         self._emit = emit
         # What comes from now on: an earlier attempt may have left some.
-        self._events, self._answers = LogReader(events, size(str(events))), Answers(answers)
-        self._waiting: deque[Json] = deque()
+        self._events, self._answers = LogReader(events, size(str(events))), HistoryReader(answers)
+        self._waiting: deque[JsonObject] = deque()
         self._cached: deque[int] = deque()
         self._output: deque[str] = deque(maxlen=500)
         self._answer = ""
@@ -240,7 +240,7 @@ class Report:
                 return
             self._apply(event, self._waiting.popleft().mapping("properties"))
 
-    def _apply(self, event: str, properties: Json) -> None:
+    def _apply(self, event: str, properties: JsonObject) -> None:
         match event:
             case "message_send_starting":
                 self._is_answered = False
@@ -263,7 +263,7 @@ class Report:
             if self._answer.strip():
                 self._emit("text", self._answer)
 
-    def _emit_usage(self, properties: Json) -> None:
+    def _emit_usage(self, properties: JsonObject) -> None:
         if self._cached:
             cached = self._cached.popleft()
         else:
@@ -286,7 +286,7 @@ def _new_lines(log: LogReader) -> Iterator[str]:
         yield from (line.text for line in lines)
 
 
-class Answers:
+class HistoryReader:
     """Its conversation with the model, of which only the model's part is read."""
 
     def __init__(self, path: Path) -> None:

@@ -8,9 +8,9 @@ import os
 import sys
 from typing import Any, ClassVar
 
-from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.bridges.base import BridgeFailed, emit
 from kapelle.agents.bridges.chat import Arguments, Chat, address, key_in
-from kapelle.agents.events import Json
+from kapelle.agents.events import JsonObject
 
 _HOME = "https://api.anthropic.com"
 _VERSION = {"anthropic-version": "2023-06-01"}
@@ -36,7 +36,7 @@ class AnthropicChat(Chat):
             return url, {"Authorization": f"Bearer {token}", **_VERSION}
         # A server of one's own wants no key.
         if not os.environ.get("ANTHROPIC_BASE_URL"):
-            raise Failed("There is no key: ANTHROPIC_API_KEY is not set.", "authentication")
+            raise BridgeFailed("There is no key: ANTHROPIC_API_KEY is not set.", "authentication")
         return url, _VERSION
 
     def body(self, prompt: str, system: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class AnthropicChat(Chat):
         return {**asked, **({"system": system} if system else {}), "messages": messages,
                 "stream": True}  # fmt: skip
 
-    def take(self, piece: Json) -> None:
+    def take(self, piece: JsonObject) -> None:
         match piece.get("type"):
             case "message_start":
                 self._id = piece.text("message", "id")
@@ -62,7 +62,7 @@ class AnthropicChat(Chat):
     def end(self) -> None:
         """It has told all there is."""
 
-    def _count(self, usage: Json) -> None:
+    def _count(self, usage: JsonObject) -> None:
         """Print the usage so far: the counters grow, and one that is left out stays."""
         self.usage |= {name: number for name, number in usage.items() if number is not None}
         count = self.usage.count

@@ -15,7 +15,7 @@ def emit(
     print(json.dumps(AgentEvent(kind, text, name, data or {}).to_json()), flush=True)
 
 
-class Lines:
+class LinePrinter:
     """A text that comes in pieces, printed in whole lines."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Lines:
         self._begun = ""
 
 
-class Failed(Exception):
+class BridgeFailed(Exception):
     """Why there is no result: name is a FailureClass where that is certain, data is ErrorData."""
 
     def __init__(self, text: str, name: str = "", **data: Any) -> None:

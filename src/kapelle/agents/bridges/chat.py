@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from kapelle.agents.bridges.base import Failed, Lines, emit, is_address
-from kapelle.agents.events import Json, mapping_of, text_of
+from kapelle.agents.bridges.base import BridgeFailed, LinePrinter, emit, is_address
+from kapelle.agents.events import JsonObject, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
 _CONNECTING_S = 30.0
@@ -44,7 +44,7 @@ def address(variable: str, home: str, path: str) -> str:
     """Where requests go: a path below the address that a variable holds."""
     base = os.environ.get(variable, "").strip() or home
     if not is_address(base):
-        raise Failed(f"{variable} is no http:// or https:// address.", "environment")
+        raise BridgeFailed(f"{variable} is no http:// or https:// address.", "environment")
     parts = urlsplit(base)
     return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
@@ -53,7 +53,7 @@ def key_in(variable: str) -> str:
     """The key that a variable holds; empty if there is none."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise Failed(f"{variable} holds characters that no key has.", "authentication")
+        raise BridgeFailed(f"{variable} holds characters that no key has.", "authentication")
     return key
 
 
@@ -66,7 +66,7 @@ def _client(url: str, timeout_s: float) -> httpx2.Client:
         return httpx2.Client(timeout=timeout, trust_env=not is_here)
     except (ValueError, ImportError) as error:
         text = f"The proxy in the environment cannot be used: {error}"
-        raise Failed(text, "environment") from error
+        raise BridgeFailed(text, "environment") from error
 
 
 def _lines(response: httpx2.Response) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _lines(response: httpx2.Response) -> Iterator[str]:
     yield rest.decode("utf-8", "replace").strip()
 
 
-def piece_of(data: str) -> Json:
+def piece_of(data: str) -> JsonObject:
     """One event of a stream, or a whole answer; raises what a server tells as an error."""
     try:
         piece = json.loads(data)
@@ -86,15 +86,15 @@ def piece_of(data: str) -> Json:
         piece = None
     if not isinstance(piece, dict):
         said = " ".join(data.split())[:_QUOTE]
-        raise Failed(f"The server sent something that is no answer: {said}", "environment")
+        raise BridgeFailed(f"The server sent something that is no answer: {said}", "environment")
     if piece.get("error") or piece.get("object") == "error":
         raise refusal(piece)
-    return Json(piece)
+    return JsonObject(piece)
 
 
 def refusal(
     answer: object, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> Failed:
+) -> BridgeFailed:
     """The error that a body tells of, in any of the shapes that servers give it."""
     body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
     fields = body.mapping("error") or body
@@ -114,10 +114,10 @@ def refusal(
         name = ""
     text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
     at = retry_at(headers or {}, status or 0)
-    return Failed(text, name, status=status, type=kind or None, retry_at=at)
+    return BridgeFailed(text, name, status=status, type=kind or None, retry_at=at)
 
 
-def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
+def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> BridgeFailed:
     """The error of an answer with a bad status, whatever its body is."""
     text = body.decode("utf-8", "replace")
     try:
@@ -144,9 +144,9 @@ class Chat:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self._texts: list[str] = []
-        self._lines = Lines()
+        self._lines = LinePrinter()
         self._model = ""
-        self.usage = Json()
+        self.usage = JsonObject()
         self.complete = False
         self.reason = ""  # why it ended, in the provider's own word
         self.refused = ""  # what the model says instead of an answer
@@ -167,7 +167,7 @@ class Chat:
         asked = {"model": self.arguments.model, "messages": messages, "stream": True}
         return {**asked, "stream_options": {"include_usage": True}}
 
-    def take(self, piece: Json) -> None:
+    def take(self, piece: JsonObject) -> None:
         """Take one event of the stream."""
         model = piece.text("model")
         if model and not self._model:
@@ -212,7 +212,7 @@ class Chat:
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
         try:
             chat._ask(chat.body(prompt, system))
-        except Failed as failed:
+        except BridgeFailed as failed:
             failed.emit()
             return 1
         return 0
@@ -223,13 +223,13 @@ class Chat:
             self._post(url, key, body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             text = f"{urlsplit(url).hostname} cannot be reached: {error or repr(error)}"
-            raise Failed(text, "environment") from error
+            raise BridgeFailed(text, "environment") from error
         except httpx2.TimeoutException as error:
             silence = f"The server said nothing for {self.arguments.timeout:g} s."
-            raise Failed(silence, "timeout") from error
+            raise BridgeFailed(silence, "timeout") from error
         except httpx2.HTTPError as error:
             text = f"The connection broke: {error or repr(error)}"
-            raise Failed(text, "environment") from error
+            raise BridgeFailed(text, "environment") from error
         finally:
             self._lines.flush()
             self.end()
@@ -252,14 +252,14 @@ class Chat:
             return
         if 300 <= status < 400:
             where = response.headers.get("Location", "nowhere")
-            raise Failed(f"{url} redirects to {where}: is base_url right?", "environment")
+            raise BridgeFailed(f"{url} redirects to {where}: is base_url right?", "environment")
         # Nobody's log should hold the key, not even where a server quotes it.
         for name in key.keys() & {"X-Api-Key", "Authorization"}:
             said = said.replace(key[name].removeprefix("Bearer ").encode(), b"***")
         failed = refusal_of(said, status, response.headers)
         if failed.name == "environment":
             text = f"{failed} ({url} was asked: is base_url right?)"
-            failed = Failed(text, failed.name, **failed.data)
+            failed = BridgeFailed(text, failed.name, **failed.data)
         raise failed
 
     def _read(self, lines: Iterator[str]) -> None:
@@ -283,9 +283,9 @@ class Chat:
     def _finish(self) -> None:
         """Print the result."""
         if not self.complete and not self.reason:
-            raise Failed("The connection ended in the middle of the answer.", "environment")
+            raise BridgeFailed("The connection ended in the middle of the answer.", "environment")
         if self.reason in self.refusals:
-            raise Failed(self.refusals[self.reason], "task")
+            raise BridgeFailed(self.refusals[self.reason], "task")
         why_empty = self.cut_off.get(self.reason, "")
         if why_empty:
             emit("notice", why_empty)
@@ -295,7 +295,7 @@ class Chat:
                 refused = f"The model refused: {self.refused}"
             else:
                 refused = ""
-            raise Failed(why_empty or refused or "The model gave an empty answer.", "task")
+            raise BridgeFailed(why_empty or refused or "The model gave an empty answer.", "task")
         emit("result", whole)
 
 

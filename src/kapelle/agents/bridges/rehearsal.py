@@ -26,7 +26,7 @@ class PlaybookError(Exception):
     """The playbook cannot be followed as it is written."""
 
 
-class Script:
+class RehearsalScript:
     """Executes steps in a workspace: play_say is the step say, and its parameters are what a
     playbook may write there, of the types in TYPES. SystemExit ends the part."""
 
@@ -188,7 +188,7 @@ class Script:
 
 STEPS = {
     name.removeprefix("play_"): method
-    for name, method in vars(Script).items()
+    for name, method in vars(RehearsalScript).items()
     if name.startswith("play_")
 }
 TYPES = {
@@ -319,7 +319,7 @@ def choose(rules: list[Any], text: str, attempt: int, source: str) -> Table:
 def main(arguments: list[str]) -> int:
     # argparse would cost half of the start-up time.
     given = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    script = Script(given.get("--workspace", "."))
+    script = RehearsalScript(given.get("--workspace", "."))
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
         if "--session" in given:

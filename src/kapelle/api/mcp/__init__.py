@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from kapelle import __version__
 from kapelle.api.errors import response_to
 from kapelle.api.mcp.answers import (
-    Json,
+    AnswerObject,
     fit_answer,
     fit_events,
     read_part,
@@ -131,16 +131,18 @@ class Mcp:
         except Exception as error:
             return _make_refusal(request.scope, error)
 
-    def _list_other_tools(self, name: object, *, owner: bool) -> Json:
+    def _list_other_tools(self, name: object, *, owner: bool) -> AnswerObject:
         """The tools that are not listed, or one of all of them with its schema."""
         if name is not None:
             listed = self.tools.get(str(name), owner=owner).listed
-            found: Json = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
+            found: AnswerObject = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
             return fit_answer(found, is_repeatable=False)
         others = self.tools.others(owner=owner)
         return {"tools": [_summarize_tool(tool) for tool in others]}
 
-    def _find_called_tool(self, arguments: Json, *, owner: bool) -> tuple[Tool, Json]:
+    def _find_called_tool(
+        self, arguments: AnswerObject, *, owner: bool
+    ) -> tuple[Tool, AnswerObject]:
         given = arguments.get("arguments")
         if not isinstance(given, dict | None):
             raise InvalidInput(f"`arguments` of {TOOL_CALL} must be an object.")
@@ -150,9 +152,9 @@ class Mcp:
         return tool, dict(given or {})
 
     async def _perform(
-        self, context: ServerRequestContext, request: Request, tool: Tool, arguments: Json
+        self, context: ServerRequestContext, request: Request, tool: Tool, arguments: AnswerObject
     ) -> types.CallToolResult:
-        wanted = _Wanted(tool, arguments)
+        wanted = _AnswerPart(tool, arguments)
         _add_directory(tool, arguments, request.headers.get(DIRECTORY_HEADER))
         services = self._app.services
         progress = Progress(context, services, tool, dict(arguments), request)
@@ -168,10 +170,10 @@ class Mcp:
             calling.cancel()
 
 
-class _Wanted:
+class _AnswerPart:
     """Which part of an answer is wanted, taken out of the arguments of a call."""
 
-    def __init__(self, tool: Tool, arguments: Json) -> None:
+    def __init__(self, tool: Tool, arguments: AnswerObject) -> None:
         self.field: str | None = None
         self.offset = 0
         if tool.is_read_only:
@@ -213,12 +215,12 @@ def _is_owner(request: HTTPConnection) -> bool:
     return bool(request.scope["kapelle.principal"].kind == "owner")
 
 
-def _summarize_tool(tool: Tool) -> Json:
+def _summarize_tool(tool: Tool) -> AnswerObject:
     about = (tool.listed.description or "").partition(". ")[0]
     return {"name": tool.name, "about": f"{about.rstrip('.')}."}
 
 
-def _add_directory(tool: Tool, arguments: Json, here: str | None) -> None:
+def _add_directory(tool: Tool, arguments: AnswerObject, here: str | None) -> None:
     """Add the directory of the client where the tool takes one and none was given."""
     if here is None:
         return
@@ -228,7 +230,7 @@ def _add_directory(tool: Tool, arguments: Json, here: str | None) -> None:
         arguments["spec"] = {DIRECTORY: here, **arguments["spec"]}
 
 
-def _rename_for_operation(services: Service, tool: Tool, arguments: Json) -> Json:
+def _rename_for_operation(services: Service, tool: Tool, arguments: AnswerObject) -> AnswerObject:
     """Return the arguments of a tool by their names in its operation."""
     assert tool.operation is not None
     new_names = RENAMED.get(tool.name, {})
@@ -243,7 +245,11 @@ def _rename_for_operation(services: Service, tool: Tool, arguments: Json) -> Jso
 
 
 async def _call_operation(
-    services: Service, tool: Tool, arguments: Json, request: HTTPConnection, wanted: _Wanted
+    services: Service,
+    tool: Tool,
+    arguments: AnswerObject,
+    request: HTTPConnection,
+    wanted: _AnswerPart,
 ) -> types.CallToolResult:
     """Perform the operation of a tool, with the rights of whoever called the tool."""
     assert tool.operation is not None
@@ -281,8 +287,8 @@ async def _call_operation(
 
 
 async def _read_events(
-    service: Service, tool: Tool, arguments: Json, stream: EventStream, wanted: _Wanted
-) -> Json:
+    service: Service, tool: Tool, arguments: AnswerObject, stream: EventStream, wanted: _AnswerPart
+) -> AnswerObject:
     """The events of a stream, the cursor behind the last of them (without any, as it was), whether
     there are more, and whether more are still to come."""
     cursor = str(arguments.get("last_event_id") or arguments.get("after") or "0")
@@ -297,9 +303,9 @@ async def _read_events(
     return {**told, "more": more, "running": running}
 
 
-def _parse_events(data: bytes) -> list[tuple[str, Json]]:
+def _parse_events(data: bytes) -> list[tuple[str, AnswerObject]]:
     """Server-sent events, each with its id."""
-    found: list[tuple[str, Json]] = []
+    found: list[tuple[str, AnswerObject]] = []
     for block in data.decode("utf-8", "replace").split("\n\n")[:-1]:
         lines = (line.partition(": ") for line in block.splitlines())
         fields = {name: value for name, _, value in lines}
@@ -309,7 +315,7 @@ def _parse_events(data: bytes) -> list[tuple[str, Json]]:
     return found
 
 
-async def _is_running(service: Service, arguments: Json) -> bool:
+async def _is_running(service: Service, arguments: AnswerObject) -> bool:
     """Whether the task or run that is followed may still do something; without one, the daemon."""
     text = arguments.get("run_id") or arguments.get("task_id")
     if text is None:

@@ -27,19 +27,19 @@ _LEAST = 80
 _REST = "Call the tool again with the same arguments and a field and offset of cut."
 _REST_ELSEWHERE = "task_get, run_get and the other tools that read give it by field and offset."
 
-Json = dict[str, Any]
+AnswerObject = dict[str, Any]
 
 
-def fit_answer(answer: Json, *, is_repeatable: bool = True) -> Json:
+def fit_answer(answer: AnswerObject, *, is_repeatable: bool = True) -> AnswerObject:
     """The answer, with its longest parts cut if it is too long; `cut` says where each goes on."""
     if size_of(answer) <= MOST:
         return answer
     fitter = _Fitter()
-    fitted: Json = fitter.fit(answer, _ROOM, "")
+    fitted: AnswerObject = fitter.fit(answer, _ROOM, "")
     return {**fitted, **fitter.about(is_repeatable=is_repeatable)}
 
 
-def read_part(answer: Json, field: str, offset: int) -> Json:
+def read_part(answer: AnswerObject, field: str, offset: int) -> AnswerObject:
     """A part of one field of an answer, from an offset on: of a text, of a list, or of the JSON of
     an object."""
     value = _find_field(answer, field)
@@ -59,7 +59,7 @@ def read_part(answer: Json, field: str, offset: int) -> Json:
     return {"field": field, "text": part, "length": len(text), **more}
 
 
-def slice_list(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
+def slice_list(answer: AnswerObject, name: str, limit: int, cursor: str | None) -> AnswerObject:
     """One page of a list that its route answers as a whole, with the number of all items."""
     items = answer.get(name, [])
     if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
@@ -72,10 +72,12 @@ def slice_list(answer: Json, name: str, limit: int, cursor: str | None) -> Json:
     return {**answer, name: items[start : start + limit], "total": len(items), **more}
 
 
-def fit_events(events: list[tuple[str, Json]], cursor: str, limit: int | None) -> Json:
+def fit_events(
+    events: list[tuple[str, AnswerObject]], cursor: str, limit: int | None
+) -> AnswerObject:
     """As many events as fit, each with its longest texts cut, and the cursor behind the last."""
     fitter = _Fitter()
-    shown = list[Json]()
+    shown = list[AnswerObject]()
     room = _ROOM
     for index, (position, event) in enumerate(events[:limit]):
         fitted = fitter.fit(event, _MOST_OF_EVENT, f"/events/{index}")
@@ -92,9 +94,9 @@ class _Fitter:
     """Cuts values to a size, and notes what it cut."""
 
     def __init__(self) -> None:
-        self._cut: list[Json] = []
+        self._cut: list[AnswerObject] = []
 
-    def about(self, *, is_repeatable: bool = True) -> Json:
+    def about(self, *, is_repeatable: bool = True) -> AnswerObject:
         """What was cut, and how to get the rest; nothing if nothing was."""
         if not self._cut:
             return {}
@@ -138,7 +140,7 @@ class _Fitter:
             self._note(path, len(shown), len(items))
         return shown
 
-    def _fit_object(self, fields: Json, room: int, path: str) -> Json:
+    def _fit_object(self, fields: AnswerObject, room: int, path: str) -> AnswerObject:
         """Every field, the small ones whole: what they leave is shared by the large ones."""
         sizes = {name: size_of(value) for name, value in fields.items()}
         keys = sum(size_of(name) + 4 for name in fields)
@@ -154,9 +156,9 @@ class _Fitter:
             for name, value in fields.items()
         }
 
-    def _first_fields(self, fields: Json, room: int, path: str) -> Json:
+    def _first_fields(self, fields: AnswerObject, room: int, path: str) -> AnswerObject:
         """As many fields as there is room for; the whole object can be read as text."""
-        shown: Json = {}
+        shown: AnswerObject = {}
         for name, value in fields.items():
             room -= size_of({name: value}) + 2
             if room < 0:
@@ -183,7 +185,7 @@ def _cut_text(text: str, room: int) -> str:
     return shown
 
 
-def _read_items(items: list[Any], field: str, offset: int) -> Json:
+def _read_items(items: list[Any], field: str, offset: int) -> AnswerObject:
     _require_inside(field, offset, len(items))
     fitter = _Fitter()
     shown = list[Any]()
@@ -207,7 +209,7 @@ def _require_inside(field: str, offset: int, length: int) -> None:
         raise InvalidInput(f"offset must be 0 to {length}, the length of {field}, not {offset}.")
 
 
-def _find_field(answer: Json, field: str) -> Any:
+def _find_field(answer: AnswerObject, field: str) -> Any:
     """The value at a path such as /attempts/0/reason (RFC 6901)."""
     value: Any = answer
     for name in field.removeprefix("/").split("/"):
@@ -229,7 +231,7 @@ def _escape_key(name: str) -> str:
 # Rows of lists.
 
 
-def shorten_rows(tool: str, answer: Json, now: datetime | None = None) -> Json:
+def shorten_rows(tool: str, answer: AnswerObject, now: datetime | None = None) -> AnswerObject:
     """The answer of a list with each item as a short row."""
     if tool not in _ROWS:
         return answer
@@ -240,7 +242,7 @@ def shorten_rows(tool: str, answer: Json, now: datetime | None = None) -> Json:
     return {**kept, name: rows}
 
 
-def _shorten_work(work: Mapping[str, Any], now: datetime) -> Json:
+def _shorten_work(work: Mapping[str, Any], now: datetime) -> AnswerObject:
     return _drop_empty({
         "id": work["id"],
         "title": _shorten_text(work["title"], 45),
@@ -253,7 +255,7 @@ def _shorten_work(work: Mapping[str, Any], now: datetime) -> Json:
     })  # fmt: skip
 
 
-def _shorten_schedule(schedule: Mapping[str, Any], now: datetime) -> Json:
+def _shorten_schedule(schedule: Mapping[str, Any], now: datetime) -> AnswerObject:
     return _drop_empty({
         "id": schedule["id"],
         "title": _shorten_text(schedule["title"], 45),
@@ -266,7 +268,7 @@ def _shorten_schedule(schedule: Mapping[str, Any], now: datetime) -> Json:
     })  # fmt: skip
 
 
-def _shorten_pattern(pattern: Mapping[str, Any], _now: datetime) -> Json:
+def _shorten_pattern(pattern: Mapping[str, Any], _now: datetime) -> AnswerObject:
     return _drop_empty({
         "name": _shorten_text(pattern["name"], 64),
         "summary": _shorten_text(pattern["summary"], 150),
@@ -274,7 +276,7 @@ def _shorten_pattern(pattern: Mapping[str, Any], _now: datetime) -> Json:
     })  # fmt: skip
 
 
-def _shorten_agent(agent: Mapping[str, Any], _now: datetime) -> Json:
+def _shorten_agent(agent: Mapping[str, Any], _now: datetime) -> AnswerObject:
     return _drop_empty({
         "name": _shorten_text(agent["name"], 30),
         "status": _shorten_text(agent["status"], 40),
@@ -285,7 +287,7 @@ def _shorten_agent(agent: Mapping[str, Any], _now: datetime) -> Json:
     })  # fmt: skip
 
 
-def _drop_empty(row: Json) -> Json:
+def _drop_empty(row: AnswerObject) -> AnswerObject:
     return {name: value for name, value in row.items() if value}
 
 
@@ -313,7 +315,7 @@ def _end_of_path(path: str, longest: int) -> str:
     return "…" + data[3 - longest :].decode(errors="ignore")
 
 
-_ROWS: dict[str, tuple[str, Callable[[Mapping[str, Any], datetime], Json]]] = {
+_ROWS: dict[str, tuple[str, Callable[[Mapping[str, Any], datetime], AnswerObject]]] = {
     "task_list": ("tasks", _shorten_work),
     "run_list": ("runs", _shorten_work),
     "schedule_list": ("schedules", _shorten_schedule),

@@ -10,7 +10,7 @@ from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.task import Activity, Event
 from kapelle.service import Service
 from kapelle.service.caller import Caller
-from kapelle.service.output import Line, TranscriptQuery
+from kapelle.service.output import TranscriptEvent, TranscriptQuery
 
 _MOST = 2**62
 
@@ -92,5 +92,5 @@ def _sent(event: Event | Activity) -> bytes:
 _last: dict[str, Any] = {"events": None}
 
 
-def _rendered_line(line: Line) -> bytes:
+def _rendered_line(line: TranscriptEvent) -> bytes:
     return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))

@@ -11,13 +11,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from kapelle.domain.specs import Spec
 from kapelle.service import Service
 from kapelle.service.output import Offset, Which
-from kapelle.service.terminals import Attached
+from kapelle.service.terminals import TerminalViewer
 
 # So many messages wait for a program that does not read, and so long for its last chance.
 _MOST_TYPED = 1000
 _LAST_S = 2.0
 
-Message = MutableMapping[str, Any]
+WebSocketMessage = MutableMapping[str, Any]
 Length = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -47,7 +47,7 @@ class TerminalSockets:
         services = self._services
         attached = await services.terminals.attach(task_id, attempt, offset, (rows, columns))
         await socket.accept()
-        typed = asyncio.Queue[Message](_MOST_TYPED)
+        typed = asyncio.Queue[WebSocketMessage](_MOST_TYPED)
         every = [_show(socket, attached), _receive(socket, typed), _type(typed, attached)]
         if session := socket.scope["kapelle.principal"].session:
             every.append(_log_out(services, socket, session))
@@ -60,7 +60,7 @@ class TerminalSockets:
             await asyncio.gather(*sides, return_exceptions=True)
 
 
-async def _show(socket: WebSocket, attached: Attached) -> None:
+async def _show(socket: WebSocket, attached: TerminalViewer) -> None:
     with contextlib.suppress(WebSocketDisconnect):
         async for message in attached.shown():
             if isinstance(message, bytes):
@@ -75,7 +75,7 @@ async def _log_out(service: Service, socket: WebSocket, session: str) -> None:
     await socket.close(1008, "Its session has ended.")
 
 
-async def _receive(socket: WebSocket, typed: asyncio.Queue[Message]) -> None:
+async def _receive(socket: WebSocket, typed: asyncio.Queue[WebSocketMessage]) -> None:
     """Take what is typed until the other side goes, or types far more than is read."""
     with contextlib.suppress(asyncio.QueueFull, TimeoutError):
         while (message := await socket.receive())["type"] == "websocket.receive":
@@ -84,7 +84,7 @@ async def _receive(socket: WebSocket, typed: asyncio.Queue[Message]) -> None:
         await asyncio.wait_for(typed.join(), _LAST_S)
 
 
-async def _type(typed: asyncio.Queue[Message], attached: Attached) -> None:
+async def _type(typed: asyncio.Queue[WebSocketMessage], attached: TerminalViewer) -> None:
     """Hand on what is typed."""
     while message := await typed.get():
         if data := message.get("bytes"):

@@ -12,21 +12,21 @@ from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.output import SHOWN_OUTPUT, check_facts
 from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext
-from kapelle.engine.runs.journal import Journal, Step
+from kapelle.engine.runs.journal import Journal, StepRequest
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.context import Env
 from kapelle.patterns.results import Checked, Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.processes import Announce
@@ -54,7 +54,7 @@ class CommandContext(GitContext):
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
 
-        async def perform(step: Step) -> list[Any]:
+        async def perform(step: StepRequest) -> list[Any]:
             """The results in order; all are made, so that all that is wrong is known."""
             # before a crash
             found = []
@@ -72,10 +72,10 @@ class CommandContext(GitContext):
             return found
 
         label = ", ".join(spec.label for spec in specs)
-        step = Step("check", label, perform, self._begin_in_time)
+        step = StepRequest("check", label, perform, self._begin_in_time)
         return Checked.model_validate({"checks": await self._journal.step(step)})
 
-    async def _begin_in_time(self, step: Step) -> None:
+    async def _begin_in_time(self, step: StepRequest) -> None:
         """How a step begins that takes time."""
         await self._control.require_time_and_money()
         await self._parts.db.write(self._journal.store, step)
@@ -91,7 +91,9 @@ class CommandContext(GitContext):
             return await self._ci(name, spec, task)
         raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
 
-    def _note(self, connection: Connection, step: Step, number: int, result: CheckResult) -> None:
+    def _note(
+        self, connection: Connection, step: StepRequest, number: int, result: CheckResult
+    ) -> None:
         """Add what came of a check to the history, once."""
         self._journal.note(connection, step, {"told": number + 1})
         if result.passed:
@@ -159,7 +161,7 @@ class CommandContext(GitContext):
     async def score(
         self, command: str, *, timeout_s: float = 600, env: Env = None, task: str | None = None
     ) -> Scored:
-        async def perform(step: Step) -> Any:
+        async def perform(step: StepRequest) -> Any:
             """The number in the last line of the output that is not empty."""
             with self._parts.making(self.run_id, command.strip().split("\n")[0], command):
                 _, place = await self._workplace(task, env or {})
@@ -172,13 +174,13 @@ class CommandContext(GitContext):
             printed = await asyncio.to_thread(tail_text, out, SHOWN_OUTPUT)
             return read_score(printed, output).model_dump(mode="json")
 
-        step = Step("score", command, perform, self._begin_in_time)
+        step = StepRequest("score", command, perform, self._begin_in_time)
         return Scored.model_validate(await self._journal.step(step))
 
     async def _execute(
-        self, name: str, command: str, timeout_s: float, place: Place,
+        self, name: str, command: str, timeout_s: float, place: ProcessLocation,
         announce: Announce | None = None,
-    ) -> tuple[Process, Ended]:  # fmt: skip
+    ) -> tuple[Process, ProcessEnd]:  # fmt: skip
         process = await self._journal.process(name, announce)
         left = (await self._control.left()).seconds
         if left is None:
@@ -194,7 +196,9 @@ class CommandContext(GitContext):
             await self._control.require_time_and_money()
         return process, ended
 
-    async def _workplace(self, task: str | None, env: dict[str, str]) -> tuple[Workspace, Place]:
+    async def _workplace(
+        self, task: str | None, env: dict[str, str]
+    ) -> tuple[Workspace, ProcessLocation]:
         """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
             row = await self._parts.db.read(tasks.row, task)
@@ -218,4 +222,4 @@ class CommandContext(GitContext):
         else:
             cwd = directory
         env["KAPELLE_RUN_ID"] = self.run_id
-        return workspace, Place(self._parts, settings, self.run_id, cwd, env, origin)
+        return workspace, ProcessLocation(self._parts, settings, self.run_id, cwd, env, origin)

@@ -11,7 +11,7 @@ from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
 
-from kapelle.domain.budget import Left
+from kapelle.domain.budget import RemainingBudget
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
@@ -22,11 +22,11 @@ from kapelle.engine.children import NoRoom, require_room
 from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import CommandContext
 from kapelle.engine.runs.git import T, foreign, is_here
-from kapelle.engine.runs.journal import NotYet, Step, no_work
+from kapelle.engine.runs.journal import StepNotReady, StepRequest, no_work
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Fact, Manner, Place, TaskArgs
+from kapelle.patterns.context import Fact, Manner, TaskArgs, WorkLocation
 from kapelle.patterns.results import Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
@@ -44,8 +44,8 @@ class DurableContext(CommandContext):
         workspace = asked.get("workspace", "run")
         is_own = workspace == "own"
 
-        async def begin(step: Step) -> None:
-            if workspace not in get_args(Place):
+        async def begin(step: StepRequest) -> None:
+            if workspace not in get_args(WorkLocation):
                 raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
             left = await self._control.require_time_and_money()
             kind, base = await self._place(asked, is_own=is_own)
@@ -61,7 +61,7 @@ class DurableContext(CommandContext):
             }
             await self._submit(step, self._task_spec(prompt, asked, own), is_own=is_own)
 
-        async def perform(step: Step) -> str:
+        async def perform(step: StepRequest) -> str:
             may_ask = not self.spec.never_blocks
             patient = asked.get("patient", True)
             task_id = await self._child(step, may_ask=may_ask, patient=patient)
@@ -70,10 +70,10 @@ class DurableContext(CommandContext):
             return task_id
 
         label = asked.get("title") or prompt.strip()[:80]
-        step = Step("task", label, perform, begin, self._task_ended)
+        step = StepRequest("task", label, perform, begin, self._task_ended)
         return TaskResult.model_validate(await self._journal.step(step))
 
-    async def _child(self, step: Step, *, may_ask: bool = True, patient: bool = True) -> str:
+    async def _child(self, step: StepRequest, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
         child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
         await self._control.for_child(child_id, may_ask=may_ask, patient=patient)
@@ -114,7 +114,7 @@ class DurableContext(CommandContext):
         except ValidationError as error:
             raise InvalidInput(f"ctx.task: {sentence(error)}") from None
 
-    async def _submit(self, step: Step, spec: TaskSpec, *, is_own: bool) -> None:
+    async def _submit(self, step: StepRequest, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
         if self._is_git and not is_own:
             shared = self._owner
@@ -148,15 +148,15 @@ class DurableContext(CommandContext):
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
         task = tasks.get(connection, task_id)
         if task.status not in FINAL:
-            raise NotYet  # a person has it done again in the very moment in which it ends
+            raise StepNotReady  # a person has it done again in the very moment in which it ends
         if task.workspace.owner == self._owner and task.workspace.commit:
             self._remember(connection, task.workspace.commit)
         return TaskResult.of(task).model_dump(mode="json")
 
     async def run(
-        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
+        self, pattern: str, spec: dict[str, Any], *, workspace: WorkLocation = "own"
     ) -> RunResult:
-        async def begin(step: Step) -> None:
+        async def begin(step: StepRequest) -> None:
             await self._control.require_time_and_money()
             if self._is_git and workspace == "run":
                 shared = self._owner
@@ -174,7 +174,7 @@ class DurableContext(CommandContext):
             whose = Belonging(run_id=self.run_id, workspace_owner=shared)
             await self._in_turn(partial(start, self._parts, pattern, asked, key, whose, also))
 
-        step = Step("run", pattern, self._child, begin, _run_ended)
+        step = StepRequest("run", pattern, self._child, begin, _run_ended)
         return RunResult.model_validate(await self._journal.step(step))
 
     async def _inherited(self, own: bool) -> dict[str, Any]:
@@ -190,27 +190,29 @@ class DurableContext(CommandContext):
         if not isinstance(default, str | None):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
 
-        def store(connection: Connection, step: Step, spec: QuestionSpec) -> None:
+        def store(connection: Connection, step: StepRequest, spec: QuestionSpec) -> None:
             self._journal.store(connection, step)
             questions.ask(connection, self.run_id, spec, place=step.position)
 
-        async def begin(step: Step) -> None:
+        async def begin(step: StepRequest) -> None:
             spec = QuestionSpec.model_construct(text=question, default=default)
             await self._parts.db.write(store, step, with_patience(self._parts, spec))
 
-        def perform(step: Step) -> Coroutine[Any, Any, str]:
+        def perform(step: StepRequest) -> Coroutine[Any, Any, str]:
             return self._control.suspend(step.position)
 
         data = {"default": default}
-        said: str = await self._journal.step(Step("ask", question, perform, begin, data=data))
+        said: str = await self._journal.step(
+            StepRequest("ask", question, perform, begin, data=data)
+        )
         return said
 
     async def sleep(self, seconds: float) -> None:
-        def perform(step: Step) -> Awaitable[None]:
+        def perform(step: StepRequest) -> Awaitable[None]:
             return self._control.until(step.data["until"])
 
         data = {"until": time.time() + seconds}
-        await self._journal.step(Step("sleep", f"{seconds:g} s", perform, data=data))
+        await self._journal.step(StepRequest("sleep", f"{seconds:g} s", perform, data=data))
 
     async def now(self) -> datetime:
         async def perform() -> float:
@@ -233,7 +235,7 @@ class DurableContext(CommandContext):
             runs.update(connection, self.run_id, progress={**known, **facts})
             events.append(connection, "run.progress", self.run_id, **facts)
 
-        step = Step("progress", "progress", no_work, end=end, data=facts, at_once=True)
+        step = StepRequest("progress", "progress", no_work, end=end, data=facts, at_once=True)
         await self._journal.step(step)
 
     async def note(self, key: str, value: str) -> None:
@@ -245,14 +247,14 @@ class DurableContext(CommandContext):
         def end(connection: Connection, _made: None) -> None:
             notes.put(connection, spec, None, self.run_id)
 
-        await self._journal.step(Step("note", key, no_work, end=end, at_once=True))
+        await self._journal.step(StepRequest("note", key, no_work, end=end, at_once=True))
 
     async def read_note(self, key: str) -> str | None:
         read = partial(self._parts.db.read, notes.of_people, self.run_id, key)
         return await self._git_step("read_note", key, read)
 
     async def commit(self, message: str) -> str | None:
-        async def perform(_step: Step) -> Any:
+        async def perform(_step: StepRequest) -> Any:
             if not self._is_git:
                 return None, None
             await restore_deleted(self._parts, self._owner)
@@ -265,11 +267,13 @@ class DurableContext(CommandContext):
                 self._remember(connection, found[0])
             return found[1]
 
-        tip = await self._journal.step(Step("commit", message, perform, end=end, at_once=True))
+        tip = await self._journal.step(
+            StepRequest("commit", message, perform, end=end, at_once=True)
+        )
         return str(tip) if tip else None
 
     async def revert(self, commit: str) -> None:
-        async def perform(step: Step) -> None:
+        async def perform(step: StepRequest) -> None:
             if self._is_git:
                 await restore_deleted(self._parts, self._owner)
                 name = f"step-{step.position.replace('.', '-')}"
@@ -279,7 +283,7 @@ class DurableContext(CommandContext):
             if self._is_git:
                 self._remember(connection, commit)
 
-        await self._journal.step(Step("revert", commit[:12], perform, end=end, at_once=True))
+        await self._journal.step(StepRequest("revert", commit[:12], perform, end=end, at_once=True))
 
     def _remember(self, connection: Connection, commit: str | None) -> None:
         """What the run's branch holds, so that exactly this is merged later."""
@@ -293,12 +297,12 @@ class DurableContext(CommandContext):
     async def _git_step(
         self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
     ) -> T:
-        step = Step(kind, label, lambda _step: perform(), at_once=again)
+        step = StepRequest(kind, label, lambda _step: perform(), at_once=again)
         result: T = await self._journal.step(step)
         return result
 
     async def merge(self, work: TaskResult | RunResult) -> Merged:
-        def perform(_step: Step) -> Awaitable[Merged]:
+        def perform(_step: StepRequest) -> Awaitable[Merged]:
             return self._merge(work)
 
         def end(connection: Connection, merged: Merged) -> Any:
@@ -307,14 +311,14 @@ class DurableContext(CommandContext):
                 update_work(connection, work.id, merged_at=datetime.now(UTC))
             return merged.model_dump(mode="json")
 
-        step = Step("merge", work.id, perform, end=end)
+        step = StepRequest("merge", work.id, perform, end=end)
         return Merged.model_validate(await self._journal.step(step))
 
-    async def budget(self) -> Left:
+    async def budget(self) -> RemainingBudget:
         async def perform() -> Any:
             return (await self._control.left()).model_dump()
 
-        return Left.model_validate(await self._git_step("budget", "budget", perform))
+        return RemainingBudget.model_validate(await self._git_step("budget", "budget", perform))
 
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._journal.lock(name, places)

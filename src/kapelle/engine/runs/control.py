@@ -5,7 +5,15 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
+from kapelle.domain.budget import (
+    NOTHING,
+    BudgetLimits,
+    RemainingBudget,
+    Spent,
+    left_usd,
+    limit_reason,
+    money_spent,
+)
 from kapelle.domain.errors import Conflict, InvalidInput, LimitReached
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
@@ -21,35 +29,35 @@ _LOOK_S = 1.0
 # Running agents tell what they used every few seconds.
 _SPENT_S = 2.0
 _LONG_S = 60.0
-NO_LIMITS = Budget()
+NO_LIMITS = BudgetLimits()
 # Nobody performs these, and none of their tasks is at work: they are ended on the spot.
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
 # The requests by which a run ends: with its tasks, or leaving them alone.
 END = frozenset({"cancel", "abandon"})
 
 
-class Interrupted(BaseException):
+class RunInterrupted(BaseException):
     """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
 
 
-class Paused(Interrupted):
+class RunPaused(RunInterrupted):
     """A person wants the run to pause."""
 
 
-class Suspended(Interrupted):
+class RunSuspended(RunInterrupted):
     """The run waits for a person's answer."""
 
 
-class Cancelled(Interrupted):
+class RunCancelled(RunInterrupted):
     """A person wants the run to end."""
 
 
-class Superseded(Interrupted):
+class RunSuperseded(RunInterrupted):
     """Another performer or a later execution has the run now: this one writes nothing more."""
 
 
 # Of several, the one that goes before the others comes first.
-IN_ORDER = (Superseded, Cancelled, Paused, Suspended, BaseException)
+IN_ORDER = (RunSuperseded, RunCancelled, RunPaused, RunSuspended, BaseException)
 
 
 class Control:
@@ -60,7 +68,11 @@ class Control:
     """
 
     def __init__(
-        self, parts: Parts, run_id: str, claim: runs.Claim | None = None, budget: Budget = NO_LIMITS
+        self,
+        parts: Parts,
+        run_id: str,
+        claim: runs.RunClaim | None = None,
+        budget: BudgetLimits = NO_LIMITS,
     ) -> None:
         self._parts = parts
         self._run_id = run_id
@@ -78,30 +90,31 @@ class Control:
         """The same inside a transaction, so that no request comes between it and what is stored."""
         stop = self.require_claim(connection)["stop"]
         if stop in END:
-            raise Cancelled
+            raise RunCancelled
         if stop == "pause":
             if not still:
                 self._paused = True
-                raise Paused
+                raise RunPaused
         elif self._paused:
-            raise Paused  # it was resumed: the branch that left off is played again, with the rest
+            # It was resumed: the branch that left off is played again, with the rest.
+            raise RunPaused
         elif self.asked and self.asked - steps.unanswered(connection, self._run_id):
-            raise Suspended  # it was answered: likewise
+            raise RunSuspended  # it was answered: likewise
 
     def require_claim(self, connection: Connection) -> runs.Row:
-        """The run's row; raises Superseded if this execution has lost it."""
+        """The run's row; raises RunSuperseded if this execution has lost it."""
         run = runs.row(connection, self._run_id)
         if self._claim is not None and not self._claim.holds(run):
-            raise Superseded
+            raise RunSuperseded
         return run
 
     async def suspend(self, position: str) -> NoReturn:
         """Leave off until the question at this place is answered."""
         await self.require()
         self.asked.add(position)
-        raise Suspended
+        raise RunSuspended
 
-    async def left(self) -> Left:
+    async def left(self) -> RemainingBudget:
         return self._budget.left(await self._parts.db.glance(self._spent))
 
     def _spent(self, connection: Connection) -> Spent:
@@ -123,7 +136,7 @@ class Control:
         if limit is not None:
             raise LimitReached(limit)
 
-    async def require_time_and_money(self) -> Left:
+    async def require_time_and_money(self) -> RemainingBudget:
         """What is left; LimitReached when that is nothing of what runs out while one waits."""
         left = self._budget.require(await self._parts.db.glance(self._spent))
         if not await self._parts.db.glance(children.in_tree, self._run_id):
@@ -200,7 +213,7 @@ def _cancel(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
-    requests: list[actions.Stop] = []
+    requests: list[actions.StopReason] = []
     if stop == "cancel":
         below = children.below(connection, run_id)  # what its tasks asked for, too
         family = [run_id, *(one.id for one in below if is_id("run", one.id))]

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.budget import Budget
+from kapelle.domain.budget import BudgetLimits
 from kapelle.domain.errors import (
     Conflict,
     KapelleError,
@@ -33,16 +33,16 @@ from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
     END,
-    Cancelled,
     Control,
-    Paused,
-    Superseded,
-    Suspended,
+    RunCancelled,
+    RunPaused,
+    RunSuperseded,
+    RunSuspended,
     end_checks,
     end_children,
     give_up,
 )
-from kapelle.engine.runs.journal import Exited, Journal, play
+from kapelle.engine.runs.journal import Journal, PatternExited, play
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.workspace import restore_deleted, run_workspace
 from kapelle.home import read_own
@@ -71,7 +71,7 @@ _NOT_OWN = (str(Path(kapelle.__file__).parent) + os.sep, sysconfig.get_path("std
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunVerdict:
     """How an execution ended, or why it rests; asked are the places of what it waits to hear."""
 
     status: RunStatus
@@ -141,7 +141,7 @@ class RunExecutor:
 
     async def _perform(self, run_id: str, number: int) -> bool:
         """Play it from the top; False if it is to be played again at once."""
-        claim = runs.Claim(self._parts.performer, number)
+        claim = runs.RunClaim(self._parts.performer, number)
         run = await self._row(run_id)
         if not claim.holds(run):
             return True  # it was ended just before a crash, or there is a newer execution
@@ -154,7 +154,7 @@ class RunExecutor:
         # Whatever else it came to, it came to it while its parts were being ended.
         return await self._settled(run_id, claim, await self._cancelled(run_id, None))
 
-    async def _settled(self, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
+    async def _settled(self, run_id: str, claim: runs.RunClaim, verdict: RunVerdict) -> bool:
         status = verdict.status
         if not claim.holds(await self._row(run_id)):
             return True  # what it has left belongs to another performer now
@@ -170,27 +170,27 @@ class RunExecutor:
     async def _row(self, run_id: str) -> runs.Row:
         return await self._parts.db.glance(runs.row, run_id)
 
-    async def _verdict(self, run: runs.Row) -> Verdict:
+    async def _verdict(self, run: runs.Row) -> RunVerdict:
         try:
             return await self._prepare(run)
         except Failed as failure:
-            return Verdict(RunStatus.FAILED, failure.reason, _json(failure.result))
+            return RunVerdict(RunStatus.FAILED, failure.reason, _json(failure.result))
         except Unavailable:
             raise
         except OSError as error:
             if error.errno in PASSING:
                 raise  # it is played again when there is room
-            return Verdict(RunStatus.FAILED, _pattern_error(error))
+            return RunVerdict(RunStatus.FAILED, _pattern_error(error))
         except NotTrusted as error:
-            return Verdict(RunStatus.PAUSED, f"{error.with_hint}, then resume it.")
+            return RunVerdict(RunStatus.PAUSED, f"{error.with_hint}, then resume it.")
         except KapelleError as error:
-            return Verdict(RunStatus.FAILED, error.with_hint)
+            return RunVerdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # Most of them are a person's own code, which is none of the daemon's errors.
             _log.exception("the pattern of %s failed", run["id"], extra={"not_internal": True})
-            return Verdict(RunStatus.FAILED, _pattern_error(error))
+            return RunVerdict(RunStatus.FAILED, _pattern_error(error))
 
-    async def _prepare(self, run: runs.Row) -> Verdict:
+    async def _prepare(self, run: runs.Row) -> RunVerdict:
         """Play the pattern, if its worktree is there and the daemon survives it."""
         known = await self._parts.db.read(steps.of_run, run["id"])
         try:
@@ -202,14 +202,14 @@ class RunExecutor:
             if isinstance(error, Unavailable) or not known:
                 raise
             # A repository that is away for a while must not cost the run.
-            return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
+            return RunVerdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
         with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
-            dead = Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
+            dead = RunVerdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
             if deadly:
                 return dead
             return await self._play(run, known)
 
-    async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
+    async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> RunVerdict:
         try:
             pattern = await find_pattern(self._parts, run["pattern"], Path(run["directory"]))
             secrets = self._parts.secrets
@@ -218,12 +218,12 @@ class RunExecutor:
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
-            return Verdict(RunStatus.PAUSED, reason)
+            return RunVerdict(RunStatus.PAUSED, reason)
         except ValidationError as error:
             reason = f"The pattern's specification changed: {sentence(error)}."
-            return Verdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
-        claim = runs.Claim(self._parts.performer, run["executions"])
-        budget = Budget(
+            return RunVerdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
+        claim = runs.RunClaim(self._parts.performer, run["executions"])
+        budget = BudgetLimits(
             max_seconds=spec.max_seconds,
             max_usd=spec.budget_usd,
             max_agent_calls=spec.max_agent_calls,
@@ -236,11 +236,11 @@ class RunExecutor:
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
             result = await _watched(pattern.function(context, spec), journal, control)
-        except (Superseded, Paused):
-            return Verdict(RunStatus.PAUSED)
-        except Suspended:
-            return Verdict(RunStatus.WAITING, asked=control.asked)
-        except Cancelled:
+        except (RunSuperseded, RunPaused):
+            return RunVerdict(RunStatus.PAUSED)
+        except RunSuspended:
+            return RunVerdict(RunStatus.WAITING, asked=control.asked)
+        except RunCancelled:
             return await self._cancelled(run["id"], context.kept)
         except LimitReached as error:
             if context.kept is None:
@@ -250,12 +250,12 @@ class RunExecutor:
             reason = getattr(result, "reason", error.message)
             result = _json(result)
             unfinished = spec.delivers_unfinished
-            return Verdict(RunStatus.FAILED, reason, result, unfinished=unfinished)
+            return RunVerdict(RunStatus.FAILED, reason, result, unfinished=unfinished)
         except Failed as failure:
             result = failure.result
             if result is None and context.kept is not None:
                 result = context.kept.result(failure.reason, "failure")
-            return Verdict(
+            return RunVerdict(
                 RunStatus.FAILED,
                 failure.reason,
                 _json(result),
@@ -263,22 +263,26 @@ class RunExecutor:
                 unfinished=spec.delivers_unfinished,
             )
         told = getattr(result, "reason", None)
-        return Verdict(RunStatus.COMPLETED, told if isinstance(told, str) else None, _json(result))
+        return RunVerdict(
+            RunStatus.COMPLETED, told if isinstance(told, str) else None, _json(result)
+        )
 
-    async def _cancelled(self, run_id: str, kept: State | None) -> Verdict:
+    async def _cancelled(self, run_id: str, kept: State | None) -> RunVerdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_children(self._parts, run_id, reason, with_tasks=with_tasks)
         if kept is None:
-            return Verdict(RunStatus.CANCELLED, run["reason"])
+            return RunVerdict(RunStatus.CANCELLED, run["reason"])
         if with_tasks:
             problem = await self._restore(run, kept, "cancelled")
         else:
             problem = None
         result = _json(kept.result(_joined("cancelled", problem), "cancelled"))
-        return Verdict(RunStatus.CANCELLED, _joined(run["reason"] or "cancelled", problem), result)
+        return RunVerdict(
+            RunStatus.CANCELLED, _joined(run["reason"] or "cancelled", problem), result
+        )
 
     async def _restore(self, run: runs.Row, kept: State, stopped_by: StoppedBy) -> str | None:
         """Have the run's branch hold the commit that its pattern names; why it does not."""
@@ -357,7 +361,7 @@ def _claim(connection: Connection, ready: list[str], performer: str) -> list[str
     return executions
 
 
-def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
+def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: RunVerdict) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
     status = verdict.status
@@ -399,7 +403,7 @@ def _json(value: Any) -> Any:
 
 def _pattern_error(error: BaseException) -> str:
     """What went wrong inside a pattern, with the place in its file."""
-    if isinstance(error, Exited) and error.__cause__ is not None:
+    if isinstance(error, PatternExited) and error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
     # What happens inside Kapelle or Python was asked for in the last line before that.

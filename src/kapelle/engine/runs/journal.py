@@ -11,7 +11,7 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
-from kapelle.engine.runs.control import IN_ORDER, Control, Interrupted
+from kapelle.engine.runs.control import IN_ORDER, Control, RunInterrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import processes, steps
@@ -25,28 +25,28 @@ class PatternChanged(KapelleError, code="pattern_changed"):
     """The pattern does something else than it did when the run began."""
 
 
-class NotYet(Exception):
+class StepNotReady(Exception):
     """What a step waited for goes on after all, so it is to be waited for again."""
 
 
-class Exited(Exception):
+class PatternExited(Exception):
     """The pattern wanted to end the program that it is played in."""
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRequest:
     """A step as the pattern asks for it.
 
     perform makes it, again after a crash. begin stores it with whatever belongs to its beginning;
     end, in the transaction that ends it, stores what belongs to its end and makes the result of
-    what perform returned, or raises NotYet. One that may be made twice is made at_once: it is
+    what perform returned, or raises StepNotReady. One that may be made twice is made at_once: it is
     stored in one transaction when it was made.
     """
 
     kind: str
     label: str
-    perform: "Callable[[Step], Awaitable[Any]]"
-    begin: "Callable[[Step], Awaitable[None]] | None" = None
+    perform: "Callable[[StepRequest], Awaitable[Any]]"
+    begin: "Callable[[StepRequest], Awaitable[None]] | None" = None
     end: Callable[[Connection, Any], Any] | None = None
     data: dict[str, Any] = field(default_factory=dict)
     at_once: bool = False
@@ -92,13 +92,13 @@ class Journal:
             raise scope.left
         return scope.next()
 
-    async def step(self, step: Step) -> Any:
+    async def step(self, step: StepRequest) -> Any:
         """The result of a step, which JSON can hold: remembered, or made now."""
         if not isinstance(step.label, str):
             raise InvalidInput(f"ctx.{step.kind} takes a text, not {step.label!r}.")
         return await self._repeated(replace(step, position=self._next()))
 
-    async def _repeated(self, step: Step) -> Any:
+    async def _repeated(self, step: StepRequest) -> Any:
         """A step, however often what it needs is not to be had."""
         self._open += 1
         try:
@@ -123,7 +123,9 @@ class Journal:
         with self._branch_left():
             await self._gates[name].enter(was_in=was_in)
         try:
-            await self._repeated(Step("lock", name, no_work, at_once=True, position=position))
+            await self._repeated(
+                StepRequest("lock", name, no_work, at_once=True, position=position)
+            )
             yield
         finally:
             self._gates[name].leave()
@@ -133,7 +135,7 @@ class Journal:
         """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
         try:
             yield
-        except Interrupted as error:
+        except RunInterrupted as error:
             _scope.get().left = error
             raise
         except asyncio.CancelledError:
@@ -144,7 +146,7 @@ class Journal:
             )
             raise
 
-    async def _step(self, step: Step) -> Any:
+    async def _step(self, step: StepRequest) -> Any:
         entry = self._known.get(step.position)
         if entry is None:
             await self._control.require()
@@ -164,7 +166,7 @@ class Journal:
             step = replace(step, data=entry["data"], at_once=False)
         return await self._make(step)
 
-    async def _begin(self, step: Step) -> None:
+    async def _begin(self, step: StepRequest) -> None:
         try:
             if step.begin is not None:
                 await step.begin(step)
@@ -178,7 +180,7 @@ class Journal:
             await self._parts.db.write(self._end, refused, None, error)
             raise
 
-    async def _make(self, step: Step) -> Any:
+    async def _make(self, step: StepRequest) -> Any:
         while True:
             try:
                 made = await step.perform(step)
@@ -189,13 +191,17 @@ class Journal:
                 await self._parts.db.write(self._end, step, None, error)
                 raise
             failpoint("step_before_end")
-            with suppress(NotYet):
+            with suppress(StepNotReady):
                 result = await self._parts.db.write(self._end, step, made)
                 failpoint("step_after_end")
                 return result
 
     def _end(
-        self, connection: Connection, step: Step, made: Any, error: KapelleError | None = None
+        self,
+        connection: Connection,
+        step: StepRequest,
+        made: Any,
+        error: KapelleError | None = None,
     ) -> Any:
         """Store what came of a step, and one that is made at once as a whole."""
         if step.kind.endswith(_REFUSED):
@@ -212,16 +218,18 @@ class Journal:
         steps.end(connection, self._run_id, step.position, result, problem)
         return result
 
-    def store(self, connection: Connection, step: Step, subject: str | None = None) -> None:
+    def store(self, connection: Connection, step: StepRequest, subject: str | None = None) -> None:
         """Store that a step begins; once a person wants the run to stop, none does."""
         self._control.check(connection)
         self._insert(connection, step, subject)
 
-    def _insert(self, connection: Connection, step: Step, subject: str | None = None) -> None:
+    def _insert(
+        self, connection: Connection, step: StepRequest, subject: str | None = None
+    ) -> None:
         what = (self._run_id, step.position, step.kind, step.label)
         steps.begin(connection, *what, data=step.data, subject=subject)
 
-    def note(self, connection: Connection, step: Step, data: dict[str, Any]) -> None:
+    def note(self, connection: Connection, step: StepRequest, data: dict[str, Any]) -> None:
         """Keep what a step that goes on needs to know if it is made again."""
         self._control.require_claim(connection)
         steps.remember(connection, self._run_id, step.position, data)
@@ -281,7 +289,7 @@ async def play(branch: Coroutine[Any, Any, Any], prefix: str = "") -> Any:
         return await branch
     except (SystemExit, KeyboardInterrupt) as error:
         # Out of an asyncio task, these would end the daemon.
-        raise Exited from error
+        raise PatternExited from error
 
 
 class Gate:
@@ -339,7 +347,7 @@ def _is_in(name: str, entry: steps.Row | None) -> bool:
     return (entry["kind"], entry["label"]) == ("lock", name)
 
 
-async def no_work(_step: Step) -> None:
+async def no_work(_step: StepRequest) -> None:
     """What a step does that is only recorded."""
 
 

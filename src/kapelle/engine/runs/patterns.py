@@ -23,7 +23,7 @@ from kapelle.engine.parts import Parts
 from kapelle.home import Home
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
-from kapelle.runner.command import Command, Running
+from kapelle.runner.command import Command, RunningCommand
 from kapelle.settings.trust import Executable, pattern_files, refusal, source
 
 # A file that takes longer to import than this is not waited for.
@@ -174,7 +174,7 @@ def _tried(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     env = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = Command(argv, env, Path("/"), IMPORT_S, _MOST_TOLD, text.encode(), grace_s=0.05)
-    ended = Running(command).run()
+    ended = RunningCommand(command).run()
     if ended.timed_out:
         _slow[path, text] = time.monotonic() + _SLOW_S
         raise InvalidInput(problem)

@@ -7,13 +7,13 @@ from typing import Any
 
 from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_between
+from kapelle.engine.schedules.slots import PassedSlots, next_slot, passed, slots_between
 
 # A slot that is found later than this was missed.
 GRACE = timedelta(seconds=60)
 INSTANT = timedelta(microseconds=1)
 
-Row = Mapping[Any, Any]  # a stored row, by the names of its columns
+ScheduleRow = Mapping[Any, Any]  # a stored row, by the names of its columns
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Leader:
 class Situation:
     """All that decides about a schedule, read at one moment."""
 
-    schedule: Row
+    schedule: ScheduleRow
     now: datetime
     # What an earlier slot started and what is still going.
     in_flight: str | None
     holding: bool
     # Slots that are being started, which count as runs.
     starting: int
-    latest: Row | None
+    latest: ScheduleRow | None
     last_slot: datetime | None
     leader: Leader | None
 
@@ -57,7 +57,7 @@ class Situation:
 
 
 @dataclass
-class Decision:
+class ScheduleDecision:
     """What becomes of slots, when the next one comes, and what the schedule becomes by it."""
 
     next_at: datetime | None
@@ -70,13 +70,13 @@ class Decision:
     def count(self, outcome: Outcome) -> int:
         return sum(found is outcome for _, found, _ in self.firings)
 
-    def changes(self, schedule: Row) -> bool:
+    def changes(self, schedule: ScheduleRow) -> bool:
         """Whether anything is to be written down."""
         moved = self.next_at != schedule["next_at"]
         return moved or bool(self.firings) or self.status is not None
 
 
-def trigger_of(schedule: Row) -> Trigger:
+def trigger_of(schedule: ScheduleRow) -> Trigger:
     if schedule["cron"] is not None:
         return "cron"
     if schedule["at"] is not None:
@@ -86,7 +86,7 @@ def trigger_of(schedule: Row) -> Trigger:
     return "every"
 
 
-def next_by_cron(schedule: Row, now: datetime) -> datetime | None:
+def next_by_cron(schedule: ScheduleRow, now: datetime) -> datetime | None:
     """The next slot that comes before the schedule expires."""
     slot = next_slot(schedule["cron"], schedule["timezone"], now)
     expires_at = schedule["expires_at"]
@@ -95,9 +95,9 @@ def next_by_cron(schedule: Row, now: datetime) -> datetime | None:
     return slot
 
 
-def decide(situation: Situation) -> Decision:
+def decide(situation: Situation) -> ScheduleDecision:
     """What is due for an open schedule; a paused one can do nothing but expire."""
-    decision = Decision(next_at=situation.schedule["next_at"])
+    decision = ScheduleDecision(next_at=situation.schedule["next_at"])
     if situation.schedule["status"] == ScheduleStatus.ACTIVE:
         match trigger_of(situation.schedule):
             case "cron":
@@ -125,7 +125,7 @@ def release(situation: Situation) -> tuple[Outcome, str | None]:
     return Outcome.STARTING, "was held back until what it comes after had ended"
 
 
-def _decide_cron(situation: Situation, decision: Decision) -> None:
+def _decide_cron(situation: Situation, decision: ScheduleDecision) -> None:
     schedule = situation.schedule
     now = situation.now
     if decision.next_at is None or decision.next_at > now:
@@ -148,7 +148,7 @@ def _decide_cron(situation: Situation, decision: Decision) -> None:
         decision.status = (ScheduleStatus.COMPLETED, "its last slot has passed")
 
 
-def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[datetime]]:
+def _due(situation: Situation, first: datetime) -> tuple[PassedSlots | None, list[datetime]]:
     """The slots from first on: those that were missed, and those that are just due."""
     cron = situation.schedule["cron"]
     zone = situation.schedule["timezone"]
@@ -159,7 +159,7 @@ def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[dat
     return late, list(slots_between(cron, zone, start, end))
 
 
-def _decide_at(situation: Situation, decision: Decision) -> None:
+def _decide_at(situation: Situation, decision: ScheduleDecision) -> None:
     schedule = situation.schedule
     slot = decision.next_at
     if slot is None or slot > situation.now:
@@ -182,7 +182,7 @@ def _decide_at(situation: Situation, decision: Decision) -> None:
         decision.status = (ScheduleStatus.FAILED, reason_ or "its only slot was skipped")
 
 
-def _decide_every(situation: Situation, decision: Decision) -> None:
+def _decide_every(situation: Situation, decision: ScheduleDecision) -> None:
     schedule = situation.schedule
     now = situation.now
     pause = timedelta(seconds=schedule["every_s"])
@@ -206,7 +206,7 @@ def _decide_every(situation: Situation, decision: Decision) -> None:
     decision.next_at = None
 
 
-def _next_repetition(situation: Situation, decision: Decision, pause: timedelta) -> None:
+def _next_repetition(situation: Situation, decision: ScheduleDecision, pause: timedelta) -> None:
     """When to repeat what has ended; only a success is repeated."""
     latest = situation.latest
     now = situation.now
@@ -228,7 +228,7 @@ def _next_repetition(situation: Situation, decision: Decision, pause: timedelta)
         decision.status = (ScheduleStatus.PAUSED, f"{latest['subject']} was cancelled{reason}")
 
 
-def _decide_after(situation: Situation, decision: Decision) -> None:
+def _decide_after(situation: Situation, decision: ScheduleDecision) -> None:
     leader = situation.leader
     if leader is None or situation.expired:
         return
@@ -240,7 +240,7 @@ def _decide_after(situation: Situation, decision: Decision) -> None:
 
 
 def _fire(
-    situation: Situation, decision: Decision, slot: datetime, reason: str | None = None
+    situation: Situation, decision: ScheduleDecision, slot: datetime, reason: str | None = None
 ) -> None:
     schedule = situation.schedule
     leader = situation.leader
@@ -263,7 +263,7 @@ def _fire(
         decision.add(slot, Outcome.STARTING, reason)
 
 
-def _missed(late: Passed) -> str:
+def _missed(late: PassedSlots) -> str:
     if late.count == 1:
         verb = "was missed,"
     else:
@@ -271,7 +271,7 @@ def _missed(late: Passed) -> str:
     return f"{_slots(late)} {verb} at {_shown(late.newest)}"
 
 
-def _slots(late: Passed) -> str:
+def _slots(late: PassedSlots) -> str:
     if late.more:
         number = f"more than {late.count}"
     else:

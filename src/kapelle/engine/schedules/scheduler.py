@@ -20,7 +20,7 @@ T = TypeVar("T")
 Slot = tuple[str, datetime]
 # Starts a task or run, given its kind, specification, key and schedule; returns its id, the same
 # one again for a key that was used.
-Start = Callable[[str, dict[str, Any], str, str], Awaitable[str]]
+StartSchedule = Callable[[str, dict[str, Any], str, str], Awaitable[str]]
 
 _log = logging.getLogger("kapelle.scheduler")
 # Clocks may be set, so no sleep is long.
@@ -39,7 +39,7 @@ class Scheduler:
     def __init__(
         self,
         db: Database,
-        start: Start,
+        start: StartSchedule,
         secrets: SpecSecrets,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -22,7 +22,7 @@ _MOST_COUNTED = 1000
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedSlots:
     """The slots between two moments: how many, or at least how many, and the newest of them."""
 
     count: int
@@ -42,15 +42,15 @@ def slots_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
     return place(cron, ZoneInfo(zone), moment.astimezone(UTC))
 
 
-def passed(cron: str, zone: str, first: datetime, last: datetime) -> Passed | None:
+def passed(cron: str, zone: str, first: datetime, last: datetime) -> PassedSlots | None:
     """The slots from first to last, both included; None when there are none."""
     before = first - timedelta(microseconds=1)
     counted = list(islice(slots_between(cron, zone, before, last), _MOST_COUNTED + 1))
     if not counted:
         return None
     if len(counted) <= _MOST_COUNTED:
-        return Passed(len(counted), False, counted[-1])
-    return Passed(_MOST_COUNTED, True, _newest(cron, zone, counted[-1], last))
+        return PassedSlots(len(counted), False, counted[-1])
+    return PassedSlots(_MOST_COUNTED, True, _newest(cron, zone, counted[-1], last))
 
 
 def _newest(cron: str, zone: str, known: datetime, last: datetime) -> datetime:

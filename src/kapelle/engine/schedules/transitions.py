@@ -6,7 +6,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.schedules import rules
-from kapelle.engine.schedules.rules import Row
+from kapelle.engine.schedules.rules import ScheduleRow
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection
 
@@ -34,7 +34,7 @@ def situation(
     )
 
 
-def _leader(connection: Connection, schedule: Row, leader_id: str) -> rules.Leader:
+def _leader(connection: Connection, schedule: ScheduleRow, leader_id: str) -> rules.Leader:
     to_follow: list[datetime] = []
     if rules.trigger_of(schedule) == "after":
         since = schedule["created_at"]
@@ -58,7 +58,7 @@ def _in_flight(connection: Connection, schedule_id: str, unsettled: bool) -> str
     return None
 
 
-def _failure(leader_id: str, latest: Row | None) -> str | None:
+def _failure(leader_id: str, latest: ScheduleRow | None) -> str | None:
     """Why the last work of a schedule is nothing to build on."""
     if latest is None:
         return None
@@ -142,13 +142,17 @@ def not_started(
         change_status(connection, schedule, ScheduleStatus.FAILED, told, now)
 
 
-def _is_only(schedule: Row, slot: datetime) -> bool:
+def _is_only(schedule: ScheduleRow, slot: datetime) -> bool:
     """Whether no slot comes after this one, unless a person asks for it."""
     return bool(rules.trigger_of(schedule) == "at" and slot == schedule["at"])
 
 
 def change_status(
-    connection: Connection, schedule: Row, status: ScheduleStatus, reason: str | None, now: datetime
+    connection: Connection,
+    schedule: ScheduleRow,
+    status: ScheduleStatus,
+    reason: str | None,
+    now: datetime,
 ) -> None:
     """Change an open schedule's status; one that has ended meanwhile stays as it ended."""
     present = schedules.row(connection, schedule["id"])
@@ -163,7 +167,11 @@ def change_status(
 
 
 def _settle(
-    connection: Connection, schedule: Row, slot: datetime, outcome: Outcome, **told: str | None
+    connection: Connection,
+    schedule: ScheduleRow,
+    slot: datetime,
+    outcome: Outcome,
+    **told: str | None,
 ) -> None:
     """Write down what became of a slot that was open: told are its reason and its subject."""
     # A reason for which it was to start stays the reason of what it started.
@@ -173,7 +181,11 @@ def _settle(
 
 
 def _announce(
-    connection: Connection, schedule: Row, slot: datetime, outcome: Outcome, **told: str | None
+    connection: Connection,
+    schedule: ScheduleRow,
+    slot: datetime,
+    outcome: Outcome,
+    **told: str | None,
 ) -> None:
     """Add the end of a slot to the history; what is not settled yet has none."""
     if outcome not in _UNSETTLED:
@@ -266,7 +278,7 @@ def _require_open(connection: Connection, schedule_id: str, verb: str) -> schedu
     return schedule
 
 
-def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetime) -> None:
+def _settle_all(connection: Connection, schedule: ScheduleRow, reason: str, now: datetime) -> None:
     """Leave no slot open: each was started, even if that was not written down, or never is."""
     for firing in schedules.unsettled_firings(connection, schedule["id"]):
         key = key_of(schedule["id"], firing["slot"])

@@ -8,20 +8,20 @@ from datetime import datetime
 from typing import Any, Literal
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.failures import POLICIES, FailureClass, Response
+from kapelle.domain.failures import POLICIES, FailureClass, FailureResponse
 from kapelle.engine.parts import Parts
 from kapelle.settings import Settings
 from kapelle.store import attempts
 from kapelle.store.database import Connection
 
-Paused = dict[str, tuple[datetime, str]]
+PausedAccounts = dict[str, tuple[datetime, str]]
 Source = Literal["task", "settings", "environment", "stored", "login"]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class AgentCandidate:
     """An agent that may take a task; account names who is limited when it is limited."""
 
     agent: str
@@ -32,7 +32,7 @@ class Candidate:
     def limits(self) -> tuple[str, str]:
         return self.account, of_model(self.account, self.model)
 
-    def pause(self, paused: Paused) -> tuple[datetime, str] | None:
+    def pause(self, paused: PausedAccounts) -> tuple[datetime, str] | None:
         """Until when and why it may not work: the last of the limits of account and model."""
         return max((paused[limit] for limit in self.limits if limit in paused), default=None)
 
@@ -58,18 +58,18 @@ class Credential:
         return None
 
 
-def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candidate]:
+def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[AgentCandidate]:
     """The own agent of a task, given as its row, then its fallback agents in order; by settings
     that cannot be read, its own alone."""
     if settings is None:
-        return [Candidate(task["agent"], task["agent"])]
+        return [AgentCandidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
     if task["env"]:
         own = parts.secrets.env(task["id"])
     else:
         own = {}
     return [
-        Candidate(name, _account(parts, name, settings, own), _model(task, name, settings))
+        AgentCandidate(name, _account(parts, name, settings, own), _model(task, name, settings))
         for name in names
     ]
 
@@ -87,8 +87,8 @@ def _model(task: Any, name: str, settings: Settings) -> str | None:
 
 
 def choose(
-    connection: Connection, task_id: str, among: Sequence[Candidate], paused: Paused
-) -> Candidate | None:
+    connection: Connection, task_id: str, among: Sequence[AgentCandidate], paused: PausedAccounts
+) -> AgentCandidate | None:
     """The first that is not paused and has not just shown that it cannot; None if all pause."""
     able = [candidate for candidate in among if candidate.pause(paused) is None]
     if len(able) < 2:
@@ -102,12 +102,12 @@ def given_up(connection: Connection, task_id: str) -> set[str]:
     last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
     ends = {agent: POLICIES[FailureClass(failure)] for agent, failure in last.items() if failure}
     # Whoever was limited may work again as soon as the pause of the account is over.
-    waits = Response.WAIT_FOR_RESET
+    waits = FailureResponse.WAIT_FOR_RESET
     return {agent for agent, end in ends.items() if end.switches and end.response is not waits}
 
 
 def credential(
-    parts: Parts, agent: Agent, settings: Settings, task_env: Mapping[str, str]
+    parts: Parts, agent: AgentAdapter, settings: Settings, task_env: Mapping[str, str]
 ) -> Credential:
     """The first that is found: variables of task, settings and daemon, a stored key, a login."""
     places: list[tuple[Source, Mapping[str, str]]] = [
@@ -129,7 +129,9 @@ def credential(
     return Credential(None)
 
 
-def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:
+def account_of(
+    parts: Parts, agent: AgentAdapter, settings: Settings, env: Mapping[str, str]
+) -> str:
     """The same for all agents that share a provider's limits, and nothing secret in it."""
     if not agent.access.variables:
         return agent.name

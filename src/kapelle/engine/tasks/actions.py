@@ -18,7 +18,7 @@ from kapelle.store import accounts, attempts, deliveries, events, messages, runs
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, update_work
 
-Stop = tuple[str, str] | None
+StopReason = tuple[str, str] | None
 W = TypeVar("W", Task, Run)
 
 
@@ -58,7 +58,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
 
 def cancel(
     connection: Connection, task_id: str, reason: str, limit_reached: str | None = None
-) -> Stop:
+) -> StopReason:
     """End a task; limit_reached is what its run has used up, where that is the cause."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
@@ -70,7 +70,7 @@ def cancel(
     return None
 
 
-def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
+def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> StopReason:
     require_ended(connection, task_id, "retried")
     messages.end_waiting(connection, task_id)
     tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.given)
@@ -86,7 +86,7 @@ def resume(
     merge: bool = False,
     author: str = "person",
     said: str | None = None,
-) -> Stop:
+) -> StopReason:
     """Have it go on with a message, in which it is told the comments of others with these ids; with
     merge its base is merged into its branch first, when the attempt is claimed. Said is what the
     author wrote of the message."""
@@ -175,7 +175,7 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
         tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
-def requeue(connection: Connection, task_id: str) -> Stop:
+def requeue(connection: Connection, task_id: str) -> StopReason:
     status = TaskStatus(tasks.row(connection, task_id)["status"])
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "requeue", "requeued by a person")
@@ -188,7 +188,7 @@ def requeue(connection: Connection, task_id: str) -> Stop:
     return None
 
 
-def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> Stop:
+def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> StopReason:
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
@@ -268,7 +268,7 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
 
 def _stop(
     connection: Connection, task_id: str, stop: str, reason: str, limit_reached: str | None = None
-) -> Stop:
+) -> StopReason:
     tasks.update(connection, task_id, stop=stop, reason=reason, limit_reached=limit_reached)
     events.append(connection, "task.stopping", task_id, reason=reason)
     running = attempts.latest(connection, task_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kapelle.domain.task import Activity
 
 if TYPE_CHECKING:
-    from kapelle.engine.tasks.watch import Watch
+    from kapelle.engine.tasks.watch import AttemptWatch
 
 # So often it is looked whether there is something to tell.
 _TOLD_S = 0.1
@@ -20,7 +20,7 @@ class Activities:
     """The attempts that this daemon watches, closely only while somebody listens."""
 
     def __init__(self) -> None:
-        self._watched: set[Watch] = set()
+        self._watched: set[AttemptWatch] = set()
         self._listeners: set[Listener] = set()
 
     @property
@@ -31,7 +31,7 @@ class Activities:
         return math.inf
 
     @contextmanager
-    def showing(self, watched: "Watch") -> Iterator[None]:
+    def showing(self, watched: "AttemptWatch") -> Iterator[None]:
         """While an attempt can be looked at."""
         self._watched.add(watched)
         try:
@@ -50,7 +50,7 @@ class Activities:
         finally:
             self._listeners.discard(listener)
 
-    def tell(self, watched: "Watch") -> None:
+    def tell(self, watched: "AttemptWatch") -> None:
         activity = watched.activity()
         for listener in self._listeners:
             listener(activity)

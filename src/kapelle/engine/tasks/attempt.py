@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound, NotTrusted
 from kapelle.domain.ids import attempt_token
@@ -22,9 +22,9 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Task, Workspace, WorkspaceView
 from kapelle.engine.container import end_left
 from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import TAMPERED, Parts
-from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks
 from kapelle.store.database import Connection
@@ -43,7 +43,7 @@ AGENT = "agent"
 CHECKS = "checks/"
 
 
-class Attempt:
+class ActiveAttempt:
     """One attempt; row and task are what is stored, with what this performer has written since."""
 
     def __init__(
@@ -70,12 +70,12 @@ class Attempt:
         self.shell = parts.secrets.shell(task["shell"])
         self.settings = settings.on_path(search_path_of(self.shell))
         self.files = parts.home.files / self.id
-        self.serving: asyncio.Future[Ended] | None = None
+        self.serving: asyncio.Future[ProcessEnd] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
         self.counted = attempts.usage_of(row)  # while its agent ran, by whoever watched it
 
     @classmethod
-    async def load(cls, parts: Parts, attempt_id: str) -> "Attempt":
+    async def load(cls, parts: Parts, attempt_id: str) -> "ActiveAttempt":
         """Read it with its task; ClaimLost if it is not this performer's any more."""
         (row, task), begun = await parts.db.glance(
             lambda connection: (
@@ -93,7 +93,7 @@ class Attempt:
             settings = Settings()
         return cls(parts, dict(row), dict(task), settings, begun)
 
-    def agent(self) -> Agent:
+    def agent(self) -> AgentAdapter:
         """Its adapter, a new one each time, for some count what they read; raises if unknown."""
         interactive = self.task["interactive"]
         return get_agent(self.agent_name, self.settings, interactive=interactive)
@@ -120,7 +120,7 @@ class Attempt:
         return workspace_of(self.task)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ProcessLocation:
         """Where its checks and other commands are executed."""
         in_worktree = self.is_worktree and self.task["workspace_branch"]
         if in_worktree:
@@ -129,10 +129,10 @@ class Attempt:
             worktree = None
         around = (Path(self.task["directory"]), worktree, self.settings.workspace)
         origin = Origin.of(self.shell, *around)
-        return Place(self.parts, self.settings, self.id, self.directory, self.env, origin)
+        return ProcessLocation(self.parts, self.settings, self.id, self.directory, self.env, origin)
 
     @property
-    def agent_place(self) -> Place:
+    def agent_place(self) -> ProcessLocation:
         """Where its agent works: there, or in a throwaway copy of it if it only reports."""
         place = self.place
         if not self.is_read_only or place.origin.worktree is None:
@@ -216,7 +216,7 @@ class Attempt:
             self.processes[name] = self.parts.process(row)
         return self.processes[name]
 
-    async def execute(self, name: str, launch: Launch) -> Ended:
+    async def execute(self, name: str, launch: Launch) -> ProcessEnd:
         """Run one of its processes; a request to stop, whenever it came, reaches it."""
         tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
         ended = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
@@ -225,8 +225,8 @@ class Attempt:
         return ended
 
     async def execute_command(
-        self, name: str, command: str, timeout_s: float, place: Place | None = None
-    ) -> tuple[Process, Ended]:
+        self, name: str, command: str, timeout_s: float, place: ProcessLocation | None = None
+    ) -> tuple[Process, ProcessEnd]:
         """Run a shell command beside the agent; its process, and how it ended."""
         process = await self.process(name)
         label = f"{name} of {self.task_id}"
@@ -272,7 +272,7 @@ def is_started(process_dir: Path) -> bool:
     return (process_dir / "claim").exists()
 
 
-def agent_of(parts: Parts, task: Task, name: str) -> Agent | None:
+def agent_of(parts: Parts, task: Task, name: str) -> AgentAdapter | None:
     """The adapter of an agent that worked on a task; None if it is not configured any more."""
     try:
         return get_agent(name, parts.settings(task.directory), interactive=task.interactive)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
@@ -15,7 +15,7 @@ from kapelle.domain.text import search_terms
 from kapelle.engine.container import TOLD
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
-from kapelle.engine.tasks.attempt import Attempt, agent_of, recall, task_diff
+from kapelle.engine.tasks.attempt import ActiveAttempt, agent_of, recall, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, learnings, tasks
 from kapelle.store.query import Row
@@ -47,7 +47,7 @@ class Briefing:
     asked: bool = False  # whether the message answers a question of the agent's
 
 
-async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefing:
+async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | None) -> Briefing:
     """The prompt with its context; the session does for context where the agent can resume it."""
     parts = attempt.parts
     task = attempt.task
@@ -92,7 +92,7 @@ def project_of(task: Row | dict[str, Any]) -> str:
     return str(task["project"] or task["repository"] or task["directory"])
 
 
-async def _memory(attempt: Attempt) -> list[Learning]:
+async def _memory(attempt: ActiveAttempt) -> list[Learning]:
     """The learnings that an attempt is told, within the budget, which is noted with it."""
     parts = attempt.parts
     task = attempt.task
@@ -115,7 +115,7 @@ async def _memory(attempt: Attempt) -> list[Learning]:
     return told
 
 
-def _leaves_session(last: PastAttempt, agent: Agent) -> bool:
+def _leaves_session(last: PastAttempt, agent: AgentAdapter) -> bool:
     """Whether an attempt left a session that this agent can go on with."""
     lost = last.failure is FailureClass.SESSION_LOST
     return last.session_id is not None and last.agent == agent.name and not lost

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import McpServer
-from kapelle.engine.tasks.attempt import Attempt
+from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import Process
 
@@ -32,7 +32,7 @@ _TOLD = """
 file with a telling name in {place}: these are kept as evidence."""
 
 
-def tools(attempt: Attempt) -> dict[str, McpServer]:
+def tools(attempt: ActiveAttempt) -> dict[str, McpServer]:
     """The MCP server that drives a browser; its temporary files are where pictures go."""
     if not attempt.task["browser"]:
         return {}
@@ -41,7 +41,7 @@ def tools(attempt: Attempt) -> dict[str, McpServer]:
     return {wanted.server: McpServer(command=command, env={"TMPDIR": str(_place(attempt))})}
 
 
-def told(attempt: Attempt) -> str:
+def told(attempt: ActiveAttempt) -> str:
     """What its agent is told of that."""
     if not attempt.task["browser"]:
         return ""
@@ -54,7 +54,7 @@ def told(attempt: Attempt) -> str:
     return _TOLD.format(application=application, server=server, place=_place(attempt))
 
 
-async def serve(attempt: Attempt) -> None:
+async def serve(attempt: ActiveAttempt) -> None:
     """Start the application in the agent's workspace, on a port of its own, and wait for it."""
     wanted = attempt.settings.browser
     _place(attempt).mkdir(mode=0o700, exist_ok=True)
@@ -99,14 +99,14 @@ def last_words(process: Process) -> str:
     ).strip()
 
 
-async def stop(attempt: Attempt) -> None:
+async def stop(attempt: ActiveAttempt) -> None:
     """End the application, whoever started it."""
     for name, process in attempt.processes.items():
         if name.startswith(_SERVE):
             await attempt.parts.end_process(process, "its agent has ended")
 
 
-def keep_pictures(attempt: Attempt) -> None:
+def keep_pictures(attempt: ActiveAttempt) -> None:
     """Keep the pictures that its agent saved, under plain names, and nothing else."""
     source = _place(attempt)
     kept = 0
@@ -137,14 +137,14 @@ def picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
     return next(((kind, data) for kind in kinds), None)
 
 
-def _place(attempt: Attempt) -> Path:
+def _place(attempt: ActiveAttempt) -> Path:
     """Where its agent saves pictures: a private directory with a name that nobody can guess, short
     enough for the sockets that Chrome makes there."""
     name = f"kapelle-{hashlib.sha256(attempt.token.encode()).hexdigest()[:12]}"
     return Path(tempfile.gettempdir()) / name
 
 
-def _port(attempt: Attempt) -> int | None:
+def _port(attempt: ActiveAttempt) -> int | None:
     names = [name for name in attempt.processes if name.startswith(_SERVE)]
     if names:
         return int(names[-1].removeprefix(_SERVE))

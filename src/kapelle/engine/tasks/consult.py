@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from kapelle.agents.base import Agent, AgentRequest
+from kapelle.agents.base import AgentAdapter, AgentRequest
 from kapelle.agents.failures import classify
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
@@ -15,13 +15,13 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
-from kapelle.engine.launch import Place
+from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
-from kapelle.engine.tasks.attempt import Attempt
+from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.engine.tasks.brief import earlier_attempt
-from kapelle.runner.process_dir import Ended, Launch, Process
+from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, processes, tasks
 from kapelle.store.database import Connection
@@ -34,7 +34,7 @@ Answer = tuple[str | None, Failure | None, str | None]
 
 
 async def consult(
-    attempt: Attempt, name: str, agent_name: str, prompt: str
+    attempt: ActiveAttempt, name: str, agent_name: str, prompt: str
 ) -> tuple[str | None, str | None]:
     """The answer of an agent, run in an empty directory, or why there is none; one that was got
     before is not asked again."""
@@ -54,10 +54,10 @@ async def consult(
 
 
 async def answer_of(
-    agent: Agent,
+    agent: AgentAdapter,
     settings: Settings,
     process_dir: Path,
-    ended: Ended,
+    ended: ProcessEnd,
     side_log: SideLog | None,
     within_s: float = _TIMEOUT_S,
 ) -> Answer:
@@ -77,7 +77,7 @@ async def answer_of(
     return None, failure, verdict.reason or failure.evidence
 
 
-async def consulting_usage(attempt: Attempt) -> list[Usage | None]:
+async def consulting_usage(attempt: ActiveAttempt) -> list[Usage | None]:
     """What the questions cost that were asked for the sake of an attempt, which pays for them."""
     settings = attempt.settings
     found = list[Usage | None]()
@@ -97,7 +97,7 @@ async def consulting_usage(attempt: Attempt) -> list[Usage | None]:
 
 
 def question(
-    place: Place, agent: Agent, prompt: str, process: Process
+    place: ProcessLocation, agent: AgentAdapter, prompt: str, process: Process
 ) -> tuple[Launch, SideLog | None]:
     """Return the process that asks an agent in an empty directory, and the log of that agent.
 
@@ -135,7 +135,7 @@ _WORTH_IT = {
 }  # fmt: skip
 
 
-async def diagnose(attempt: Attempt) -> str | None:
+async def diagnose(attempt: ActiveAttempt) -> str | None:
     """The diagnosis of the attempt before this one, asked for once; None where none is due."""
     if attempt.task["retry"].get("policy") != "analyze" or attempt.number == 1:
         return None
@@ -181,7 +181,7 @@ _DIFFICULTY = "difficulty"
 _LONGEST_PROMPT = 8_000
 
 
-async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None, str | None]:
+async def choose_model(attempt: ActiveAttempt, own: AgentSettings) -> tuple[str | None, str | None]:
     """The agent's model, by this task's difficulty where one is configured, and why that one."""
     if attempt.task["model"] or not attempt.settings.difficulty.classify or not own.models:
         return own.model, None
@@ -190,7 +190,7 @@ async def choose_model(attempt: Attempt, own: AgentSettings) -> tuple[str | None
     return model, f"{difficulty}: {reason}" if model else None
 
 
-async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
+async def _difficulty(attempt: ActiveAttempt) -> tuple[Difficulty, str]:
     judge = attempt.settings.difficulty.agent or attempt.agent_name
     prompt = attempt.task["prompt"]
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from kapelle.agents.base import Agent, AgentRequest
+from kapelle.agents.base import AgentAdapter, AgentRequest
 from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
@@ -21,13 +21,13 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import credential
-from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost
+from kapelle.engine.tasks.attempt import AGENT, ActiveAttempt, ClaimLost
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.prepare import prepare
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.verify import verify
-from kapelle.engine.tasks.watch import Limits, limits_of, watched
+from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watched
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.workspaces import wanted
@@ -55,7 +55,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     """Prepare the workspace, run the agent, verify its work."""
     attempt = None
     try:
-        attempt = await retried(Attempt.load)(parts, attempt_id)
+        attempt = await retried(ActiveAttempt.load)(parts, attempt_id)
         wanted.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash has its workspace to itself.
@@ -72,7 +72,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     return await retried(verify)(attempt, end)
 
 
-async def _run(attempt: Attempt) -> Evidence:
+async def _run(attempt: ActiveAttempt) -> Evidence:
     """Start the agent, or find the one that was started before a crash, and wait for its end."""
     limits = await limits_of(attempt)
     agent = None
@@ -101,7 +101,7 @@ async def _run(attempt: Attempt) -> Evidence:
     )
 
 
-async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
+async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLimits) -> Launch:
     """What to run for an attempt; raises when the agent is not set up or nothing is left."""
     parts = attempt.parts
     if limits.budget_left_usd == 0:
@@ -126,7 +126,9 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
     return launch
 
 
-async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:
+async def _request(
+    attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLimits
+) -> AgentRequest:
     parts = attempt.parts
     task = attempt.task
     settings = attempt.settings
@@ -172,7 +174,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     )
 
 
-def _own_tools(attempt: Attempt) -> dict[str, McpServer]:
+def _own_tools(attempt: ActiveAttempt) -> dict[str, McpServer]:
     """Kapelle's own tools, called with the token of the attempt; the port outlives the daemon."""
     if not attempt.task["coordinate"]:
         return {}
@@ -183,7 +185,7 @@ def _own_tools(attempt: Attempt) -> dict[str, McpServer]:
     return {"kapelle": McpServer(url=f"{attempt.parts.url}/mcp", headers=headers)}
 
 
-def _relaunch(attempt: Attempt) -> Launch:
+def _relaunch(attempt: ActiveAttempt) -> Launch:
     """Enough to find a process that was started before: what runs there was decided then."""
     return Launch(
         process_dir=attempt.process_dir,

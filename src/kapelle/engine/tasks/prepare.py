@@ -6,7 +6,7 @@ from pathlib import Path
 from kapelle.domain.errors import WorkspaceError
 from kapelle.engine.environment import brought_along, leading_back, left_out, paths_from_top
 from kapelle.engine.runs.workspace import run_workspace
-from kapelle.engine.tasks.attempt import Attempt
+from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.engine.tasks.browser import last_words, serve
 from kapelle.engine.tasks.protection import NO_GIT
 from kapelle.runner.shim.failpoints import failpoint
@@ -23,7 +23,7 @@ _CLEAN = """\
 does what it was to do, and mend it where it does not."""
 
 
-async def prepare(attempt: Attempt) -> None:
+async def prepare(attempt: ActiveAttempt) -> None:
     """Make the workspace as the attempt should find it."""
     if not attempt.is_worktree:
         await _prepare_in_place(attempt)
@@ -49,14 +49,14 @@ async def prepare(attempt: Attempt) -> None:
     await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
 
 
-async def _note_beginning(attempt: Attempt) -> None:
+async def _note_beginning(attempt: ActiveAttempt) -> None:
     """Store when the worktree was ready for its agent: what git ignores and is older was set up."""
     if attempt.row["began_ns"] is None:
         began = await attempt.parts.workspaces.moment(attempt.owner)
         await attempt.update(began_ns=began.ns, began_inode=began.inode)
 
 
-async def _prepare_in_place(attempt: Attempt) -> None:
+async def _prepare_in_place(attempt: ActiveAttempt) -> None:
     if not attempt.directory.is_dir():
         raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
     if attempt.task["starting_tree"] is None and attempt.asks_for_changes:
@@ -67,7 +67,7 @@ async def _prepare_in_place(attempt: Attempt) -> None:
         await attempt.warn("in_place", NO_GIT.format(directory=attempt.directory))
 
 
-def _warnings(attempt: Attempt) -> dict[str, str]:
+def _warnings(attempt: ActiveAttempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
     settings = attempt.settings
     directory = Path(attempt.task["directory"])
@@ -91,7 +91,7 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
     return found
 
 
-async def _make_worktree(attempt: Attempt) -> None:
+async def _make_worktree(attempt: ActiveAttempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
     task = attempt.task
     workspaces = attempt.parts.workspaces
@@ -139,7 +139,7 @@ async def _make_worktree(attempt: Attempt) -> None:
     )
 
 
-async def _take_in_base(attempt: Attempt) -> str:
+async def _take_in_base(attempt: ActiveAttempt) -> str:
     """Merge its base into its branch, where they conflict with markers in the files; what its
     agent is told of that. Done again after a crash, it finds the same."""
     base = attempt.task["workspace_base"]
@@ -153,7 +153,7 @@ async def _take_in_base(attempt: Attempt) -> str:
     return f"{told}\n\n{attempt.message or ''}".strip()
 
 
-async def _share_worktree(attempt: Attempt) -> None:
+async def _share_worktree(attempt: ActiveAttempt) -> None:
     """In a run's worktree a task begins where the one before it ended."""
     parts = attempt.parts
     task = attempt.task
@@ -179,26 +179,26 @@ async def _share_worktree(attempt: Attempt) -> None:
     )
 
 
-def _starts_over(attempt: Attempt) -> bool:
+def _starts_over(attempt: ActiveAttempt) -> bool:
     """Whether what an earlier attempt left is put away."""
     # Once the set-up has begun the workspace is as it should be, also after a crash.
     return attempt.number > 1 and attempt.mode == "fresh" and _SETUP not in attempt.processes
 
 
-async def _remember_content(attempt: Attempt) -> None:
+async def _remember_content(attempt: ActiveAttempt) -> None:
     """Keep what is there before the agent begins, to tell its work from the rest."""
     tree = await attempt.parts.workspaces.snapshot(attempt.directory)
     await attempt.update_task(starting_tree=tree)
 
 
-async def _was_set_up(attempt: Attempt) -> bool:
+async def _was_set_up(attempt: ActiveAttempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
     earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
     return await parts.db.read(processes.succeeded, earlier, _SETUP)
 
 
-async def _set_up(attempt: Attempt, command: str) -> None:
+async def _set_up(attempt: ActiveAttempt, command: str) -> None:
     settings = attempt.settings
     directory = attempt.task["directory"]
     timeout_s = settings.workspace.setup_timeout_s

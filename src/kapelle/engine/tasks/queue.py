@@ -26,11 +26,11 @@ from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
 from kapelle.engine.retry import repeat
 from kapelle.engine.runs.executor import RunExecutor
-from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
+from kapelle.engine.tasks.accounts import AgentCandidate, PausedAccounts, candidates, choose
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.settings.models import Limits, default_max_attempts
+from kapelle.settings.models import LimitsSettings, default_max_attempts
 from kapelle.store import accounts, attempts, children, events, messages, questions, runs, tasks
 from kapelle.store.database import Connection, about
 
@@ -51,7 +51,7 @@ _KINDS += [tasks.WOKEN]
 
 
 @dataclass(frozen=True)
-class Reading:
+class MachineReading:
     """The state of the machine at one moment."""
 
     free_memory: int
@@ -61,9 +61,9 @@ class Reading:
     memory: int
 
 
-def read_machine(path: Path) -> Reading:
+def read_machine(path: Path) -> MachineReading:
     memory = psutil.virtual_memory()
-    return Reading(
+    return MachineReading(
         free_memory=memory.available,
         free_disk=psutil.disk_usage(str(path)).free,
         load=os.getloadavg()[0],
@@ -72,11 +72,11 @@ def read_machine(path: Path) -> Reading:
     )
 
 
-def max_attempts(limits: Limits, reading: Reading) -> int:
+def max_attempts(limits: LimitsSettings, reading: MachineReading) -> int:
     return limits.max_attempts or default_max_attempts(reading.cores, reading.memory)
 
 
-def held(limits: Limits, reading: Reading, running: int) -> str | None:
+def held(limits: LimitsSettings, reading: MachineReading, running: int) -> str | None:
     """Why no attempt may start now, as a sentence a person can act on; None when one may."""
     slots = max_attempts(limits, reading)
     if running >= slots:
@@ -103,10 +103,10 @@ def held(limits: Limits, reading: Reading, running: int) -> str | None:
     return None
 
 
-Choice = tuple[str, Sequence[Candidate] | NotTrusted]
+AgentChoice = tuple[str, Sequence[AgentCandidate] | NotTrusted]
 
 
-def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
+def begin(connection: Connection, ready: Sequence[AgentChoice], performer: str) -> list[str]:
     """Give each task that is still queued a new attempt; at most one, whoever asks.
 
     One whose agents are all limited waits for the first of them.
@@ -147,7 +147,9 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
     return begun
 
 
-def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, datetime]) -> bool:
+def _is_tried(
+    connection: Connection, chosen: AgentCandidate, ended: Mapping[str, datetime]
+) -> bool:
     """Whether somebody else finds out right now if a limit is over that has ended by its word."""
     of_account, of_model = chosen.limits
     tried = partial(attempts.tried, connection, chosen.account, datetime.now(UTC) - _TRIAL)
@@ -159,7 +161,7 @@ def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, dat
 def _is_others_turn(
     connection: Connection,
     task: tasks.Row,
-    chosen: Candidate,
+    chosen: AgentCandidate,
     ended: Mapping[str, datetime],
     now: datetime,
 ) -> bool:
@@ -176,7 +178,7 @@ def _is_others_turn(
 
 
 def _wait(
-    connection: Connection, task: tasks.Row, among: Sequence[Candidate], paused: Paused
+    connection: Connection, task: tasks.Row, among: Sequence[AgentCandidate], paused: PausedAccounts
 ) -> None:
     until, reason = min(filter(None, (candidate.pause(paused) for candidate in among)))
     if len(among) > 1:
@@ -186,7 +188,7 @@ def _wait(
     tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
 
 
-def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
+def _begin(connection: Connection, task: tasks.Row, chosen: AgentCandidate, performer: str) -> str:
     if task["started_at"]:
         last = attempts.latest(connection, task["id"])
     else:
@@ -220,11 +222,11 @@ class TaskQueue:
         self._parts = parts
         self._performers = Performers(partial(perform, parts), self._give_up)
         self._runs = RunExecutor(parts)
-        self._reading: tuple[float, Reading] | None = None
+        self._reading: tuple[float, MachineReading] | None = None
         self._swept_at: float | None = None
         self._sweep_s = float(os.environ.get(SWEEP_VARIABLE, _SWEEP_S))
         self.running = 0
-        self._limits = Limits()
+        self._limits = LimitsSettings()
         self.held: str | None = None
         self.paused = False
 
@@ -255,7 +257,7 @@ class TaskQueue:
         """Perform nothing any more; agents go on, and the next daemon goes on with them."""
         await asyncio.gather(self._performers.close(), self._runs.close())
 
-    def _read(self) -> Reading:
+    def _read(self) -> MachineReading:
         if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
             self._reading = (time.monotonic(), read_machine(self._parts.home.root))
         return self._reading[1]
@@ -305,7 +307,7 @@ class TaskQueue:
             await self._parts.db.write(_release_overdue)
         return max((due - now).total_seconds(), 0.01)
 
-    def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
+    def _candidates(self, task: tasks.Row) -> Sequence[AgentCandidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
         settings = None
         try:

@@ -13,16 +13,16 @@ from typing import Any
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
+from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
-from kapelle.engine.messages import Delivery, folder_of, settle_messages
+from kapelle.engine.messages import MessageDelivery, folder_of, settle_messages
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell, told
-from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
+from kapelle.engine.tasks.accounts import AgentCandidate, candidates, given_up, of_model
 from kapelle.engine.tasks.attempt import ClaimLost, claimed
-from kapelle.settings.models import Failures
+from kapelle.settings.models import FailuresSettings
 from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
@@ -33,8 +33,8 @@ _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
 async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
     """The end of an attempt in the database; nothing happens the second time."""
-    others: list[Candidate] = []
-    failures = Failures()
+    others: list[AgentCandidate] = []
+    failures = FailuresSettings()
     if evidence.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
@@ -45,7 +45,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
         others = candidates(parts, task, settings)
 
     folder = folder_of(parts, attempt_id)
-    delivery = await asyncio.to_thread(Delivery.of, folder)
+    delivery = await asyncio.to_thread(MessageDelivery.of, folder)
 
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
@@ -74,8 +74,8 @@ class _Settlement:
     attempt: Row
     task: Row
     evidence: Evidence
-    others: Sequence[Candidate]
-    failures: Failures
+    others: Sequence[AgentCandidate]
+    failures: FailuresSettings
     said: str | None  # by people, and not read by the agent
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -245,7 +245,7 @@ class _Settlement:
             had_session=attempt["started_from"] is not None,
         )
 
-    def _asking(self, outcome: Outcome) -> Outcome:
+    def _asking(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """It waits for a person, unless that was answered when the agent had just ended."""
         asked = questions.untold(self.connection, self.attempt["id"])
         if not asked:
@@ -257,7 +257,7 @@ class _Settlement:
             return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
         return outcome
 
-    def _reason(self, outcome: Outcome) -> str | None:
+    def _reason(self, outcome: AttemptOutcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
         reason = outcome.reason
         detail = self.evidence.detail
@@ -276,7 +276,7 @@ class _Settlement:
             return f"{reason} → {fix}"
         return reason
 
-    def _move_task(self, outcome: Outcome, reason: str | None) -> None:
+    def _move_task(self, outcome: AttemptOutcome, reason: str | None) -> None:
         task = self.task
         waits = outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.

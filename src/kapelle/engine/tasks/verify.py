@@ -9,9 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kapelle.agents.base import Agent, Summary, Verdict
+from kapelle.agents.base import AgentAdapter, AgentVerdict, Summary
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unresolved, WorkspaceError
+from kapelle.domain.errors import (
+    Conflict,
+    ConflictMarkersLeft,
+    KapelleError,
+    Tampered,
+    WorkspaceError,
+)
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
@@ -32,7 +38,7 @@ from kapelle.engine.output import (
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject
 from kapelle.engine.questions import end
-from kapelle.engine.tasks.attempt import CHECKS, Attempt, require_claim, task_diff
+from kapelle.engine.tasks.attempt import CHECKS, ActiveAttempt, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -56,7 +62,7 @@ _ERROR = re.compile(
 )
 
 
-async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
+async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, evidence)
     verdict, unanswered = await _told(attempt, evidence, verdict)
@@ -114,13 +120,13 @@ async def verify(attempt: Attempt, evidence: Evidence) -> Evidence:
     )
 
 
-async def _remove_what_checks_left(attempt: Attempt, commit: str | None) -> None:
+async def _remove_what_checks_left(attempt: ActiveAttempt, commit: str | None) -> None:
     """Remove what the checks left behind: it is neither this agent's work nor the next one's."""
     if commit is not None and attempt.checks and not attempt.shares_files:
         await attempt.parts.workspaces.remove_new(attempt.owner)
 
 
-async def _model_of_session(attempt: Attempt) -> str | None:
+async def _model_of_session(attempt: ActiveAttempt) -> str | None:
     """The model that the resumed session named before: some agents name it at its start only."""
     session_id = attempt.row["started_from"]
     if session_id is None:
@@ -133,8 +139,8 @@ def _failure_class(error: KapelleError) -> FailureClass:
 
 
 async def _told(
-    attempt: Attempt, evidence: Evidence, verdict: Verdict
-) -> tuple[Verdict, str | None]:
+    attempt: ActiveAttempt, evidence: Evidence, verdict: AgentVerdict
+) -> tuple[AgentVerdict, str | None]:
     """The verdict with what the agent handed in, and what it asked and did not wait for."""
     if evidence.exit.kind == "tampered":
         return verdict, None
@@ -153,7 +159,7 @@ async def _told(
     return verdict, unanswered
 
 
-def _with_handed_in(verdict: Verdict, handed_in: dict[str, Any]) -> Verdict:
+def _with_handed_in(verdict: AgentVerdict, handed_in: dict[str, Any]) -> AgentVerdict:
     """The verdict with what the agent handed in; that can make it worse, but never better."""
     given = handed_in["result"]
     if isinstance(given, str):
@@ -168,7 +174,9 @@ def _with_handed_in(verdict: Verdict, handed_in: dict[str, Any]) -> Verdict:
     return replace(verdict, success=False, reason=said, claimed="failure", failure=failure)
 
 
-def _unanswered(connection: Connection, attempt: Attempt, verdict: Verdict) -> str | None:
+def _unanswered(
+    connection: Connection, attempt: ActiveAttempt, verdict: AgentVerdict
+) -> str | None:
     """What an agent asked and did not wait for; one that is done holds with its defaults."""
     for question in questions.untold(connection, attempt.id):
         if not verdict.success or question.default is None:
@@ -179,7 +187,7 @@ def _unanswered(connection: Connection, attempt: Attempt, verdict: Verdict) -> s
     return None
 
 
-async def _look_around(attempt: Attempt) -> None:
+async def _look_around(attempt: ActiveAttempt) -> None:
     """Say so when the user's own repository was changed while the agent worked beside it."""
     if before := attempt.row["repository"]:
         directory = Path(attempt.task["directory"])
@@ -190,23 +198,27 @@ async def _look_around(attempt: Attempt) -> None:
             await attempt.warn("repository", f"{text} See that nothing runs there unasked.")
 
 
-def _examine(attempt: Attempt, evidence: Evidence) -> tuple[Summary, str, Verdict]:
+def _examine(attempt: ActiveAttempt, evidence: Evidence) -> tuple[Summary, str, AgentVerdict]:
     """What an agent said, the end of it as text, and what that means."""
     tail = output_tail(attempt.process_dir)
     try:
         agent = attempt.agent()
     except KapelleError as error:
-        return Summary(), tail, Verdict(False, error.message)
+        return Summary(), tail, AgentVerdict(False, error.message)
     summary = read_output(agent, attempt.process_dir, SideLog.of_row(attempt.row))
     if evidence.exit.kind == "tampered":
-        return summary, tail, Verdict(False, evidence.detail)
+        return summary, tail, AgentVerdict(False, evidence.detail)
     if evidence.exit.kind == "not_started":
-        return summary, tail, Verdict(False, evidence.detail or "the agent could not be started")
+        return (
+            summary,
+            tail,
+            AgentVerdict(False, evidence.detail or "the agent could not be started"),
+        )
     return summary, tail, agent.judge(summary, evidence.exit, tail)
 
 
 def _failed(
-    attempt: Attempt, evidence: Evidence, verdict: Verdict, summary: Summary, tail: str
+    attempt: ActiveAttempt, evidence: Evidence, verdict: AgentVerdict, summary: Summary, tail: str
 ) -> tuple[Failure, str]:
     """Why an agent failed, and what is said of that."""
     # A forged end is the cause itself.
@@ -229,7 +241,7 @@ def _failed(
     return found, verdict.reason or evidence.detail or found.evidence
 
 
-async def _commit(attempt: Attempt) -> str | None:
+async def _commit(attempt: ActiveAttempt) -> str | None:
     """Commit the agent's work, once; what the branch holds then, None for work in place."""
     if not attempt.is_worktree:
         return None
@@ -254,22 +266,22 @@ async def _commit(attempt: Attempt) -> str | None:
     return str(attempt.row["checked_commit"])
 
 
-async def _require_resolved(attempt: Attempt) -> None:
-    """Raise Unresolved if the base was merged into the branch and conflicts are left in files."""
+async def _require_resolved(attempt: ActiveAttempt) -> None:
+    """Raise ConflictMarkersLeft if conflicts of the base with the branch are left in files."""
     # Before the first attempt there was nothing to merge into.
     is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
     if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
-        raise Unresolved(f"conflicts are not resolved: {', '.join(left)}")
+        raise ConflictMarkersLeft(f"conflicts are not resolved: {', '.join(left)}")
 
 
-async def _require_unmoved(attempt: Attempt, commit: str | None) -> None:
+async def _require_unmoved(attempt: ActiveAttempt, commit: str | None) -> None:
     """Raise Tampered unless the branch still holds what the checks were made on."""
     tip = commit and await attempt.parts.workspaces.tip(attempt.owner)
     if tip != commit:
         raise Tampered(f"tampered: its branch was moved from {commit} to {tip} after the commit")
 
 
-async def _check(attempt: Attempt, commit: str | None) -> list[str]:
+async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
     """Make the checks that are not recorded yet; the names of all that failed."""
     if not attempt.checks:
         return []
@@ -296,7 +308,7 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
     return [result.verdict for _, result in sorted(known.items()) if not result.passed]
 
 
-async def _warn(attempt: Attempt, made: list[CheckResult]) -> None:
+async def _warn(attempt: ActiveAttempt, made: list[CheckResult]) -> None:
     """Say of passed checks why they are worth less than it seems."""
     doubted = [one for one in made if one.is_doubted]
     blind = [one for one in made if one.proved is False and one not in doubted]
@@ -314,7 +326,7 @@ async def _warn(attempt: Attempt, made: list[CheckResult]) -> None:
 
 
 async def _run_command(
-    attempt: Attempt, position: int, check: CheckSpec, commit: str | None
+    attempt: ActiveAttempt, position: int, check: CheckSpec, commit: str | None
 ) -> CheckResult:
     """Run a command as a check, and find out what its passing is worth where there is a commit."""
     parts = attempt.parts
@@ -343,7 +355,7 @@ async def _run_command(
     return await subject.examine(name, check, result, changed, policy)
 
 
-async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
+async def _put_back(attempt: ActiveAttempt, check: CheckSpec) -> None:
     """Have the next check see what is committed, and not what this one made of it."""
     if changed := await attempt.parts.workspaces.put_back(attempt.owner):
         text = f"The check {check.label} changed {counted_files(changed)}, which was put back."
@@ -351,7 +363,7 @@ async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
 
 
 def _record_check(
-    connection: Connection, attempt: Attempt, position: int, result: CheckResult
+    connection: Connection, attempt: ActiveAttempt, position: int, result: CheckResult
 ) -> None:
     attempts.add_check(connection, attempt.id, position, result)
     if result.passed:
@@ -361,7 +373,7 @@ def _record_check(
     events.append(connection, kind, attempt.task_id, attempt.id, **check_facts(result))
 
 
-async def _ci(attempt: Attempt, name: str, check: CheckSpec) -> CheckResult:
+async def _ci(attempt: ActiveAttempt, name: str, check: CheckSpec) -> CheckResult:
     parts = attempt.parts
     subject = (attempt.task_id, attempt.id)
     if not attempt.is_worktree:
@@ -378,7 +390,7 @@ async def _ci(attempt: Attempt, name: str, check: CheckSpec) -> CheckResult:
         return await await_ci(parts, attempt.owner, commit, check, (attempt.id, name), pause)
 
 
-async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
+async def _make_check(attempt: ActiveAttempt, position: int, check: CheckSpec) -> CheckResult:
     if check.kind is CheckKind.CI:
         return await _ci(attempt, f"{CHECKS}{position}", check)
     began = time.monotonic()
@@ -392,7 +404,7 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
     return CheckResult(name=check.label, passed=passed, output=output, duration_s=seconds)
 
 
-async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
+async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
     parts = attempt.parts
     try:
         if began := attempt.task["starting_tree"]:
@@ -409,7 +421,7 @@ async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
     return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
 
 
-def _first_error(attempt: Attempt) -> str | None:
+def _first_error(attempt: ActiveAttempt) -> str | None:
     """The first line of what an agent wrote that tells of an error."""
     agent = attempt.agent()
     for name in ("out.log", "err.log"):
@@ -420,7 +432,7 @@ def _first_error(attempt: Attempt) -> str | None:
     return None
 
 
-def _texts(agent: Agent, path: Path) -> Iterator[str]:
+def _texts(agent: AgentAdapter, path: Path) -> Iterator[str]:
     """What an agent wrote, as text and not in its own line format."""
     structured = agent.reads_whole_output and path.name == "out.log"
     for line in lines_of(path):

@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kapelle.agents.base import Agent
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import failure_of
 from kapelle.agents.resets import reset_stated
-from kapelle.agents.summary import Fold
+from kapelle.agents.summary import OutputFold
 from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import TaskStatus
@@ -29,7 +29,7 @@ from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
 from kapelle.engine.output import SideLog, attempt_usage, highest_usage
-from kapelle.engine.tasks.attempt import Attempt, ClaimLost
+from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text
 from kapelle.store import accounts, attempts, children, tasks
@@ -124,7 +124,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Limits:
+class AttemptLimits:
     """Turns of one attempt, and money of the whole task less what was spent before."""
 
     max_turns: int | None
@@ -162,7 +162,7 @@ class Limits:
         return found
 
 
-async def limits_of(attempt: Attempt) -> Limits:
+async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
     task = attempt.task
     defaults = attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
@@ -177,7 +177,7 @@ async def limits_of(attempt: Attempt) -> Limits:
     elif budget is not None:
         rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
         spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
-    return Limits(
+    return AttemptLimits(
         max_turns=task["max_turns"] or defaults.max_turns,
         budget_usd=budget,
         spent_usd=spent,
@@ -196,7 +196,7 @@ def recorded_cause(attempt: Mapping[str, Any]) -> Failure | None:
     return None
 
 
-async def usage_before(attempt: Attempt) -> dict[str, float]:
+async def usage_before(attempt: ActiveAttempt) -> dict[str, float]:
     """What the session that an attempt goes on with had counted when it began."""
     session_id = attempt.row["started_from"]
     if session_id is None:
@@ -226,12 +226,14 @@ def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watched(attempt: Attempt, agent: Agent | None, limits: Limits) -> AsyncIterator[None]:
+async def watched(
+    attempt: ActiveAttempt, agent: AgentAdapter | None, limits: AttemptLimits
+) -> AsyncIterator[None]:
     """The agent, if it is known, is watched as long as this lasts."""
     if agent is None:
         yield
         return
-    watch = Watch(attempt, agent, limits, await usage_before(attempt))
+    watch = AttemptWatch(attempt, agent, limits, await usage_before(attempt))
     with attempt.parts.activities.showing(watch):
         watching = asyncio.create_task(watch.keep())
         try:
@@ -243,18 +245,22 @@ async def watched(attempt: Attempt, agent: Agent | None, limits: Limits) -> Asyn
             watching.cancel()
 
 
-class Watch:
+class AttemptWatch:
     """Watches one attempt until its end; begun again after a crash, it reads anew."""
 
     def __init__(
-        self, attempt: Attempt, agent: Agent, limits: Limits, before: dict[str, float]
+        self,
+        attempt: ActiveAttempt,
+        agent: AgentAdapter,
+        limits: AttemptLimits,
+        before: dict[str, float],
     ) -> None:
         process_dir = attempt.process_dir
         self._attempt = attempt
         self._agent = agent
         self._limits = limits
         self._before = before
-        self._fold = Fold()
+        self._fold = OutputFold()
         self._out = LogReader(process_dir / "out.log")
         self._err = LogReader(process_dir / "err.log")
         self._side: LogReader | None = None

@@ -16,7 +16,7 @@ _CHUNK = 65536
 _PATIENCE_MS = 60_000
 
 
-class Request:
+class ShimRequest:
     """What to run; everything that reaches the kernel is bytes."""
 
     process_dir: str
@@ -42,10 +42,10 @@ def encode(fields: Mapping[str, object], stdin: bytes | None) -> bytes:
     return len(header).to_bytes(_LENGTH_BYTES, "big") + header + (stdin or b"")
 
 
-def receive(connection: int) -> tuple[Request, int]:
+def receive(connection: int) -> tuple[ShimRequest, int]:
     """The request and an open file with the agent's standard input; EOFError if it is cut short."""
     length = int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big")
-    request = Request(_receive_exactly(connection, length))
+    request = ShimRequest(_receive_exactly(connection, length))
     if request.stdin_bytes is None:
         return request, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     stdin = _open_unnamed(request.process_dir)

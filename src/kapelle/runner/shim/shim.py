@@ -13,9 +13,9 @@ import time
 from . import exit_record, files, system, tree
 from .exit_record import encode
 from .failpoints import failpoint
-from .request import Request, receive
+from .request import ShimRequest, receive
 from .request import encode as encode_request
-from .streams import Redactor, Stream
+from .streams import PipeStream, Redactor
 from .supervisor import Child, Supervisor, explain
 from .system import Signals
 from .terminal import Terminal
@@ -75,7 +75,7 @@ def warm_up(place: str, signals: Signals) -> None:
 class Shim(Supervisor):
     """One process directory from its claim to its exit record."""
 
-    def __init__(self, request: Request, daemon: int, signals: Signals) -> None:
+    def __init__(self, request: ShimRequest, daemon: int, signals: Signals) -> None:
         super().__init__(request, signals)
         self._daemon = daemon
         self._logs: list[int] = []
@@ -175,7 +175,7 @@ class Shim(Supervisor):
             secret = self._request.secret
             self._terminal = Terminal(place, secret, agent.out)
         self._streams = tuple(
-            Stream(pipe, log, Redactor(self._request.redact, eager=in_terminal))
+            PipeStream(pipe, log, Redactor(self._request.redact, eager=in_terminal))
             for pipe, log in zip((agent.out, agent.err), self._logs, strict=True)
         )
 

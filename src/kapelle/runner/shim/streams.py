@@ -147,7 +147,7 @@ def _uncoloured(data: bytes) -> bytes:
     return data
 
 
-class _Places:
+class _PatternPositions:
     """Where the bytes that are left, when a pattern is taken out of data, stood in it."""
 
     def __init__(self, data: bytes, without: bytes) -> None:
@@ -187,7 +187,7 @@ class _Patterns:
         found = [match.span() for match in self._regex.finditer(self._counting(data))]
         if not found:
             return []
-        places = _Places(data, self._without)
+        places = _PatternPositions(data, self._without)
         return [places.span(*span) for span in found]
 
     def begins(self, data: bytes) -> int:
@@ -195,7 +195,7 @@ class _Patterns:
         at = self._begins(self._counting(data))
         if at is None:
             return len(data)
-        return _Places(data, self._without).begin(at)
+        return _PatternPositions(data, self._without).begin(at)
 
     def _counting(self, data: bytes) -> bytes:
         return _uncoloured(data).translate(self._table, self._ignored)
@@ -226,7 +226,7 @@ def _needles(patterns: set[bytes]) -> list[bytes]:
     return needles
 
 
-class Stream:
+class PipeStream:
     """Moves bytes from a pipe to a log, and stops reading while the disk refuses them."""
 
     def __init__(self, pipe: int, log: int, redactor: Redactor) -> None:

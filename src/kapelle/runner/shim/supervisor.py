@@ -11,8 +11,8 @@ import time
 
 from . import system, terminal, tree
 from .files import MARKER
-from .request import Request
-from .streams import Stream
+from .request import ShimRequest
+from .streams import PipeStream
 from .system import Signals, forget_signals
 from .terminal import Terminal
 from .tree import KILL_LIMIT_S, Subtree
@@ -25,7 +25,7 @@ _KILL_ROUND_S = 0.02
 class Child:
     """A forked process that executes the command once it is let go."""
 
-    def __init__(self, request: Request, stdin: int, leaf: str | None) -> None:
+    def __init__(self, request: ShimRequest, stdin: int, leaf: str | None) -> None:
         self.out, out = os.pipe() if request.terminal is None else os.openpty()
         self.err, err = os.pipe()
         standard = (stdin, out, err)
@@ -65,7 +65,7 @@ class Child:
         return os.fork()
 
 
-def explain(report: bytes, request: Request) -> str:
+def explain(report: bytes, request: ShimRequest) -> str:
     """Why a command could not be started, from what the child reported."""
     reason = os.strerror(int(report[1:]))
     if report[:1] == b"d":
@@ -83,7 +83,7 @@ def _move(pid: int, leaf: str) -> bool:
 
 
 def _become_agent(
-    request: Request, shim: int, standard: tuple[int, int, int], go: int, report: int
+    request: ShimRequest, shim: int, standard: tuple[int, int, int], go: int, report: int
 ) -> None:
     stage = b"x"
     try:
@@ -117,11 +117,11 @@ class Supervisor:
 
     _agent: Child
 
-    def __init__(self, request: Request, signals: Signals) -> None:
+    def __init__(self, request: ShimRequest, signals: Signals) -> None:
         self._request = request
         self._signals = signals
         self._tree = Subtree()
-        self._streams: tuple[Stream, ...] = ()
+        self._streams: tuple[PipeStream, ...] = ()
         self._terminal: Terminal | None = None
         self._status: int | None = None
         self._ended_by: str | None = None

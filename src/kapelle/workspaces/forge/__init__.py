@@ -1,6 +1,13 @@
 """Forges, where work becomes pull requests: one seam, whatever is behind it."""
 
-from kapelle.workspaces.forge.base import Forge, Login, PullRequest, Site, Verdict, Wanted
+from kapelle.workspaces.forge.base import (
+    CiVerdict,
+    Forge,
+    Login,
+    PullRequest,
+    PullRequestDraft,
+    Site,
+)
 from kapelle.workspaces.forge.remote import (
     Remote,
     contains,
@@ -10,6 +17,15 @@ from kapelle.workspaces.forge.remote import (
 )
 
 __all__ = [
-    "Forge", "Login", "PullRequest", "Remote", "Site", "Verdict", "Wanted",
-    "contains", "find_remote", "find_upstream", "read_branch",
+    "CiVerdict",
+    "Forge",
+    "Login",
+    "PullRequest",
+    "PullRequestDraft",
+    "Remote",
+    "Site",
+    "contains",
+    "find_remote",
+    "find_upstream",
+    "read_branch",
 ]  # fmt: skip

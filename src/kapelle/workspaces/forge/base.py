@@ -16,7 +16,7 @@ from kapelle.domain.views import Comment
 if TYPE_CHECKING:
     import httpx2
 
-State = Literal["draft", "open", "merged", "closed"]
+PullRequestState = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID = 500
 _MOST_PAGES = 100
@@ -35,7 +35,7 @@ class PullRequest:
 
     number: int
     url: str
-    state: State
+    state: PullRequestState
     title: str = ""
     text: str = ""
     # What GitHub's GraphQL calls it.
@@ -53,7 +53,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PullRequestDraft:
     """What a pull request is to be."""
 
     branch: str
@@ -65,7 +65,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CiVerdict:
     """What the CI of a forge found of a commit, and the ends of the logs of what failed."""
 
     state: Literal["none", "pending", "passed", "failed"]
@@ -135,15 +135,15 @@ class Forge(ABC):
     async def pull_request(self, number: int) -> PullRequest: ...
 
     @abstractmethod
-    async def open(self, wanted: Wanted) -> PullRequest: ...
+    async def open(self, wanted: PullRequestDraft) -> PullRequest: ...
 
     @abstractmethod
-    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
         """Bring the description of an open one up to date; make it a draft or ready if that is
         wanted."""
 
     @abstractmethod
-    async def verdict(self, commit: str) -> Verdict: ...
+    async def verdict(self, commit: str) -> CiVerdict: ...
 
     @abstractmethod
     async def comments(self, number: int) -> list[Comment]:
@@ -159,7 +159,7 @@ class Forge(ABC):
                     return found
         return await self.find(branch)
 
-    async def save(self, wanted: Wanted, number: int | None) -> PullRequest:
+    async def save(self, wanted: PullRequestDraft, number: int | None) -> PullRequest:
         """Open a pull request, or update the one that is open; never a second one."""
         known = await self.current(wanted.branch, number)
         if known is not None and not known.is_open:

@@ -11,11 +11,11 @@ from kapelle.domain.errors import ForgeError, Unavailable
 from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import (
     MOST_LOGS,
+    CiVerdict,
     Forge,
     PullRequest,
-    State,
-    Verdict,
-    Wanted,
+    PullRequestDraft,
+    PullRequestState,
     read_time,
     retitle,
 )
@@ -51,12 +51,12 @@ class GitHub(Forge):
     async def pull_request(self, number: int) -> PullRequest:
         return self._read(await self.call("GET", f"{self._path}/pulls/{number}"))
 
-    async def open(self, wanted: Wanted) -> PullRequest:
+    async def open(self, wanted: PullRequestDraft) -> PullRequest:
         body: dict[str, Any] = {"title": wanted.title, "head": wanted.branch, "base": wanted.base}
         body |= {"body": wanted.text} | ({"draft": True} if wanted.draft else {})
         return self._read(await self.call("POST", f"{self._path}/pulls", body))
 
-    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
         if wanted.draft is not None and wanted.draft != (found.state == "draft"):
             change = _DRAFT if wanted.draft else _READY
             query = f"{change}(input: {{pullRequestId: $id}}) {{ clientMutationId }}"
@@ -69,7 +69,7 @@ class GitHub(Forge):
         path = f"{self._path}/pulls/{found.number}"
         return self._read(await self.call("PATCH", path, {"body": wanted.text}))
 
-    async def verdict(self, commit: str) -> Verdict:
+    async def verdict(self, commit: str) -> CiVerdict:
         runs = await self.every(f"{self._path}/commits/{commit}/check-runs", "check_runs")
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
         bad = [run for run in runs if run["conclusion"] in _BAD]
@@ -105,7 +105,7 @@ class GitHub(Forge):
 
     def _read(self, told: Any) -> PullRequest:
         if told.get("merged_at") or told.get("merged"):
-            state: State = "merged"
+            state: PullRequestState = "merged"
         else:
             state = told["state"]
         if state == "open" and told.get("draft"):
@@ -130,14 +130,14 @@ class Gitea(GitHub):
         found = await self.every(f"{self._path}/pulls?state=open")
         return next((one for one in map(self._read, found) if one.branch == branch), None)
 
-    async def open(self, wanted: Wanted) -> PullRequest:
+    async def open(self, wanted: PullRequestDraft) -> PullRequest:
         if wanted.draft:
             title = f"{_MARK}{wanted.title}"
         else:
             title = wanted.title
         return await super().open(replace(wanted, title=title, draft=None))
 
-    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
         body = {"title": retitle(found, wanted.draft, _MARK), "body": wanted.text}
         return self._read(await self.call("PATCH", f"{self._path}/pulls/{found.number}", body))
 
@@ -149,7 +149,7 @@ class Gitea(GitHub):
         login = f"{self.login.name}:{self.login.password}".encode()
         return f"Basic {b64encode(login).decode()}"
 
-    async def verdict(self, commit: str) -> Verdict:
+    async def verdict(self, commit: str) -> CiVerdict:
         statuses = await self.every(f"{self._path}/commits/{commit}/status", "statuses")
         found = _verdict([], "", [], statuses)
         if found.log:
@@ -197,7 +197,7 @@ class Gitea(GitHub):
         return replace(found, note=note)
 
 
-def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[Any]) -> Verdict:
+def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[Any]) -> CiVerdict:
     """Compute the verdict from check runs and statuses alone: one failure is enough, whatever else
     still runs; a skipped one counts for nothing.
 
@@ -212,10 +212,10 @@ def _verdict(bad: list[str], log: str, ends: list[str | None], statuses: list[An
             said = status.get("description") or "failed"
             bad.append(f"{status['context']}: {said} {status.get('target_url') or ''}".strip())
     if bad:
-        return Verdict("failed", "\n".join(bad) + "\n" + log)
+        return CiVerdict("failed", "\n".join(bad) + "\n" + log)
     if not set(ends) <= _ENDED:
-        return Verdict("pending")
-    return Verdict("passed" if "success" in ends else "none")
+        return CiVerdict("pending")
+    return CiVerdict("passed" if "success" in ends else "none")
 
 
 def _comment(kind: str, told: Any) -> Comment:

@@ -9,17 +9,17 @@ from kapelle.domain.views import Comment
 from kapelle.workspaces.forge.base import (
     DRAFT_MARKS,
     MOST_LOGS,
+    CiVerdict,
     Forge,
     PullRequest,
-    State,
-    Verdict,
-    Wanted,
+    PullRequestDraft,
+    PullRequestState,
     read_time,
     retitle,
 )
 
 _MARK = "Draft: "
-_STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
+_STATES: dict[str, PullRequestState] = {"opened": "open", "locked": "open", "merged": "merged"}
 _VERDICTS: dict[str, Literal["none", "passed"]] = {"success": "passed", "skipped": "none"}
 _FAILED = {"failed", "canceled"}
 
@@ -43,7 +43,7 @@ class GitLab(Forge):
     async def pull_request(self, number: int) -> PullRequest:
         return _read(await self.call("GET", f"{self._path}/merge_requests/{number}"))
 
-    async def open(self, wanted: Wanted) -> PullRequest:
+    async def open(self, wanted: PullRequestDraft) -> PullRequest:
         body = {
             "source_branch": wanted.branch,
             "target_branch": wanted.base,
@@ -52,12 +52,12 @@ class GitLab(Forge):
         }
         return _read(await self.call("POST", f"{self._path}/merge_requests", body))
 
-    async def update(self, found: PullRequest, wanted: Wanted) -> PullRequest:
+    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
         body = {"title": retitle(found, wanted.draft, _MARK), "description": wanted.text}
         path = f"{self._path}/merge_requests/{found.number}"
         return _read(await self.call("PUT", path, body))
 
-    async def verdict(self, commit: str) -> Verdict:
+    async def verdict(self, commit: str) -> CiVerdict:
         pipelines = await self.every(f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
         # The newest of each reference: a branch and its merge request have pipelines of their own,
         # and one that was started again replaces the one before.
@@ -66,11 +66,11 @@ class GitLab(Forge):
             newest.setdefault(pipeline["ref"], pipeline)
         failed = [one for one in newest.values() if one["status"] in _FAILED]
         if failed:
-            return Verdict("failed", "".join([await self._log(one) for one in failed]))
+            return CiVerdict("failed", "".join([await self._log(one) for one in failed]))
         states = {_VERDICTS.get(one["status"], "pending") for one in newest.values()}
         if "pending" in states:
-            return Verdict("pending")
-        return Verdict("passed" if "passed" in states else "none")
+            return CiVerdict("pending")
+        return CiVerdict("passed" if "passed" in states else "none")
 
     async def _log(self, pipeline: Any) -> str:
         """Return what the failed jobs of a pipeline printed; it failed, whether that can be had or
@@ -101,7 +101,7 @@ class GitLab(Forge):
 
 
 def _read(told: Any) -> PullRequest:
-    state: State = _STATES.get(told["state"], "closed")
+    state: PullRequestState = _STATES.get(told["state"], "closed")
     # Versions before 13.2 do not tell `draft`.
     is_draft = told.get("draft", DRAFT_MARKS.match(told["title"]) is not None)
     if state == "open" and is_draft:

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from kapelle.domain.errors import ForgeError, GitError, KapelleError, Unavailable
 from kapelle.domain.text import titled
 from kapelle.runner.command import Command
-from kapelle.settings.models import Forge as ForgeSettings
 from kapelle.settings.models import ForgeHost
+from kapelle.settings.models import ForgeSettings as ForgeSettings
 from kapelle.workspaces.forge.base import Forge, Login, Site, certificate_problem, login_hint
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
-from kapelle.workspaces.git import HARDENING, Git, Place
+from kapelle.workspaces.git import HARDENING, Git, GitLocation
 from kapelle.workspaces.refs import BRANCHES, branch_ref
 from kapelle.workspaces.shadow import Objects
 
@@ -72,7 +72,7 @@ _ADVICE = re.compile(r"Please make sure you have the correct access rights\s+and
 
 
 @dataclass(frozen=True)
-class Remote(Place):
+class Remote(GitLocation):
     """A remote of a repository, reached as its person would."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -338,7 +338,7 @@ def _without_login(text: str) -> str:
 async def find_upstream(git: Git, common_dir: Path, branch: str) -> tuple[str | None, str]:
     """Return the remote of a branch and the branch's name there, as the repository's own
     configuration has them; without one, None and the branch's own name."""
-    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    own = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir)})
     file = ("--file", str(common_dir / "config"), "--no-includes")
     remote = await own.run("config", *file, "--get", f"branch.{branch}.remote", ok=(0, 1))
     merge = await own.run("config", *file, "--get", f"branch.{branch}.merge", ok=(0, 1))
@@ -354,7 +354,7 @@ async def find_upstream(git: Git, common_dir: Path, branch: str) -> tuple[str | 
 
 async def read_branch(git: Git, common_dir: Path, branch: str) -> str:
     """Return the commit of a branch of the repository."""
-    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    own = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir)})
     return (await own.run("rev-parse", "--verify", f"{BRANCHES}{branch}^{{commit}}")).line
 
 
@@ -364,7 +364,7 @@ async def find_remote(
     """Return the remote of a repository that settings name, with its address as the person's own
     configuration rewrites it; raises ForgeError where there is none that could be pushed to."""
     name = settings.remote
-    own = Place(git, common_dir, {"GIT_DIR": str(common_dir)})
+    own = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir)})
     file = ("--file", str(common_dir / "config"), "--no-includes")
     wanted = rf"^remote\.{re.escape(name)}\.(url|pushurl)$"
     output = await own.run("config", *file, "-z", "--get-regexp", wanted, ok=(0, 1))

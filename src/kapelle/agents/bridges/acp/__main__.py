@@ -36,11 +36,11 @@ from kapelle.agents.bridges.acp.process import (
     failure_told,
     session_failure,
 )
-from kapelle.agents.bridges.acp.session import Session
+from kapelle.agents.bridges.acp.session import AcpSession
 from kapelle.agents.bridges.acp.updates import Updates, opencode_session_tokens
-from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.bridges.base import BridgeFailed, emit
 from kapelle.agents.bridges.hook import new_messages, refusal, take_messages
-from kapelle.agents.events import Json, mapping_of
+from kapelle.agents.events import JsonObject, mapping_of
 
 _ACKNOWLEDGING_S = 10.0
 _REPLAY_S = 10.0
@@ -79,15 +79,15 @@ async def _run(job: Job, prompt: str, command: list[str]) -> int:
     try:
         process = await AgentProcess.start(command)
     except OSError as error:
-        Failed(f"{command[0]} cannot be started: {error.strerror}", "environment").emit()
+        BridgeFailed(f"{command[0]} cannot be started: {error.strerror}", "environment").emit()
         return 1
     try:
-        return await _follow(Turn(process, job, prompt), signals)
+        return await _follow(AgentTurn(process, job, prompt), signals)
     finally:
         await process.close()
 
 
-async def _follow(turn: Turn, signals: asyncio.Queue[int]) -> int:
+async def _follow(turn: AgentTurn, signals: asyncio.Queue[int]) -> int:
     """Until the turn has ended, or until a signal has ended it."""
     work = asyncio.create_task(turn.execute())
     stopped = asyncio.create_task(signals.get())
@@ -101,7 +101,7 @@ async def _follow(turn: Turn, signals: asyncio.Queue[int]) -> int:
     return 128 + stopped.result()
 
 
-class Turn:
+class AgentTurn:
     """Talks to one agent; execute() prints events and returns the exit code."""
 
     def __init__(self, process: AgentProcess, job: Job, prompt: str) -> None:
@@ -120,13 +120,13 @@ class Turn:
     async def execute(self) -> int:
         try:
             await self._prompt_agent()
-        except Failed as failed:
+        except BridgeFailed as failed:
             self._fail(failed)
         except RequestError as error:
             self._fail(failure_of(error))
         except ConnectionError:
             text = f"The agent {await self._process.ending()}"
-            self._fail(Failed(text, "crash" if self._session_id else "environment"))
+            self._fail(BridgeFailed(text, "crash" if self._session_id else "environment"))
         else:
             return 0
         return 0 if self._asked.is_set() else 1
@@ -138,19 +138,19 @@ class Turn:
             with contextlib.suppress(ConnectionError):
                 await self._cancel()
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: BridgeFailed) -> None:
         if self._updates:
             self._updates.finish()
         if not self._stopping and not self._asked.is_set():
             failed.emit()
 
     async def _prompt_agent(self) -> None:
-        session = Session(self._connection, self._job)
+        session = AcpSession(self._connection, self._job)
         try:
             await session.initialize()
-        except Failed as failed:
+        except BridgeFailed as failed:
             words = self._process.last_words()
-            raise Failed(f"{failed} {words}".strip(), failed.name) from None
+            raise BridgeFailed(f"{failed} {words}".strip(), failed.name) from None
         self._session_id = await session.open()
         await self._wait_for_replay()
         text = self._prompt
@@ -197,7 +197,7 @@ class Turn:
             if self._update_count == before:
                 return
 
-    async def _answer(self, text: str) -> Json:
+    async def _answer(self, text: str) -> JsonObject:
         """The agent's answer to a prompt; one that asks is not waited for much longer."""
         params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}]}
         request = asyncio.ensure_future(
@@ -255,7 +255,7 @@ class Turn:
             return None
         return await asyncio.to_thread(refusal, self._job.daemon, given, str(Path.cwd()))
 
-    async def _answer_permission(self, request: Json) -> dict[str, Any]:
+    async def _answer_permission(self, request: JsonObject) -> dict[str, Any]:
         cancelled = {"outcome": {"outcome": "cancelled"}}
         if self._updates is None or self._stopping or self._asked.is_set():
             return cancelled
@@ -290,24 +290,24 @@ class Turn:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
 
 
-def _read(given: Json) -> str:
+def _read(given: JsonObject) -> str:
     lines = Path(given.text("path")).read_text("utf-8", "replace").splitlines(keepends=True)
     first = max(given.count("line") - 1, 0)
     return "".join(lines[first : first + (given.count("limit") or len(lines))])
 
 
-def _check(response: Json, refused: str) -> None:
-    """Raises Failed unless the turn ended well."""
+def _check(response: JsonObject, refused: str) -> None:
+    """Raises BridgeFailed unless the turn ended well."""
     # codex-acp tells a failure within an answer that looks like a success.
     failure = session_failure(response)
     if failure.get("severity") == "error":
         raise failure_told(failure.text("title") or "The turn failed.")
     reason = response.text("stopReason")
     if reason != "end_turn":
-        raise Failed(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
+        raise BridgeFailed(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
     # opencode ends a turn as if all were well when it was not permitted to go on.
     if refused:
-        raise Failed(f"It stopped, because this was not permitted: {refused}", "task")
+        raise BridgeFailed(f"It stopped, because this was not permitted: {refused}", "task")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any
 
 from acp.exceptions import RequestError
 
-from kapelle.agents.bridges.base import Failed
-from kapelle.agents.events import Json, json_object
+from kapelle.agents.bridges.base import BridgeFailed
+from kapelle.agents.events import JsonObject, json_object
 
 # Tool output travels within one line, so lines may be large.
 _LONGEST_LINE = 64 * 2**20
@@ -58,7 +58,7 @@ class AgentProcess:
         self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         await self._stdin.drain()
 
-    async def receive(self) -> Json | None:
+    async def receive(self) -> JsonObject | None:
         """The next message, or None at the end; what is no message is treated as standard error."""
         while True:
             try:
@@ -123,7 +123,7 @@ class AgentProcess:
             sys.stderr.buffer.flush()
 
 
-def _is_message(message: Json) -> bool:
+def _is_message(message: JsonObject) -> bool:
     """Whether the acp package can take it without stumbling."""
     return (
         isinstance(message.get("method", ""), str)
@@ -133,7 +133,7 @@ def _is_message(message: Json) -> bool:
     )
 
 
-def failure_of(error: RequestError) -> Failed:
+def failure_of(error: RequestError) -> BridgeFailed:
     """The message of a JSON-RPC error, with what it says about the provider's answer."""
     facts = list(_facts(error.data))
     strings = [(key, value) for key, value in facts if isinstance(value, str)]
@@ -143,22 +143,22 @@ def failure_of(error: RequestError) -> Failed:
     status = _status(error, facts, text)
     kind = next(iter(types), None)
     refused = needs_login(error) and status in {None, 401, 403}
-    return Failed(text, "authentication" if refused else "", status=status, type=kind)
+    return BridgeFailed(text, "authentication" if refused else "", status=status, type=kind)
 
 
-def session_failure(message: Json) -> Json:
+def session_failure(message: JsonObject) -> JsonObject:
     """What codex-acp tells of a failure to clients that ask for it; there is no error then."""
     return message.mapping("_meta", "jetbrains", "air", "sessionFailure")
 
 
-def failure_told(text: str) -> Failed:
+def failure_told(text: str) -> BridgeFailed:
     """The failure that a text tells of."""
     found = _STATUS.search(text)
     if "context window" in text:
         name = "context_overflow"
     else:
         name = ""
-    return Failed(text, name, status=int(found[1]) if found else None)
+    return BridgeFailed(text, name, status=int(found[1]) if found else None)
 
 
 def needs_login(error: RequestError) -> bool:

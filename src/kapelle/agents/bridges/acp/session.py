@@ -16,8 +16,8 @@ from acp.meta import AGENT_METHODS, PROTOCOL_VERSION
 
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.process import failure_of, needs_login
-from kapelle.agents.bridges.base import Failed, emit
-from kapelle.agents.events import Json, mapping_of
+from kapelle.agents.bridges.base import BridgeFailed, emit
+from kapelle.agents.events import JsonObject, mapping_of
 
 _OPENING_S = 180.0
 _CHOOSING_S = 60.0
@@ -34,17 +34,17 @@ _KEYS = {
 _AUTONOMOUS = ("bypasspermissions", "agentfullaccess", "fullaccess", "yolo", "allowall")
 
 
-class Session:
+class AcpSession:
     """One session over a fresh connection, from the greeting to the choice of its model."""
 
     def __init__(self, connection: Connection, job: Job) -> None:
         self._connection = connection
         self._job = job
-        self._agent = Json()
+        self._agent = JsonObject()
         self.system_prompt_taken = False
 
     async def initialize(self) -> None:
-        """Raises Failed when the agent does not answer as one would."""
+        """Raises BridgeFailed when the agent does not answer as one would."""
         capabilities = {
             "fs": dict.fromkeys(("readTextFile", "writeTextFile"), self._job.daemon is not None),
             "terminal": False,
@@ -90,7 +90,7 @@ class Session:
         await self._choose_model(session_id, session)
         return session_id
 
-    async def _session(self) -> Json:
+    async def _session(self) -> JsonObject:
         params = self._params()
         wanted = self._job.session_id
         if not wanted:
@@ -102,20 +102,20 @@ class Session:
         except RequestError as error:
             if needs_login(error):
                 raise
-            raise Failed(str(failure_of(error)), "session_lost") from None
+            raise BridgeFailed(str(failure_of(error)), "session_lost") from None
 
     def _resume_method(self) -> str:
         """The method that goes on with an earlier session; resume replays nothing, load does."""
         offered = self._offers("sessionCapabilities")
         if self._job.fork:
             if offered.get("fork") is None:
-                raise Failed("This agent cannot fork a session.", "session_lost")
+                raise BridgeFailed("This agent cannot fork a session.", "session_lost")
             return AGENT_METHODS["session_fork"]
         if offered.get("resume") is not None:
             return AGENT_METHODS["session_resume"]
         if self._agent.mapping("agentCapabilities").get("loadSession") is True:
             return AGENT_METHODS["session_load"]
-        raise Failed("This agent cannot go on with an earlier session.", "session_lost")
+        raise BridgeFailed("This agent cannot go on with an earlier session.", "session_lost")
 
     def _params(self) -> dict[str, Any]:
         known = _mcp_servers(self._job.mcp_servers, self._offers("mcpCapabilities"))
@@ -136,7 +136,7 @@ class Session:
             return {**params, "_meta": meta}
         return params
 
-    def _offers(self, what: str) -> Json:
+    def _offers(self, what: str) -> JsonObject:
         return self._agent.mapping("agentCapabilities", what)
 
     async def _log_in(self) -> bool:
@@ -150,7 +150,7 @@ class Session:
                 return True
         return False
 
-    async def _choose_mode(self, session_id: str, session: Json) -> None:
+    async def _choose_mode(self, session_id: str, session: JsonObject) -> None:
         modes = choice(session, "mode")
         wanted = self._job.mode
         if wanted is None:
@@ -166,11 +166,13 @@ class Session:
                     known = ", ".join(modes.options)
                 else:
                     known = "none"
-                raise Failed(f"The agent has no mode {wanted!r}; it has: {known}.", "capability")
+                raise BridgeFailed(
+                    f"The agent has no mode {wanted!r}; it has: {known}.", "capability"
+                )
         if modes and picked and picked != modes.current:
             await self._set(modes, session_id, picked)
 
-    async def _choose_model(self, session_id: str, session: Json) -> None:
+    async def _choose_model(self, session_id: str, session: JsonObject) -> None:
         models = choice(session, "model")
         wanted = self._job.model
         if models is None:
@@ -186,7 +188,7 @@ class Session:
             except RequestError as error:
                 known = ", ".join(dict.fromkeys(map(_without_variant, models.options)))
                 text = f"The agent refuses the model {wanted}. It offers: {known}."
-                raise Failed(f"{text} {failure_of(error)}", "capability") from None
+                raise BridgeFailed(f"{text} {failure_of(error)}", "capability") from None
         if current not in {"", "default", "auto"}:
             # Qwen's ids are its own: $runtime|openai|m1(openai).
             if "|" in current:
@@ -195,21 +197,21 @@ class Session:
                 name = ""
             emit("model", name or _without_variant(current))
 
-    async def _set(self, choice: "Choice", session_id: str, value: str) -> None:
+    async def _set(self, choice: "SessionChoice", session_id: str, value: str) -> None:
         params = {"sessionId": session_id, **choice.params, choice.key: value}
         await self._ask(choice.method, _CHOOSING_S, **params)
 
-    async def _ask(self, method: str, within_s: float, **params: Any) -> Json:
+    async def _ask(self, method: str, within_s: float, **params: Any) -> JsonObject:
         try:
             answer = await asyncio.wait_for(self._connection.send_request(method, params), within_s)
         except TimeoutError:
             text = f"The agent did not answer {method} within {within_s:.0f} s."
-            raise Failed(text, "environment") from None
+            raise BridgeFailed(text, "environment") from None
         return mapping_of(answer)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SessionChoice:
     """One thing to choose: how to, what from, and what it is now."""
 
     method: str
@@ -234,7 +236,7 @@ class Choice:
         return next((plain[name] for name in _AUTONOMOUS if name in plain), None)
 
 
-def choice(session: Json, what: Literal["mode", "model"]) -> Choice | None:
+def choice(session: JsonObject, what: Literal["mode", "model"]) -> SessionChoice | None:
     """How a session's mode or model is chosen; None when the agent offers no choice."""
     listed = session.mapping(f"{what}s")
     title = what.title()
@@ -242,16 +244,18 @@ def choice(session: Json, what: Literal["mode", "model"]) -> Choice | None:
         id_key = "id" if what == "mode" else "modelId"
         options = {item.text(id_key): item.text("name") for item in available}
         current = listed.text(f"current{title}Id")
-        return Choice(f"session/set_{what}", f"{what}Id", {}, options, current)
+        return SessionChoice(f"session/set_{what}", f"{what}Id", {}, options, current)
     for option in session.mappings("configOptions"):
         if what in {option.get("category"), option.get("id")} and option.get("type") == "select":
             params = {"configId": option.get("id")}
             current = option.text("currentValue")
-            return Choice("session/set_config_option", "value", params, _values(option), current)
+            return SessionChoice(
+                "session/set_config_option", "value", params, _values(option), current
+            )
     return None
 
 
-def _values(select: Json) -> dict[str, str]:
+def _values(select: JsonObject) -> dict[str, str]:
     """The options of a select, which may be in groups."""
     values: dict[str, str] = {}
     for option in select.mappings("options"):
@@ -267,7 +271,7 @@ def _letters(option: str) -> str:
 
 
 def _mcp_servers(
-    known: Mapping[str, Mapping[str, Any]], capabilities: Json
+    known: Mapping[str, Mapping[str, Any]], capabilities: JsonObject
 ) -> list[dict[str, Any]]:
     """Those that the agent can use; there is a notice about every other one."""
     entries: list[dict[str, Any]] = []

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.bridges.acp.process import session_failure
-from kapelle.agents.bridges.base import Lines, emit
-from kapelle.agents.events import Json, plan
+from kapelle.agents.bridges.base import LinePrinter, emit
+from kapelle.agents.events import JsonObject, plan
 
 _LONGEST_OUTPUT = 100_000
 _OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result", "error")
@@ -28,18 +28,18 @@ FROM session WHERE id = ?
 _TOKEN_NAMES = ("input_tokens", "output_tokens", "cached_tokens")
 
 
-class ToolCall:
+class ToolCallState:
     """What several updates together say about one call."""
 
-    def __init__(self, first: Json, first_is_whole: bool = False) -> None:
+    def __init__(self, first: JsonObject, first_is_whole: bool = False) -> None:
         self._first_is_whole = first_is_whole  # whether its first update holds all of its input
-        self._fields = Json()
+        self._fields = JsonObject()
         self._name = _name(first)
         self._terminal = ""
         self.emitted = False
         self.ended = False
 
-    def take(self, update: Json) -> bool:
+    def take(self, update: JsonObject) -> bool:
         """Add an update; whether the call has ended with it."""
         self._fields |= {key: value for key, value in update.items() if value is not None}
         terminal = update.mapping("_meta", "terminal_output_delta")
@@ -84,12 +84,12 @@ class ToolCall:
         said = "\n".join(filter(None, texts))
         return self._fields.text("rawOutput") or given or said or self._terminal
 
-    def _parts(self, kind: str) -> list[Json]:
+    def _parts(self, kind: str) -> list[JsonObject]:
         parts = self._fields.mappings("content")
         return [part for part in parts if part.get("type") == kind]
 
 
-def _name(update: Json) -> str:
+def _name(update: JsonObject) -> str:
     """The tool's own name where the agent tells it, else its kind."""
     meta = update.mapping("_meta")
     for key in meta:
@@ -136,7 +136,7 @@ class UsageMeter:
         """A tool gave its result: what comes next is a new answer."""
         self._fresh = True
 
-    def update(self, update: Json) -> None:
+    def update(self, update: JsonObject) -> None:
         """A usage_update: the context's size, and perhaps the session's cost so far."""
         used = update.get("used")
         cost = update.mapping("cost")
@@ -154,13 +154,13 @@ class UsageMeter:
         else:
             self._emit()
 
-    def count(self, usage: Json) -> None:
+    def count(self, usage: JsonObject) -> None:
         """What Qwen says at its end that an answer took."""
         self._now = Counter(_tokens(usage))
         self._exact = True
         self._emit()
 
-    def finish(self, response: Json, since_prompt: Counter[str] | None = None) -> None:
+    def finish(self, response: JsonObject, since_prompt: Counter[str] | None = None) -> None:
         """Report what the answer to session/prompt says was used.
 
         since_prompt: the tokens of all answers since the first prompt, where that is known.
@@ -210,7 +210,7 @@ class UsageMeter:
         emit("usage", data={**tokens, "turns": self.turns, **more, "total": True})
 
 
-def _tokens(usage: Json) -> dict[str, int]:
+def _tokens(usage: JsonObject) -> dict[str, int]:
     """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
     sent = usage.count("inputTokens")
     said = usage.count("outputTokens")
@@ -251,15 +251,15 @@ class Updates:
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self.meter = UsageMeter(agent)
-        self._lines = Lines()
+        self._lines = LinePrinter()
         self._answer = ""
         self._chunks = 0  # of the answer so far
         self._message_id: object = None
         self._text_turn = 0  # the turn of the last text
-        self._tools: dict[str, ToolCall] = {}
+        self._tools: dict[str, ToolCallState] = {}
         self.refused = ""  # what was not permitted, until the agent says something about it
 
-    def take(self, update: Json) -> None:
+    def take(self, update: JsonObject) -> None:
         kind = update.get("sessionUpdate")
         if kind == "agent_message_chunk":
             self._add_text(update)
@@ -281,15 +281,15 @@ class Updates:
         elif kind == "session_info_update":
             _emit_retry(update)
 
-    def requested_call(self, call: Json) -> ToolCall:
+    def requested_call(self, call: JsonObject) -> ToolCallState:
         """The tool call that a request for permission is about; it is printed as a call, too."""
         self._lines.flush()
         tool = self._tool(call)
-        tool.take(Json(call, status="pending"))
+        tool.take(JsonObject(call, status="pending"))
         tool.emit_call()
         return tool
 
-    def refuse(self, tool: ToolCall) -> None:
+    def refuse(self, tool: ToolCallState) -> None:
         """A call is not permitted: what comes next is a new answer, or nothing at all."""
         self.refused = tool.title
         self.meter.end_tool()
@@ -306,7 +306,7 @@ class Updates:
         self._lines.flush()
         return self._answer.strip()
 
-    def _add_text(self, update: Json) -> None:
+    def _add_text(self, update: JsonObject) -> None:
         text = update.text("content", "text")
         if usage := update.mapping("_meta", "usage"):
             self.meter.count(usage)
@@ -334,15 +334,15 @@ class Updates:
         self.refused = ""
         self._lines.add(text)
 
-    def _tool(self, update: Json) -> ToolCall:
+    def _tool(self, update: JsonObject) -> ToolCallState:
         key = update.text("toolCallId")
         if key not in self._tools:
             # Copilot sends nothing more about a call until it has ended.
-            self._tools[key] = ToolCall(update, first_is_whole=self._agent == "Copilot")
+            self._tools[key] = ToolCallState(update, first_is_whole=self._agent == "Copilot")
         return self._tools[key]
 
 
-def _emit_retry(update: Json) -> None:
+def _emit_retry(update: JsonObject) -> None:
     """Codex tells of errors that it outlasts in fields of its own."""
     failure = session_failure(update)
     if said := update.text("_meta", "codex", "error", "message") or failure.text("title"):
