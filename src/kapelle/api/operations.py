@@ -21,7 +21,7 @@ JSON = "application/json"
 WEBSOCKET = "WEBSOCKET"
 
 # Returns who calls; raises Forbidden. The functions are in security.py.
-Access = Callable[[HTTPConnection, Service], Awaitable[Caller | None]]
+AccessRule = Callable[[HTTPConnection, Service], Awaitable[Caller | None]]
 UseCase = Callable[..., Any]
 # Adds values that an attempt may leave out; called with the values and the attempt's task.
 Inherit = Callable[[dict[str, Any], str], Awaitable[dict[str, Any]]]
@@ -33,7 +33,7 @@ class Operation:
 
     method: str
     path: str
-    access: Access
+    access: AccessRule
     use_case: Callable[[Service], UseCase]
     # By default the name of the use case.
     name: str = ""

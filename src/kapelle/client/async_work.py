@@ -19,6 +19,7 @@ from kapelle.client.values import (
     schedule_body,
     spec_body,
 )
+from kapelle.client.work import Item, Piece
 from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
@@ -36,8 +37,6 @@ from kapelle.domain.views import (
 from kapelle.patterns.spec import PatternSpec
 
 T = TypeVar("T")
-Item = TypeVar("Item", Task, Run, Schedule)
-Piece = TypeVar("Piece", Task, Run)
 
 AsyncItemStream: TypeAlias = AsyncGenerator[T, None]
 

@@ -22,7 +22,7 @@ def notes(db: Database) -> NoteService:
     return NoteService(db)
 
 
-async def write(notes: Notes, key: str, value: str = "x", **more: Any) -> Note:
+async def write(notes: NoteService, key: str, value: str = "x", **more: Any) -> Note:
     caller = Caller(attempt_id=more.pop("by", None))
     return await notes.put(NoteSpec(key=key, value=value, **more), caller)
 
