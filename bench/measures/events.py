@@ -67,7 +67,7 @@ def _sample(daemon: BenchDaemon, stream: socket.socket) -> tuple[float, float]:
 
 
 def crowd(run: Run) -> list[Row]:
-    """20 tasks while 1,000 follow the history, and while nobody does, in turn."""
+    """20 tasks while 100 follow the history, and while nobody does, in turn."""
     alone, followed = [], []
     late_ms: list[float] = []
     with running(run, max_attempts=_TASKS) as daemon:

@@ -287,7 +287,11 @@ async def _call_operation(
 
 
 async def _read_events(
-    service: Service, tool: Tool, arguments: AnswerObject, stream: EventStream, wanted: _AnswerPart
+    service: Service,
+    tool: Tool,
+    arguments: AnswerObject,
+    stream: EventStream[Any],
+    wanted: _AnswerPart,
 ) -> AnswerObject:
     """The events of a stream, the cursor behind the last of them (without any, as it was), whether
     there are more, and whether more are still to come."""

@@ -2,7 +2,7 @@
 
 import json
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from kapelle.api.sse import EventStream, sent_event
 from kapelle.domain.task import Activity, Event
 from kapelle.service import Service
 from kapelle.service.caller import Caller
+from kapelle.service.events import StreamItems
 from kapelle.service.output import TranscriptEvent, TranscriptQuery
 
 _MOST = 2**62
@@ -28,7 +29,7 @@ class Streams:
         follow: bool = True,
         activity: bool = False,
         last_event_id: str | None = None,
-    ) -> EventStream:
+    ) -> EventStream[StreamItems]:
         """Every event behind a number; without one, those that come from now on.
 
         Those of a run include the events of its tasks. With activity, `attempt.activity` tells what
@@ -56,10 +57,10 @@ class Streams:
             run = (await services.runs.get(run_id)).id
         else:
             run = None
-        found = partial(services.events.stream, start, task, follow, run, activity)
-        # Whoever loses the connection before the first event can take it up here.
+        items = services.events.stream(start, task, follow, run, activity)
         is_allowed = partial(services.callers.is_valid, caller)
-        return EventStream(found, _rendered, is_allowed, **{"X-Last-Event-ID": str(start)})
+        # A client that loses the connection before the first event goes on from this number.
+        return EventStream(items, _render_items, is_allowed, **{"X-Last-Event-ID": str(start)})
 
     async def transcript(
         self,
@@ -67,30 +68,22 @@ class Streams:
         caller: Caller,
         wanted: TranscriptQuery,
         last_event_id: str | None = None,
-    ) -> EventStream:
+    ) -> EventStream[TranscriptEvent]:
         """What the agent said and did; an event's id is the place behind it."""
         lines = await self._services.output.transcript(task_id, wanted, last_event_id)
         is_allowed = partial(self._services.callers.is_valid, caller)
-        return EventStream(lambda _: lines, _rendered_line, is_allowed)
+        return EventStream(lines, _render_line, is_allowed)
 
 
-def _rendered(found: tuple[Event, ...] | tuple[Activity, ...]) -> bytes:
-    """Events as they are sent. All who follow the history, of whom there may be many, are handed
-    the same tuple one after another: it is rendered once."""
-    if _last["events"] is not found:
-        _last.update(events=found, text=b"".join(map(_sent, found)))
-    text: bytes = _last["text"]
-    return text
+def _render_items(items: StreamItems) -> bytes:
+    return b"".join([_render_item(item) for item in items])
 
 
-def _sent(event: Event | Activity) -> bytes:
-    if isinstance(event, Activity):
-        return f"event: attempt.activity\ndata: {event.model_dump_json()}\n\n".encode()
-    return sent_event(str(event.seq), event.kind, event.model_dump_json())
+def _render_item(item: Event | Activity) -> bytes:
+    if isinstance(item, Activity):
+        return f"event: attempt.activity\ndata: {item.model_dump_json()}\n\n".encode()
+    return sent_event(str(item.seq), item.kind, item.model_dump_json())
 
 
-_last: dict[str, Any] = {"events": None}
-
-
-def _rendered_line(line: TranscriptEvent) -> bytes:
+def _render_line(line: TranscriptEvent) -> bytes:
     return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))
