@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
 from kapelle.domain.errors import KapelleError, Unavailable
-from kapelle.home import Home, file_identity
+from kapelle.home import Home, read_file_identity
 
 # How long the head of a request may take once a connection is open or idle, and then the body.
 _HEAD_S = 10.0
@@ -217,7 +217,7 @@ class PrivateDoor:
                 async with asyncio.timeout(_LOOK_S):
                     await self._closing.wait()
                 return
-            if file_identity(self._home.socket) == opened:
+            if read_file_identity(self._home.socket) == opened:
                 continue
             try:
                 self._home.create()

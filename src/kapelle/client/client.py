@@ -266,6 +266,7 @@ class Client:
         task: str | None = None,
         project: str | None = None,
         limit: int = 20,
+        repository: str | None = None,
     ) -> SearchView:
         """Search words in prompts, transcripts, results, notes and learnings."""
         parameters = {

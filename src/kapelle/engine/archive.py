@@ -122,7 +122,7 @@ async def put_away_merged(
             return
         # Asked again, for the removals before this one may have taken a while.
         if owner in await parts.db.read(tasks.merged_worktrees, owner):
-            await parts.workspaces.put_away_merged(owner, into or base, squashed=squashed)
+            await parts.workspaces.put_away_merged(owner, into or base, is_squashed=squashed)
 
     await setbacks.each(sorted(present & merged.keys()), put_away)
 

@@ -102,7 +102,7 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
 
     It is the daemon that begins it, for all that a command begins is ended with the command.
     """
-    if worktree is None or not settings.workspace.docker.wanted:
+    if worktree is None or not settings.workspace.docker.is_configured:
         return None
     script = await asyncio.to_thread(_written, parts.home, settings, worktree)
     await end_left(parts)
@@ -151,7 +151,7 @@ async def _run(
 
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
     """The script that runs its arguments in the container of a worktree; None without one."""
-    wanted = settings.workspace.docker.wanted
+    wanted = settings.workspace.docker.is_configured
     if wanted and worktree:
         return _written(home, settings, worktree)
     return None

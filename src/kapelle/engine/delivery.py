@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ class Deliveries:
         row = await db.read(deliveries.find, owner)
         assert row is not None
         failed = work.status != "completed"
+        _log.debug("%s is delivered by %s", owner, row["mode"])
         try:
             failpoint("deliver_begin")
             if work.workspace.commit in {None, work.workspace.base_commit} and not failed:
@@ -104,17 +106,18 @@ class Deliveries:
             later = datetime.now(UTC) + timedelta(seconds=wait_s)
             tried = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
             await db.write(deliveries.update, owner, **tried)
+            _log.debug("%s cannot be delivered now; try %d at %s", owner, tried["tries"], later)
             return
         except (KapelleError, OSError) as error:
             if isinstance(error, KapelleError):
                 told = error.with_hint
             else:
                 told = str(error)
-            told = told.replace("`kapelle pr` again", f"`kapelle pr {owner}` again")
             found = {"status": "failed", "reason": told}
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
             found = {"status": "failed", "reason": f"an internal error: {error!r}"}
+        _log.debug("the delivery of %s is %s", owner, found["status"])
         failpoint("deliver_before_end")
         await db.write(_end, owner, {"commit": work.workspace.commit, **found})
 
@@ -177,7 +180,7 @@ class Deliveries:
         branch = work.workspace.branch
         if base is None or branch is None:
             raise ForgeError(f"{work.id} was made from no branch, which could be its base.")
-        remote, forge = await reach(self._parts, work.directory)
+        remote, forge = await reach(self._parts, work)
         if row["number"] is not None:
             merged = await self._find_merged(work, forge, row, commit)
             if merged is not None:
@@ -254,7 +257,7 @@ class Deliveries:
         later = now + wait
         await parts.db.write(deliveries.update, owner, next_at=later)
         try:
-            await refresh(parts, (await reach(parts, work.directory))[1], owner)
+            await refresh(parts, (await reach(parts, work))[1], owner)
         except (KapelleError, OSError) as error:
             if isinstance(error, KapelleError):
                 told = error.with_hint
@@ -278,10 +281,11 @@ async def cleaner(parts: Parts, work: Task | Run) -> Callable[[str], str]:
     return lambda text: redact(text.encode("utf-8", "replace"), known).decode("utf-8", "replace")
 
 
-async def reach(parts: Parts, directory: str) -> tuple[Remote, Forge]:
-    """The remote that a repository is pushed to, and the forge there."""
+async def reach(parts: Parts, work: Task | Run) -> tuple[Remote, Forge]:
+    """The remote that the repository of a task or run is pushed to, and the forge there."""
     settings = parts.settings().forge
-    remote = await parts.workspaces.remote(Path(directory), settings, parts.environ)
+    remote = await parts.workspaces.remote(Path(work.directory), settings, parts.environ)
+    remote = replace(remote, retry=f"kapelle pr {work.id}")
     return remote, await remote.forge(settings)
 
 
@@ -311,7 +315,7 @@ async def with_comments(
     row = await parts.db.read(deliveries.find, work.id)
     if row is None or row["number"] is None:
         raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-    forge = (await reach(parts, work.directory))[1]
+    forge = (await reach(parts, work))[1]
     found = await forge.comments(row["number"])
     # Not by their times: those are whole seconds, and a comment on a line has that of its draft.
     new = [one for one in found if not _is_heard(one, row)]
@@ -347,7 +351,7 @@ async def push(
     branch = str(work.workspace.branch)
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
-    what = {"branch": branch, "ours": ours, "held": held}
+    what = {"branch": branch, "ours": ours, "remote_commit": held}
     what["worktree"] = work.workspace.path
     await parts.workspaces.push(work.id, remote, forge.login, commit, **what)
 
@@ -374,7 +378,7 @@ async def await_ci(
         verdict = CiVerdict("pending")
         with suppress(Unavailable):
             if forge is None:
-                remote, found = await reach(parts, work.directory)
+                remote, found = await reach(parts, work)
                 held = await remote.branches(branch, login=found.login)
                 await push(parts, work, commit, remote, found, held.get(branch))
                 failpoint("ci_after_push")

@@ -24,9 +24,9 @@ from kapelle.engine.environment import (
 )
 from kapelle.engine.output import SHOWN_OUTPUT, SideLog, check_result
 from kapelle.engine.parts import Parts
-from kapelle.runner.output import both_streams
+from kapelle.runner.output import read_both_streams
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.secrets import server_secrets
+from kapelle.secrets.detection import collect_server_values
 from kapelle.settings import Settings
 from kapelle.workspaces import checkouts_around
 
@@ -80,11 +80,16 @@ class ProcessLocation:
         script = await begin_container(self.parts, self.settings, self.origin.worktree)
         argv = [*([str(script)] if script else []), "/bin/sh", "-c", command]
         how = {"timeout_s": timeout_s, "label": label}
-        return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
+        # An agent may have written its secrets into files that the command prints.
+        agents = self.settings.agents.values()
+        groups = [self.settings.mcp, *(agent.mcp for agent in agents)]
+        servers = [server for group in groups for server in group.values()]
+        secrets = [*(agent.env for agent in agents), *collect_server_values(servers)]
+        return self._launch(process, argv, self.variables.values, *secrets, cwd=self.cwd, **how)
 
     async def judged(self, check: CheckSpec, process: Process, ended: ProcessEnd) -> CheckResult:
         """What a command says that is a check, made here."""
-        output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
+        output = await asyncio.to_thread(read_both_streams, process.directory, SHOWN_OUTPUT)
         if not ended.succeeded:
             output = await asyncio.to_thread(self.with_hints, output, check.command or "")
         return check_result(check, ended, output).model_copy(update={"directory": str(self.cwd)})
@@ -147,7 +152,7 @@ class ProcessLocation:
         if script := script_of(parts.home, settings, self.origin.worktree):
             path = variables.get("PATH", os.defpath)
             variables["PATH"] = os.pathsep.join([str(script.parent), path])
-        secrets = server_secrets(request.mcp_servers.values())
+        secrets = collect_server_values(request.mcp_servers.values())
         how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
         launch = self._launch(
             process, command.argv, variables, *secrets,

@@ -29,7 +29,7 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.settings.trust import drop, records
+from kapelle.settings.trust import drop, read_records
 from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
@@ -40,7 +40,7 @@ from kapelle.workspaces import (
     MergeCandidate,
     PastMerge,
     checkouts_around,
-    git_in,
+    format_git_command,
     working_directory,
 )
 
@@ -125,7 +125,7 @@ class MergeQueue:
         else:
             verify = None
         merged = await parts.workspaces.merge(
-            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected=commit,
+            work.id, target, f"{wanted.message or title}\n\n{noun}: {work.id}", expected_tip=commit,
             style=wanted.style, by_person=going.by_person, verify=verify,
             sign=going.by_person and parts.settings().git.sign == "auto", undone=undone,
         )  # fmt: skip
@@ -145,7 +145,7 @@ class MergeQueue:
             checkout_updated=str(updated) if updated else None,
             checks=checks.made,
             trust_dropped=dropped,
-            signed=merged.signed,
+            signed=merged.is_signed,
             hooks_not_run=list(habits.hooks) if habits else [],
             identity_missing=bool(habits and going.by_person and not habits.has_identity),
             signature_missing=bool(habits and habits.repository_signs and not merged.already),
@@ -200,7 +200,7 @@ class MergeQueue:
             files = (await changes(self._parts, work)).files
         except (KapelleError, OSError):
             _log.exception("it is not known whether %s changed what is trusted", work.id)
-            known = map(Path, records(self._parts.home))
+            known = map(Path, read_records(self._parts.home))
             return {place for place in known if any(place.is_relative_to(top) for top in tops)}
         return {
             top.joinpath(*parts[:depth])
@@ -286,9 +286,10 @@ async def changes(parts: Parts, work: Task | Run) -> Diff:
     """What a task or run changed since it began, uncommitted work included; of one that went on
     after its merge, what is new since then."""
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
+        git = format_git_command(Path(work.directory))
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told from others'.",
-            hint=f"In a git repository `{git_in(Path(work.directory))} diff` shows what is there.",
+            hint=f"In a git repository `{git} diff` shows what is there.",
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])
@@ -389,7 +390,7 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
             f"{work.id} puts a secret that Kapelle knows into {name}, so it is not {done}.",
             hint=f"`kapelle diff {work.id}` shows where; --force {does} it all the same.",
         )
-    if diff.truncated:
+    if diff.is_truncated:
         raise Conflict(
             f"{work.id} changes too much to be searched for secrets, so it is not {done}.",
             hint=f"--force {does} it all the same.",
@@ -397,14 +398,19 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
 
 
 def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
-    """The files of a patch whose new lines hold one of these secrets."""
+    """Return the files of a patch whose new lines or new names hold one of these secrets."""
     found = []
     for part in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
         head, _, content = part.partition(b"\n@@ ")
         lines = (line[1:] for line in content.split(b"\n") if line.startswith(b"+"))
         added = b"\n".join(lines)
-        if redact(added, known) != added:
-            found.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
+        name = head.split(b"\n")[0].rpartition(b" b/")[2]
+        shown_name = redact(name, known)
+        is_new_name = shown_name != name and re.search(
+            rb"^(new file|rename to|copy to) ", head, re.M
+        )
+        if is_new_name or redact(added, known) != added:
+            found.append(shown_name.decode("utf-8", "replace"))
     return found
 
 

@@ -17,7 +17,7 @@ from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult, Usage
-from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.output import read_lines, read_tail
 from kapelle.runner.process_dir import ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT, size
 from kapelle.settings import Settings
@@ -40,7 +40,7 @@ def read_output(agent: AgentAdapter, process_dir: Path, side_log: "SideLog | Non
         last_bytes = None
     else:
         last_bytes = _LAST_BYTES
-    summary = summarise(agent, lines_of(process_dir / OUT, last_bytes))
+    summary = summarise(agent, read_lines(process_dir / OUT, last_bytes))
     return with_side_log(agent, side_log, summary)
 
 
@@ -53,8 +53,8 @@ def with_side_log(agent: AgentAdapter, side_log: "SideLog | None", summary: Summ
 
 def output_tail(process_dir: Path) -> str:
     """The end of what an agent printed, on both streams, as text."""
-    printed = tail_text(process_dir / OUT, _TAIL)
-    return f"{printed}\n{tail_text(process_dir / ERR, _TAIL // 2)}".strip()
+    printed = read_tail(process_dir / OUT, _TAIL)
+    return f"{printed}\n{read_tail(process_dir / ERR, _TAIL // 2)}".strip()
 
 
 def attempt_usage(
@@ -143,7 +143,7 @@ class SideLog(BaseModel):
     def lines(self, session_id: str | None) -> Iterator[str]:
         """Yield the lines that are about this attempt."""
         if path := self.find(session_id):
-            yield from lines_of(path, max(0, size(str(path)) - self.begin))
+            yield from read_lines(path, max(0, size(str(path)) - self.begin))
 
 
 def newest_match(pattern: str) -> Path | None:
@@ -193,7 +193,7 @@ def check_result(check: CheckSpec, ended: ProcessEnd, output: str) -> CheckResul
     if ended.succeeded:
         text = output
     else:
-        text = f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+        text = f"{output}\n[{ended.describe_end(check.timeout_s)}]".lstrip()
     return CheckResult(
         name=check.label,
         passed=ended.succeeded,

@@ -16,13 +16,15 @@ from kapelle.engine.locks import LockManager
 from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.runner.redaction import patterns, redact
+from kapelle.runner.redaction import redact, spell_secrets
 from kapelle.runner.runner import Runner
-from kapelle.secrets import SpecSecrets, Vault, secrets_in, server_secrets
+from kapelle.secrets.detection import collect_server_values, find_secrets
+from kapelle.secrets.specs import SpecSecrets
+from kapelle.secrets.vault import Vault
 from kapelle.settings import Settings
-from kapelle.settings.config import combined
+from kapelle.settings.config import combine_layers
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import Executable, executable, require, standing
+from kapelle.settings.trust import Executable, determine_standing, find_executable, require
 from kapelle.store import processes, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -94,7 +96,7 @@ class Parts:
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:
                 self.known_settings.clear()
-            made = combined(self.home, found, trusted, self.environ)
+            made = combine_layers(self.home, found, trusted, self.environ)
             self.known_settings[version] = made.settings
         return self.known_settings[version]
 
@@ -110,8 +112,8 @@ class Parts:
 
     def standing(self, directory: str) -> tuple[Executable, Standing]:
         """What a repository could execute, and whether that is trusted."""
-        found = executable(self.home, Path(directory))
-        return found, standing(self.home, found, self.environ)
+        found = find_executable(self.home, Path(directory))
+        return found, determine_standing(self.home, found, self.environ)
 
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
@@ -139,7 +141,7 @@ class Parts:
             attempt_ids,
             *(kept.env(work["id"]), shell.variables if shell else {}, settings.environment.set),
             *(agent.env for agent in agents),
-            *server_secrets(server for group in servers for server in group.values()),
+            *collect_server_values(server for group in servers for server in group.values()),
         )
 
     def known_secrets(
@@ -148,7 +150,7 @@ class Parts:
         """How the secrets that these attempts could see may be spelled."""
         own = [self.secret, *self.vault.all()]
         own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
-        return patterns([*own, *secrets_in(self.environ, *environments)])
+        return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:
         """Return how any secret that this daemon knows may be spelled, of whichever work."""
@@ -162,7 +164,7 @@ class Parts:
             settings.environment.set,
             *(agent.env for agent in settings.agents.values()),
             *environments,
-            *server_secrets([*servers, *brought]),
+            *collect_server_values([*servers, *brought]),
         )
 
     @contextmanager

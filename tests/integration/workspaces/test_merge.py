@@ -262,14 +262,14 @@ async def test_commits_that_nobody_verified_are_not_merged(box: Sandbox) -> None
     box.write("late.txt", "l", path)
     late = box.save("after the checks", path)
     main = box.commit_of("main")
-    with pytest.raises(Conflict, match="kapelle/task_1 holds commits that were not") as refused:
-        await box.workspaces.merge("task_1", None, "m", expected=verified)
+    with pytest.raises(Conflict, match="kapelle/task_1 has unverified commits") as refused:
+        await box.workspaces.merge("task_1", None, "m", expected_tip=verified)
     for advice in ("kapelle merge --force", "kapelle resume"):
         assert advice in (refused.value.hint or "")
     assert box.commit_of("main") == main
-    merge = await box.workspaces.merge("task_1", None, "m", expected=late)
+    merge = await box.workspaces.merge("task_1", None, "m", expected_tip=late)
     assert box.commit_of("main") == merge.commit
-    assert (await box.workspaces.merge("task_1", None, "m", expected=late)).already
+    assert (await box.workspaces.merge("task_1", None, "m", expected_tip=late)).already
 
 
 async def test_squashed_and_rebased_by_the_person_whose_repository_it_is(box: Sandbox) -> None:
@@ -286,7 +286,7 @@ async def test_squashed_and_rebased_by_the_person_whose_repository_it_is(box: Sa
     for style in ("squash", "rebase"):
         box.git("branch", "--force", style, main)
         merge = await box.workspaces.merge(
-            "task_1", style, "All of it", style=style, by_person=True, expected=tip
+            "task_1", style, "All of it", style=style, by_person=True, expected_tip=tip
         )
         assert box.git("diff", "--stat", "main", style).endswith("2 insertions(+)")
         assert box.commit_of(style) == merge.commit
@@ -338,6 +338,21 @@ async def test_ignored_files_of_the_person_are_not_overwritten(box: Sandbox) -> 
     (box.repo / "build").unlink()
     await box.workspaces.merge("task_1", None, "m")
     assert (box.repo / ".env").read_text() == "agent\n"
+
+
+async def test_a_person_may_have_checked_out_the_branch_of_a_task(box: Sandbox) -> None:
+    box.write(".gitignore", ".env\n")
+    box.save("ignore")
+    box.git("checkout", "--quiet", "-b", "kapelle/task_2")
+    _, path = await box.create(base="kapelle/task_2")
+    box.write(".env", "agent\n", path)
+    box.git("add", "-f", ".env", cwd=path)
+    assert await box.workspaces.commit("task_1", "work")
+    box.write(".env", "mine\n")
+    assert ".env" in str((await box.workspaces.preview_merge("task_1", None)).problem)
+    with pytest.raises(Conflict, match=r"would overwrite: \.env\."):
+        await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / ".env").read_text() == "mine\n"
 
 
 async def test_a_tracked_file_may_become_a_directory_and_back(box: Sandbox) -> None:

@@ -10,7 +10,7 @@ from kapelle.domain.specs import Shell
 from kapelle.engine.environment import Origin, in_worktree, leads_into, passed
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.home import Home
-from kapelle.secrets import secrets_in
+from kapelle.secrets.detection import find_secrets
 
 
 def test_only_listed_variables_are_passed_on() -> None:
@@ -110,7 +110,7 @@ def test_values_are_secret_by_the_names_of_their_variables() -> None:
         "PATTERN": "not-a-secret",
         "HTTPS_PROXY": "http://me:pass%40word@proxy:3128",
     }
-    assert secrets_in(environ) == ["0123456789", "/abcdefghij+", "ghp_0123456789", "pass@word"]
+    assert find_secrets(environ) == ["0123456789", "/abcdefghij+", "ghp_0123456789", "pass@word"]
 
 
 def test_a_prompt_without_context_stays_as_it_is() -> None:

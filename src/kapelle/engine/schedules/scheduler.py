@@ -12,7 +12,7 @@ from kapelle.domain.schedule import Outcome
 from kapelle.engine.retry import repeat
 from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Database
 

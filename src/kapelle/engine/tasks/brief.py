@@ -16,7 +16,7 @@ from kapelle.engine.container import TOLD
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
 from kapelle.engine.tasks.attempt import ActiveAttempt, agent_of, recall, task_diff
-from kapelle.runner.output import tail_text
+from kapelle.runner.output import read_tail
 from kapelle.store import attempts, learnings, tasks
 from kapelle.store.query import Row
 
@@ -80,7 +80,7 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
         )
     if before and resumed:
         pieces.append(await earlier_attempt(parts, before))
-    if attempt.is_worktree and attempt.settings.workspace.docker.wanted:
+    if attempt.is_worktree and attempt.settings.workspace.docker.is_configured:
         context = context | {"Container": TOLD}
     memory = await _memory(attempt)
     told = compose(prompt, context, pieces, message, diagnosis, memory, guidelines)
@@ -153,9 +153,9 @@ async def earlier_attempt(
 def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     """The end of an attempt's output, as text and not in the agent's own line format."""
     process_dir = parts.process_directory(last.id)
-    lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
+    lines = read_tail(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
     agent = agent_of(parts, task, last.agent)
     if agent is None:
         return "\n".join(lines)[-_LAST_OUTPUT:]
-    words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)
+    words = summarise(agent, lines).tail + "\n" + read_tail(process_dir / "err.log", 1000)
     return words[-_LAST_OUTPUT:]

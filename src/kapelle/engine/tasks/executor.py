@@ -30,7 +30,7 @@ from kapelle.engine.tasks.verify import verify
 from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watched
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.workspaces import wanted
+from kapelle.workspaces import is_result_needed
 
 _log = logging.getLogger("kapelle.attempts")
 # The size that a terminal has until somebody attaches to it.
@@ -56,7 +56,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     attempt = None
     try:
         attempt = await retried(ActiveAttempt.load)(parts, attempt_id)
-        wanted.set(attempt.is_wanted)
+        is_result_needed.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash has its workspace to itself.
             await retried(prepare)(attempt)
@@ -96,7 +96,7 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
     return Evidence(
         exit=ended.exit,
         timed_out=timed_out,
-        detail=ended.ending(attempt.timeout_s) if timed_out else ended.detail,
+        detail=ended.describe_end(attempt.timeout_s) if timed_out else ended.detail,
         output_bytes=ended.out_bytes + ended.err_bytes,
     )
 

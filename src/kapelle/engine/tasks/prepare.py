@@ -38,7 +38,7 @@ async def prepare(attempt: ActiveAttempt) -> None:
         if attempt.asks_for_changes:
             await _remember_content(attempt)
     if attempt.is_read_only:
-        await attempt.parts.workspaces.copy(attempt.owner, alone=True)
+        await attempt.parts.workspaces.copy(attempt.owner, is_alone=True)
     if attempt.task["browser"]:
         await serve(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
@@ -206,6 +206,6 @@ async def _set_up(attempt: ActiveAttempt, command: str) -> None:
     process, ended = await attempt.execute_command(_SETUP, command, timeout_s, place)
     if not ended.succeeded:
         words = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
-        how = ended.ending(timeout_s)
+        how = ended.describe_end(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{words}")
     await attempt.write(processes.note_success, attempt.id, _SETUP)

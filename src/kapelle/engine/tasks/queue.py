@@ -18,7 +18,7 @@ from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.outcome import Evidence
-from kapelle.domain.states import AttemptStatus, RunStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
@@ -34,6 +34,7 @@ from kapelle.settings.models import LimitsSettings, default_max_attempts
 from kapelle.store import accounts, attempts, children, events, messages, questions, runs, tasks
 from kapelle.store.database import Connection, about
 
+_log = logging.getLogger("kapelle.queue")
 _MB = 1_000_000
 # Whoever trusts the repository wakes what waits for that; this is for changes of its files.
 _TRUST_AGAIN = timedelta(minutes=10)
@@ -123,8 +124,8 @@ def begin(connection: Connection, ready: Sequence[AgentChoice], performer: str) 
             continue  # put off together with one before it
         limit = runs.calls_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
-            cause = {"limit_reached": limit}
-            tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
+            cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+            tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
             continue
         if isinstance(among, NotTrusted):
             until = datetime.now(UTC) + _TRUST_AGAIN
@@ -186,6 +187,7 @@ def _wait(
     # When it goes on is a field, which every view tells.
     waits = {"waiting_for": "rate_limit", "not_before": until}
     tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
+    _log.debug("%s waits for a rate limit until %s", task["id"], until.isoformat())
 
 
 def _begin(connection: Connection, task: tasks.Row, chosen: AgentCandidate, performer: str) -> str:
@@ -211,7 +213,6 @@ def _begin(connection: Connection, task: tasks.Row, chosen: AgentCandidate, perf
     return attempt_id
 
 
-_log = logging.getLogger("kapelle.queue")
 _READING_S = 1.0
 
 
@@ -286,11 +287,14 @@ class TaskQueue:
 
         admitted, ready, runs_wait, due = await self._parts.db.glance(look)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, admitted)
+        before = self.held
         if verdict is None and ready:
             choices = [(task["id"], self._candidates(task)) for task in ready]
             begun = await self._parts.db.write(begin, choices, self._parts.performer)
             failpoint("conductor_after_begin")
+            _log.debug("%d of %d tasks that may start were begun", len(begun), len(choices))
             for attempt_id in begun:
+                _log.debug("%s is begun", attempt_id)
                 self._performers.start(attempt_id)
                 failpoint("conductor_after_start")
             admitted += len(begun)
@@ -298,6 +302,8 @@ class TaskQueue:
         # Together, so that nobody reads a reason that contradicts the number.
         self.running = admitted
         self.held = verdict
+        if verdict != before:
+            _log.debug("%d attempts are running; %s", admitted, verdict or "another may start")
         if runs_wait and not self.paused:
             await self._runs.admit()
         if due is None:

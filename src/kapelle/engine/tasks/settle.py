@@ -1,6 +1,7 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
+_log = logging.getLogger("kapelle.attempts")
 # Failures of an agent that was let work, whatever became of it.
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
@@ -44,6 +46,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             failures = settings.failures
         others = candidates(parts, task, settings)
 
+    # Not looked for: it may be packed, or not be there where no agent was started.
+    output = str(parts.process_directory(attempt_id) / "out.log")
     folder = folder_of(parts, attempt_id)
     delivery = await asyncio.to_thread(MessageDelivery.of, folder)
 
@@ -58,7 +62,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
             said = "\n\n".join(filter(None, [said, told(lost)])) or None
-        _Settlement(connection, attempt, task, evidence, others, failures, said).write()
+        _Settlement(connection, attempt, task, evidence, others, failures, output, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
@@ -76,6 +80,7 @@ class _Settlement:
     evidence: Evidence
     others: Sequence[AgentCandidate]
     failures: FailuresSettings
+    output_path: str
     said: str | None  # by people, and not read by the agent
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -117,6 +122,14 @@ class _Settlement:
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            output_path=self.output_path,
+        )  # fmt: skip
+        # Reasons may quote an agent, so they are left to the history, which masks secrets.
+        cause = self.failure.kind.value if self.failure else "no failure"
+        _log.debug(
+            "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
+            attempt["id"], outcome.attempt.value, cause,
+            task["id"], outcome.task.value, outcome.not_before, task["tries"],
         )  # fmt: skip
         self._move_task(outcome, reason)
 
@@ -267,13 +280,11 @@ class _Settlement:
                 reason = f"{reason}; {detail}"
             else:
                 reason = detail
-        if self.evidence.failure:
-            fix = self.evidence.failure.policy.fix
-        else:
-            fix = None
-        if fix and outcome.task is TaskStatus.FAILED:
-            fix = fix.format(agent=self.attempt["agent"], task=self.task["id"])
-            return f"{reason} → {fix}"
+        if self.evidence.failure and outcome.task is TaskStatus.FAILED:
+            policy = self.evidence.failure.policy
+            fix = policy.fix_for(self.attempt["agent"], self.task["id"])
+            if fix is not None:
+                return f"{reason} → {fix}"
         return reason
 
     def _move_task(self, outcome: AttemptOutcome, reason: str | None) -> None:
@@ -300,6 +311,7 @@ class _Settlement:
             "next_mode": outcome.next_mode,
             "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
+            "stopped_by": task["stopped_by"] if outcome.task is TaskStatus.CANCELLED else None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
             values["result"] = self.evidence.result
@@ -311,7 +323,7 @@ class _Settlement:
                 "workspace_base_commit": None,
                 "starting_tree": None,
             }
-        if outcome.task is TaskStatus.QUEUED and reason != "requeued":
+        if outcome.task is TaskStatus.QUEUED and task["stop"] is None:
             reason = f"tries again after: {reason}"
         if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
             if waits:

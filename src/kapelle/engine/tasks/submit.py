@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
-from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
+from kapelle.domain.errors import (
+    AgentMisconfigured,
+    Conflict,
+    FieldProblem,
+    InvalidInput,
+    KapelleError,
+)
 from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
@@ -25,8 +31,8 @@ from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import (
     checkouts_around,
+    format_relocation_command,
     is_git_directory,
-    relocation_command,
     repository_of,
 )
 
@@ -69,7 +75,9 @@ async def submit(
     values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
-    with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
+    with parts.secrets.keep_values(
+        values["id"], spec.model_dump(mode="json", include={"env", "mcp"})
+    ):
         task = await parts.db.write(_submit, spec, values, also)
     if task.id != values["id"]:
         parts.secrets.forget(values["id"])
@@ -127,10 +135,14 @@ async def with_template(parts: Parts, spec: W) -> tuple[W, str | None]:
     return spec.model_copy(update=named), found.guidelines
 
 
-def require_directory(directory: str) -> str:
-    if not os.path.isdir(directory):
-        raise InvalidInput(f"There is no directory {directory}.")
-    return directory
+def require_directory(directory: str, field: str = "directory") -> str:
+    """Return the directory of a field; raises InvalidInput if there is none at this path."""
+    if os.path.isdir(directory):
+        return directory
+    error = InvalidInput(f"There is no directory {directory}.")
+    if field:
+        error.about(field)
+    raise error
 
 
 def require_still_there(directory: str, repository: str | None = None) -> None:
@@ -139,12 +151,22 @@ def require_still_there(directory: str, repository: str | None = None) -> None:
         raise Conflict(
             f"The directory {directory} is gone.",
             hint="If its repository was moved, type at its new place: "
-            f"{relocation_command(repository or directory)}",
+            f"{format_relocation_command(repository or directory)}",
         )
 
 
-def require_agent(name: str | None, settings: Settings) -> str:
-    """The agent of this name, or the default one; raises unless it can be run."""
+def require_agent(name: str | None, settings: Settings, field: str = "agent") -> str:
+    """The agent of this name, or the default one; raises unless it can be run. field names it in
+    the specification; empty if it has no field of its own there."""
+    try:
+        return _usable_agent(name, settings)
+    except KapelleError as error:
+        if field:
+            error.about(field)
+        raise
+
+
+def _usable_agent(name: str | None, settings: Settings) -> str:
     agent = name or registry.resolve_default(settings)
     adapter = registry.get(agent, settings)
     if adapter.installed() is None:
@@ -173,9 +195,12 @@ def _submit(
         if (known.prompt, known.agent, known.directory) != asked:
             raise Conflict(f"This idempotency key was used for another task, {known.id}.")
         return known
-    depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
-    for other in depends_on:
-        tasks.row(connection, other)
+    try:
+        depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
+        for other in depends_on:
+            tasks.row(connection, other)
+    except KapelleError as error:
+        raise error.about("depends_on") from None
     if spec.continue_from is not None:
         earlier = tasks.get(connection, spec.continue_from)
         values["continue_from"] = earlier.id
@@ -282,7 +307,7 @@ async def workspace_kind(
     raise InvalidInput(
         f"{spec.directory} is in {problem}, so there can be no worktree.",
         hint=f"{advice} right there with --in-place.",
-    )
+    ).about("directory")
 
 
 def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
@@ -322,10 +347,14 @@ def require_abilities(
     }
     for name in (name for name in can if given.get(name) and not can[name]):
         told = name.replace("_", " ").replace("mcp", "MCP")
-        raise InvalidInput(
-            f"`{field}`: " * bool(field)
-            + f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
-            hint="A command template needs the placeholder for it, or has to tell what it used."
-            if adapter.settings.command
-            else "docs/agents.md tells what each agent can.",
-        )
+        text = f"The agent {agent} cannot be given a {told}"
+        if interactive:
+            text += " in a terminal"
+        if adapter.settings.command:
+            hint = "A command template needs the placeholder for it, or has to tell what it used."
+        else:
+            hint = "docs/agents.md tells what each agent can."
+        if field:
+            fields = [FieldProblem((field,), text, "rule")]
+            raise InvalidInput(f"`{field}`: {text}.", hint=hint, fields=fields)
+        raise InvalidInput(f"{text}.", hint=hint)

@@ -11,6 +11,7 @@ from typing import Any
 
 from kapelle.agents.base import AgentAdapter, AgentVerdict, Summary
 from kapelle.agents.failures import classify
+from kapelle.domain.answers import UnreadableAnswer, require_json
 from kapelle.domain.errors import (
     Conflict,
     ConflictMarkersLeft,
@@ -21,7 +22,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import CheckResult
+from kapelle.domain.task import ANSWER_CHECK, CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
@@ -42,10 +43,10 @@ from kapelle.engine.tasks.attempt import CHECKS, ActiveAttempt, require_claim, t
 from kapelle.engine.tasks.browser import keep_pictures, stop
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
-from kapelle.runner.output import lines_of
+from kapelle.runner.output import read_lines
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, events, questions, tasks
+from kapelle.store import attempts, events, questions, steps, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
@@ -89,10 +90,14 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
             await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
+            unreadable = await _find_unreadable(attempt, verdict.result, commit)
             await _remove_what_checks_left(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
+            elif unreadable:
+                reason = f"its answer is unusable: {unreadable}"
+                failure = Failure(FailureClass.CHECKS, unreadable)
         except (WorkspaceError, Conflict, Tampered) as error:
             success = False
             reason = error.with_hint
@@ -266,11 +271,35 @@ async def _commit(attempt: ActiveAttempt) -> str | None:
     return str(attempt.row["checked_commit"])
 
 
+async def _find_unreadable(
+    attempt: ActiveAttempt, result: str | None, commit: str | None
+) -> str | None:
+    """Return why a run cannot read the answer that it asked for, and record that as a check."""
+    run_id = attempt.task["run_id"]
+    if run_id is None or not await attempt.parts.db.read(
+        steps.expects_json, run_id, attempt.task_id
+    ):
+        return None
+    try:
+        await asyncio.to_thread(require_json, result or "")
+    except UnreadableAnswer as error:
+        problem = str(error)
+    else:
+        return None
+    position = len(attempt.checks)
+    if position not in await attempt.parts.db.read(attempts.recorded_checks, attempt.id):
+        check = CheckResult(
+            name=ANSWER_CHECK, passed=False, output=problem, duration_s=0.0, commit=commit
+        )
+        await attempt.write(_record_check, attempt, position, check)
+    return problem
+
+
 async def _require_resolved(attempt: ActiveAttempt) -> None:
     """Raise ConflictMarkersLeft if conflicts of the base with the branch are left in files."""
     # Before the first attempt there was nothing to merge into.
     is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
-    if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
+    if is_asked and (left := await attempt.parts.workspaces.find_unresolved(attempt.owner)):
         raise ConflictMarkersLeft(f"conflicts are not resolved: {', '.join(left)}")
 
 
@@ -417,7 +446,7 @@ async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    redacted = redact(diff.stat.encode(), parts.known_secrets([attempt.id], attempt.task_env))
+    redacted = redact(diff.stat.encode(), parts.secrets_of(attempt.task, [attempt.id]))
     return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
 
 
@@ -435,7 +464,7 @@ def _first_error(attempt: ActiveAttempt) -> str | None:
 def _texts(agent: AgentAdapter, path: Path) -> Iterator[str]:
     """What an agent wrote, as text and not in its own line format."""
     structured = agent.reads_whole_output and path.name == "out.log"
-    for line in lines_of(path):
+    for line in read_lines(path):
         if not structured:
             yield line
             continue

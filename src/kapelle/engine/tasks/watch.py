@@ -31,7 +31,7 @@ from kapelle.engine.locks import checkout_of
 from kapelle.engine.output import SideLog, attempt_usage, highest_usage
 from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.runner import process_tree
-from kapelle.runner.output import LogReader, tail_text
+from kapelle.runner.output import LogReader, read_tail
 from kapelle.store import accounts, attempts, children, tasks
 
 # A runtime that only waits still wakes up now and then.
@@ -52,7 +52,7 @@ class Stall:
     def silent_s(self) -> float:
         """For how long nothing has happened, once that is too long; 0 before."""
         now = time.monotonic()
-        written = process_tree.output_bytes(self._process_dir)
+        written = process_tree.count_output_bytes(self._process_dir)
         if written != self._bytes:
             self._bytes = written
             self._since = now
@@ -68,7 +68,7 @@ class Stall:
         self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
-        used = process_tree.cpu_s(self._process_dir)
+        used = process_tree.read_cpu_seconds(self._process_dir)
         before = self._cpu_s
         # The first look only tells where to count from; what cannot be told counts as work.
         most = _IDLE_SHARE * (now - self._looked)
@@ -342,7 +342,7 @@ class AttemptWatch:
         text = self._fold.last_text
         if not self._agent.reads_whole_output:
             kind = "text"
-            text = tail_text(attempt.process_dir / "out.log", _TOLD)
+            text = read_tail(attempt.process_dir / "out.log", _TOLD)
         if kind == "text":
             line = text.rstrip().rpartition("\n")[2]
         else:
