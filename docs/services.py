@@ -12,7 +12,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.service import Service
 from kapelle.service.daemon import Stopping
 from kapelle.store.database import Database, sqlite_url

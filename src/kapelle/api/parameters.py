@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
-from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.errors import InvalidInput, KapelleError, field_problem
 from kapelle.domain.text import did_you_mean
 from kapelle.service.caller import Caller
 
@@ -172,12 +172,14 @@ class Binding:
         try:
             valid = self.values.model_validate(values)
         except ValidationError as error:
-            problems: list[Any] = error.errors(include_url=False)[:_MAX_PROBLEMS]
-            for one in problems:
+            findings: list[Any] = error.errors(include_url=False)[:_MAX_PROBLEMS]
+            for finding in findings:
                 # A field of the body is named without the parameter that is the body.
-                if one["loc"][0] == self.model_parameter:
-                    one["loc"] = one["loc"][1:]
-            raise InvalidInput("; ".join(map(problem, problems))) from None
+                if finding["loc"][0] == self.model_parameter:
+                    finding["loc"] = finding["loc"][1:]
+            problems = [field_problem(finding) for finding in findings]
+            sentences = [problem.sentence for problem in problems]
+            raise InvalidInput("; ".join(sentences), fields=problems) from None
         return {name: getattr(valid, name) for name in self.values.model_fields}
 
 

@@ -211,7 +211,7 @@ class PrivateDoor:
 
     async def _until_lost(self) -> None:
         """Return when a new socket is in the place of a removed one, or when this is closed."""
-        opened = file_identity(self._home.socket)
+        opened = read_file_identity(self._home.socket)
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):

@@ -261,6 +261,7 @@ class AsyncClient:
         kind: str | None = None,
         task: str | None = None,
         project: str | None = None,
+        repository: str | None = None,
         limit: int = 20,
     ) -> SearchView:
         """Search words in prompts, transcripts, results, notes and learnings."""
@@ -269,6 +270,7 @@ class AsyncClient:
             "kind": kind,
             "task": task,
             "project": project,
+            "repository": repository,
             "limit": limit,
         }
         return read(SearchView, await self._connection.get("/search", parameters), "/search")

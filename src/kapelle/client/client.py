@@ -274,6 +274,7 @@ class Client:
             "kind": kind,
             "task": task,
             "project": project,
+            "repository": repository,
             "limit": limit,
         }
         return read(SearchView, self._connection.get("/search", parameters), "/search")

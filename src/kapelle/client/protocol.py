@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kapelle.client.address import Address
-from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
+from kapelle.domain.errors import FieldProblem, KapelleError, Unauthorized, Unavailable, class_of
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when a stream has no events.
@@ -124,13 +124,14 @@ def read_refusal(address: Address, status: int, reason: str, content: bytes) -> 
         code = str(body["code"])
         message = str(body["message"])
         hint = body.get("hint")
+        fields = [_read_problem(one) for one in body.get("fields", ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         text = f"The daemon answered {status} {reason}."
         # The daemon's web server answers so to what is under way when the daemon is stopped.
         if status >= 500:
             return ConnectionLost(text)
         return KapelleError(text)
-    error = class_of(code)(message, hint=hint)
+    error = class_of(code)(message, hint=hint, fields=fields)
     error.code = code
     if isinstance(error, Unauthorized):
         error.args = (f"{address} did not accept the token from {address.token_origin}.",)
@@ -141,6 +142,12 @@ def read_refusal(address: Address, status: int, reason: str, content: bytes) -> 
                 " or unset KAPELLE_URL to use the local daemon."
             )
     return error
+
+
+def _read_problem(field: dict[str, Any]) -> FieldProblem:
+    return FieldProblem(
+        tuple(field["path"]), field["message"], field["kind"], tuple(field["names"])
+    )
 
 
 def nothing_listens(address: Address, reason: str) -> NothingListens:

@@ -195,7 +195,7 @@ class RunService:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
         run_id = await self._id(run_id)
         now = body.now if body else False
-        await control.pause(self._parts, run_id, why_stopped("paused", caller.task_id), now=now)
+        await control.pause(self._parts, run_id, stop_cause("paused", caller.task_id), now=now)
         return await self.get(run_id)
 
     async def resume(self, run_id: str, caller: Caller, body: ResumeRun | None = None) -> Run:
@@ -233,8 +233,8 @@ class RunService:
         """End a run with all that it started, or leave its tasks to go on."""
         run_id = await self._id(run_id)
         body = body or CancelRun()
-        why = why_stopped("cancelled", caller.task_id, body.reason)
-        await control.cancel(self._parts, run_id, why, with_tasks=body.with_tasks)
+        cause = stop_cause("cancelled", caller.task_id, body.reason)
+        await control.cancel(self._parts, run_id, cause, with_tasks=body.with_tasks)
         return await self.get(run_id)
 
     async def answer(self, run_id: str, body: AnswerBody) -> Run:

@@ -34,8 +34,8 @@ from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import agent_of, phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
-from kapelle.runner.process_tree import output_bytes
-from kapelle.service.caller import OWNER, Caller, Callers
+from kapelle.runner.process_tree import count_output_bytes
+from kapelle.service.caller import Caller, Callers
 from kapelle.service.work import of_repository, until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
@@ -159,13 +159,13 @@ class TaskService:
         await until(self._db, [task_id], timeout_s, partial(_is_resting, task_id=task_id))
         return await self.get(task_id)
 
-    async def cancel(
-        self, task_id: str, caller: Caller = OWNER, body: CancelTask | None = None
-    ) -> Task:
+    async def cancel(self, task_id: str, caller: Caller, body: CancelTask | None = None) -> Task:
         """End a task; a running one settles within seconds."""
-        reason = body.reason if body else None
-        why = why_stopped("cancelled", caller.task_id, reason)
-        task = await self._apply_change(task_id, actions.cancel, why)
+        cause = stop_cause("cancelled", caller.task_id, body.reason if body else None)
+        return await self._cancel(task_id, cause)
+
+    async def _cancel(self, task_id: str, cause: StopCause) -> Task:
+        task = await self._apply_change(task_id, actions.cancel, cause)
         await end_orphans(self._parts)
         return task
 
