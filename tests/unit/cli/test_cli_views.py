@@ -24,7 +24,7 @@ from kapelle.cli.logs import Whole, passage
 from kapelle.cli.tasks import rows
 from kapelle.cli.usage import lines as usage_lines
 from kapelle.cli.work_view import describe_task as describe
-from kapelle.client.http import ServerEvent
+from kapelle.client.protocol import ServerEvent
 from kapelle.domain.report import next_commands
 
 TASK: dict[str, Any] = {
