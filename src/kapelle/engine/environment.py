@@ -1,7 +1,7 @@
-"""The environment that a process is given, and the files beside it.
+"""Build the environment of a process, and write the files beside it.
 
-It is that of the shell the work was asked for in. In a worktree nothing of it leads back into the
-checkout that the worktree stands for, or a check would test files that the agent never touched.
+The base is the shell in which a person asked for the work. In a worktree, no variable may lead back
+into the checkout; otherwise a check would test files that the agent never touched.
 """
 
 import os
@@ -22,7 +22,7 @@ from kapelle.settings import Settings
 from kapelle.settings.models import WorkspaceSettings
 from kapelle.workspaces import checkouts_around
 
-# Without these nothing runs, so the daemon's own stand in for what a client did not send.
+# Nothing runs without these, so the daemon's values replace those that a client did not send.
 _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR")
 # Variables that name programs or code by their paths.
 _PATHS = """
@@ -34,7 +34,7 @@ LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
 
 @dataclass(frozen=True)
 class Origin:
-    """What work was asked for in: a shell, and the checkouts that its worktree stands for."""
+    """The shell that work was requested in, and the checkouts that its worktree replaces."""
 
     shell: Shell | None = None
     checkouts: tuple[Path, ...] = ()
@@ -42,14 +42,18 @@ class Origin:
 
     @classmethod
     def of(
-        cls, shell: Shell | None, directory: Path, worktree: Path | None, wanted: WorkspaceSettings
+        cls,
+        shell: Shell | None,
+        directory: Path,
+        worktree: Path | None,
+        settings: WorkspaceSettings,
     ) -> "Origin":
-        replaces = worktree is not None and wanted.checkout_paths == "replace"
+        replaces = worktree is not None and settings.checkout_paths == "replace"
         return cls(shell, checkouts_around(directory) if replaces else (), worktree)
 
     @classmethod
     def around(cls, directory: Path) -> "Origin":
-        """For a process without a task: a linked worktree stands for the main checkout."""
+        """Return the origin for a process without a task: a worktree replaces the main checkout."""
         tops = checkouts_around(directory)
         if len(tops) > 1:
             return cls(None, tops[1:], tops[0])
@@ -58,7 +62,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Variables:
-    """The variables of a process, with what was changed in them and what was left out."""
+    """The variables of a process, with the changed and the omitted paths."""
 
     values: dict[str, str]
     mapped: list[str]
@@ -66,21 +70,23 @@ class Variables:
 
 
 def search_path_of(shell: Shell | None) -> str | None:
-    """The PATH of the shell that work was asked for in; None where it is not known."""
+    """Return the PATH of the shell that requested the work; None if there is none."""
     if shell:
         return shell.variables.get("PATH")
     return None
 
 
-def passed(
-    environ: Mapping[str, str], wanted: Sequence[str], shell: Shell | None = None
+def select_variables(
+    environ: Mapping[str, str], allowed_names: Sequence[str], shell: Shell | None = None
 ) -> dict[str, str]:
-    """What may be passed on: of the shell if there is one, and what is wanted of the daemon's."""
+    """Return the variables to pass on: those of the shell if there is one, else the daemon's."""
     if shell is None:
-        return {name: environ[name] for name in allowed(environ, wanted)}
-    names = fitting(environ, [*_NEEDED, *wanted])
-    sent = allowed(shell.variables, wanted)
-    return {name: environ[name] for name in names} | {name: shell.variables[name] for name in sent}
+        return {name: environ[name] for name in allowed(environ, allowed_names)}
+    names = fitting(environ, [*_NEEDED, *allowed_names])
+    shell_names = allowed(shell.variables, allowed_names)
+    return {name: environ[name] for name in names} | {
+        name: shell.variables[name] for name in shell_names
+    }
 
 
 def agent_environment(
@@ -89,49 +95,54 @@ def agent_environment(
     agent: AgentAdapter,
     origin: Origin = Origin(),  # noqa: B008 - it is frozen
 ) -> dict[str, str]:
-    """What an agent's process sees, before the variables of its command and its task."""
-    env = passed(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
-    dropped = fitting(env, agent.drops) - set(agent.passes)
-    env = {name: value for name, value in env.items() if name not in dropped}
+    """Return an agent's variables, without those of its command and its task."""
+    env = select_variables(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
+    dropped_names = fitting(env, agent.drops) - set(agent.passes)
+    env = {name: value for name, value in env.items() if name not in dropped_names}
     return env | settings.environment.set | agent.settings.env
 
 
-def in_worktree(env: Mapping[str, str], origin: Origin) -> Variables:
-    """The variables as a process in the worktree gets them: none leads into the checkout."""
-    found = Variables(dict(env), [], [])
+def map_into_worktree(env: Mapping[str, str], origin: Origin) -> Variables:
+    """Return the variables for a process in the worktree; no path leads into the checkout."""
+    variables = Variables(dict(env), [], [])
     if origin.worktree is None or not origin.checkouts:
-        return found
+        return variables
     for name in _PATHS:
         if name not in env:
             continue
-        entries = [_entry(name, entry, origin, found) for entry in env[name].split(os.pathsep)]
-        kept = os.pathsep.join(entry for entry in entries if entry is not None)
-        if kept:
-            found.values[name] = kept
+        entries = [
+            _map_entry(name, entry, origin, variables) for entry in env[name].split(os.pathsep)
+        ]
+        value = os.pathsep.join(entry for entry in entries if entry is not None)
+        if value:
+            variables.values[name] = value
         else:
-            del found.values[name]
-    return found
+            del variables.values[name]
+    return variables
 
 
-def _entry(name: str, entry: str, origin: Origin, found: Variables) -> str | None:
-    """One path of a variable as it is, the worktree's instead of it, or None."""
+def _map_entry(name: str, entry: str, origin: Origin, variables: Variables) -> str | None:
+    """Return one path of a variable: unchanged, mapped into the worktree, or None."""
     inside = _inside(entry, origin)
     if inside is None:
         if not _leads_back(Path(entry), origin):
             return entry
-        found.omitted.append(f"{name} {entry}, which is installed from your checkout")
+        variables.omitted.append(f"{name} {entry}, which is installed from your checkout")
         return None
     assert origin.worktree is not None
     own = origin.worktree / inside
     if not os.path.exists(own) or _leads_back(own, origin):
-        found.omitted.append(f"{name} {entry}")
+        variables.omitted.append(f"{name} {entry}")
         return None
-    found.mapped.append(f"{name} {entry} is {own}")
+    variables.mapped.append(f"{name} {entry} is {own}")
     return str(own)
 
 
 def _inside(entry: str, origin: Origin) -> Path | None:
-    """Where in a checkout a path leads, by its name or by its links; None if it does not."""
+    """Return where in a checkout a path leads, by its name or by its links.
+
+    Returns None if the path leads elsewhere.
+    """
     if not os.path.isabs(entry) or origin.worktree is None:
         return None
     for path in (Path(os.path.normpath(entry)), Path(os.path.realpath(entry))):
@@ -142,18 +153,24 @@ def _inside(entry: str, origin: Origin) -> Path | None:
 
 
 def _leads_back(path: Path, origin: Origin) -> bool:
-    """Whether this is of a virtual environment, by its name or its bin, that imports a checkout."""
-    place = next((one for one in (path, path.parent) if (one / "pyvenv.cfg").is_file()), None)
-    return place is not None and leads_into(place, origin.checkouts, origin.worktree)
+    """Return whether a path belongs to a virtual environment that imports a checkout."""
+    environment = next(
+        (candidate for candidate in (path, path.parent) if (candidate / "pyvenv.cfg").is_file()),
+        None,
+    )
+    return environment is not None and leads_into(environment, origin.checkouts, origin.worktree)
 
 
-def brought_along(settings: Settings, directory: str) -> tuple[list[str], list[str]]:
-    """What is copied and what is linked into a worktree: nothing that leads into the checkout."""
-    copied = paths_from_top(settings, "copy", Path(directory))
-    linked = paths_from_top(settings, "link", Path(directory))
-    back = set(leading_back(settings, [*copied, *linked], Path(directory)))
-    return [path for path in copied if path not in back], [
-        path for path in linked if path not in back
+def list_copies_and_links(settings: Settings, directory: str) -> tuple[list[str], list[str]]:
+    """Return the paths to copy and the paths to link into a worktree.
+
+    Paths through which code would come from the checkout are left out.
+    """
+    copies = paths_from_top(settings, "copy", Path(directory))
+    links = paths_from_top(settings, "link", Path(directory))
+    excluded = set(list_paths_into_checkout(settings, [*copies, *links], Path(directory)))
+    return [path for path in copies if path not in excluded], [
+        path for path in links if path not in excluded
     ]
 
 
@@ -174,26 +191,30 @@ def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:
     return [os.path.join(inside, path) for path in paths]
 
 
-def leading_back(settings: Settings, paths: Iterable[str], directory: Path) -> list[str]:
-    """Those of the paths to be copied or linked by which code would come from the checkout."""
-    replaces = settings.workspace.checkout_paths == "replace"
-    if replaces:
-        tops = checkouts_around(directory)
-    else:
-        tops = ()
+def list_paths_into_checkout(
+    settings: Settings, paths: Iterable[str], directory: Path
+) -> list[str]:
+    """Return those of the paths through which code would come from the checkout."""
+    if settings.workspace.checkout_paths != "replace":
+        return []
+    tops = checkouts_around(directory)
     return [path for path in paths if tops and leads_into(tops[0] / path, tops)]
 
 
 def leads_into(environment: Path, checkouts: Iterable[Path], but: Path | None = None) -> bool:
-    """Whether packages come from a checkout: by an editable install, or as links to it."""
+    """Return whether packages come from a checkout: an editable install, or links to it."""
     own = re.escape(str(but)) if but else r"(?!)"
     tops = "|".join(re.escape(str(top)) for top in checkouts)
-    found = re.compile(f"{own}|(?P<top>(?:{tops})(?![\\w.-]))")
-    return any(match["top"] for text in _telling(environment) for match in found.finditer(text))
+    # The alternative that is excepted comes first, for its path may begin with that of a checkout.
+    pattern = re.compile(f"{own}|(?P<top>(?:{tops})(?![\\w.-]))")
+    for text in _read_references(environment):
+        if any(match["top"] for match in pattern.finditer(text)):
+            return True
+    return False
 
 
-def _telling(place: Path) -> Iterator[str]:
-    """What tells where the packages of a virtual environment or of node_modules come from."""
+def _read_references(place: Path) -> Iterator[str]:
+    """Yield the texts that name the sources of the packages in an environment."""
     for pattern in ("*.pth", "*.egg-link", "__editable__*.py"):
         for file in place.glob(f"lib/python*/site-packages/{pattern}"):
             with suppress(OSError, InvalidInput):
@@ -201,43 +222,43 @@ def _telling(place: Path) -> Iterator[str]:
     for pattern in ("*", "@*/*") if place.name == "node_modules" else ():
         for link in place.glob(pattern):
             real = Path(os.path.realpath(link))
-            # What is linked inside, such as a scope's own package, comes from nowhere else.
+            # A link inside, such as one to a scope's own package, is no foreign source.
             if link.is_symlink() and not real.is_relative_to(os.path.realpath(place)):
                 yield str(real)
 
 
-def left_out(omitted: Sequence[str]) -> str:
-    """A sentence about variables that lead into the checkout; empty if there are none."""
+def explain_omitted(omitted: Sequence[str]) -> str:
+    """Return a sentence about variables that lead into the checkout; empty if there are none."""
     if not omitted:
         return ""
     return (
-        f"Not used in the worktree, because it lies in your checkout: {', '.join(omitted)}. "
-        "Let workspace.setup make it there (`kapelle init` proposes how)."
+        f"Not used in the worktree, because it is in your checkout: {', '.join(omitted)}. "
+        "Let workspace.setup create it there (`kapelle init` proposes how)."
     )
 
 
-def place(process_dir: Path, files: Mapping[str, str]) -> None:
-    """Write them, readable by their owner only, before the process is started."""
+def write_files(process_dir: Path, files: Mapping[str, str]) -> None:
+    """Write files that only their owner can read, before the process starts."""
     process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in files.items():
         written.replace(str(process_dir / name), content.encode("utf-8", "replace"))
 
 
-def agent_command(
+def build_agent_command(
     agent: AgentAdapter, request: AgentRequest
 ) -> tuple[AgentCommand, SideLog | None]:
-    """Return the command of an agent, and where it keeps a log of its own.
+    """Return the command of an agent, and where the agent keeps a log of its own.
 
-    All that the agent reads is written beside its prompt.
+    Everything that the agent reads is written beside its prompt.
     """
     process_dir = request.prompt_file.parent
-    place(process_dir, {request.prompt_file.name: request.prompt})
+    write_files(process_dir, {request.prompt_file.name: request.prompt})
     command = agent.command(request)
-    place(process_dir, command.files)
+    write_files(process_dir, command.files)
     if request.fork:
-        resumed = None
+        session_id = None
     else:
-        resumed = request.session_id
+        session_id = request.session_id
     if command.side_log is None:
         return command, None
-    return command, SideLog(pattern=command.side_log, session_id=resumed)
+    return command, SideLog(pattern=command.side_log, session_id=session_id)

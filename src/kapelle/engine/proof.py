@@ -184,7 +184,7 @@ class Subject:
 
     async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, ProcessEnd]:
         process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
-        result = await self.place.judged(check, process, ended)
+        result = await self.place.judge_check(check, process, ended)
         return result.model_copy(update={"commit": self.commit}), ended
 
     async def _prove(
@@ -195,7 +195,9 @@ class Subject:
             names = ", ".join(outside)
             proof = f"Part of the check was written during the work, outside of it: {names}."
             return _doubted(result, proof, changed_meanwhile=outside)
-        shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
+        shown = self.parts.register_check(
+            self.place.owner, f"proof of {check.label}", check.command or ""
+        )
         with shown:
             finding = await self._find(name, check, result.duration_s, policy)
         if finding is None:

@@ -1,5 +1,4 @@
-"""Repeats what fails because disk, memory or database are not to be had for a while, and what is
-never done."""
+"""Background loops, and retries while the disk, memory or the database is unavailable."""
 
 import asyncio
 import errno
@@ -17,7 +16,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("kapelle.retry")
 _PAUSE_S = 1.0
-PASSING = {
+# Errors that pass once somebody frees space, memory or file descriptors.
+TRANSIENT_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 }  # fmt: skip
 
@@ -28,42 +28,47 @@ async def repeat(
     watch: AbstractContextManager[DatabaseWatch],
     every_s: float,
 ) -> NoReturn:
-    """Do a duty until cancelled: at every change that is watched, and after the time that it names
-    or every_s; one that fails is logged and done again."""
-    with watch as changed:
+    """Run a duty until cancelled.
+
+    The duty runs again after each watched change, and at the latest after the pause that it
+    returned or after every_s. A failure is logged, and the duty runs again.
+    """
+    with watch as changes:
         while True:
             try:
                 pause_s = await duty()
-                await changed.wait(every_s if pause_s is None else pause_s)
+                await changes.wait(every_s if pause_s is None else pause_s)
                 continue
             except Unavailable as error:
-                log.warning("a pass waits: %s", error.message)
+                log.warning("a pass failed for now and will be repeated: %s", error.message)
             except Exception:
-                log.exception("a pass failed and will be made again")
-            # However much is written meanwhile, which may be its own doing.
+                log.exception("a pass failed and will be repeated")
+            # Not the watch: the failing duty may itself write what wakes it, and would spin.
             await asyncio.sleep(_PAUSE_S)
 
 
-def retried(
+def with_retries(
     function: Callable[P, Coroutine[Any, Any, T]],
-    again: Callable[[], Awaitable[None]] | None = None,
+    before_retry: Callable[[], Awaitable[None]] | None = None,
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The function, repeated as long as the disk, memory or database are not to be had; before it
-    is called again, that is."""
+    """Wrap a function so that it is retried while disk, memory or database is unavailable.
+
+    before_retry is awaited before each retry. Other errors are raised at once.
+    """
 
     @functools.wraps(function)
-    async def repeated(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def call_until_available(*args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             try:
                 return await function(*args, **kwargs)
             except Unavailable as error:
-                _log.warning("%s waits: %s", function.__name__, error.message)
+                _log.warning("%s will be retried: %s", function.__name__, error.message)
             except OSError as error:
-                if error.errno not in PASSING:
+                if error.errno not in TRANSIENT_ERRORS:
                     raise
-                _log.warning("%s waits: %s", function.__name__, error)
+                _log.warning("%s will be retried: %s", function.__name__, error)
             await asyncio.sleep(_PAUSE_S)
-            if again is not None:
-                await again()
+            if before_retry is not None:
+                await before_retry()
 
-    return repeated
+    return call_until_available

@@ -31,11 +31,11 @@ from kapelle.domain.views import (
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.children import is_own, not_own
-from kapelle.engine.delivery import last_checks, reach, refresh
+from kapelle.engine.delivery import last_checks, open_forge, refresh
 from kapelle.engine.merge import (
     MergeQueue,
-    attempt_changes,
-    changes,
+    diff_attempt,
+    diff_work,
     require_ended,
     secrets_of,
     undone_merge,
@@ -227,9 +227,9 @@ class WorkService:
         if attempt is not None:
             if against is not None or not isinstance(work, Task):
                 raise InvalidInput("attempt is for the changes of a task, without against.")
-            diff = await attempt_changes(self._parts, work, attempt)
+            diff = await diff_attempt(self._parts, work, attempt)
         elif against is None:
-            diff = await changes(self._parts, work)
+            diff = await diff_work(self._parts, work)
         else:
             await self.require_own(parent, against, itself=True)
             other = await self._db.read(tasks.get, against)
@@ -242,7 +242,7 @@ class WorkService:
     async def patch(self, kind: WorkKind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, text)
-        patch = (await changes(self._parts, work)).patch
+        patch = (await diff_work(self._parts, work)).patch
         known = await secrets_of(self._parts, work)
         return await asyncio.to_thread(redact, patch, known)
 
@@ -306,7 +306,7 @@ class WorkService:
         work = await self._get(kind, text)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-        forge = (await reach(self._parts, work.directory))[1]
+        forge = (await open_forge(self._parts, work.directory))[1]
         await refresh(self._parts, forge, work.id)
         now = (await self._get(kind, work.id)).delivery or work.delivery
         comments = await forge.comments(now.number or work.delivery.number)

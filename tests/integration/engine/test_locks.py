@@ -82,11 +82,11 @@ class Agents:
 
     @property
     def waiting(self) -> list[str]:
-        return [one.owner for one in self.locks.known() if one.status == "waiting"]
+        return [one.owner for one in self.locks.list_locks() if one.status == "waiting"]
 
     @property
     def held(self) -> dict[str, str]:
-        return {one.path: one.owner for one in self.locks.known() if one.status == "held"}
+        return {one.path: one.owner for one in self.locks.list_locks() if one.status == "held"}
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_what_is_held_is_waited_for_in_order_and_renewed(agents: Agents) -
     assert (await agents.take(first, "src/a.py", "lib")).held
     refused = await agents.take(second, "lib/x/y.py", timeout_s=0)
     assert [(one.path, one.owner) for one in refused.waiting_for] == [("lib", first)]
-    assert len(agents.locks.known()) == 2, "whoever does not wait has no place"
+    assert len(agents.locks.list_locks()) == 2, "whoever does not wait has no place"
     wants = await agents.ask(second, "**")
     behind = await agents.ask(third, "other")
     assert not behind.done(), "nobody passes who comes later"
@@ -234,7 +234,7 @@ async def test_fifty_contend_and_each_has_its_turn(agents: Agents) -> None:
 
     await asyncio.gather(*map(work, owners))
     assert sorted(order) == sorted(owners)
-    assert agents.locks.known() == []
+    assert agents.locks.list_locks() == []
 
 
 NAMES = ["a", "a/b", "a/*", "c", "**"]

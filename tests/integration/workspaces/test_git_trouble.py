@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
-from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.retry import PASSING, with_retries
 from kapelle.runner.command import RunningCommand
 from kapelle.workspaces import git as git_module
 from kapelle.workspaces.git import Git, GitLocation, LockBusy
@@ -88,7 +88,7 @@ async def test_what_could_not_be_started_is_done_later(
     monkeypatch.setattr(RunningCommand, "run", second_time)
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
-    found = await retried(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
+    found = await with_retries(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
     assert found == box.commit_of("main")
 
 
@@ -102,7 +102,7 @@ async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.M
         await refs.move("refs/heads/x", main, None, "test")
     assert isinstance(refused.value, LockBusy)
     asyncio.get_running_loop().call_later(0.3, os.unlink, lock)
-    await retried(refs.move)("refs/heads/x", main, None, "test")
+    await with_retries(refs.move)("refs/heads/x", main, None, "test")
     assert box.commit_of("x") == main
 
 

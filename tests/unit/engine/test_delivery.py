@@ -25,7 +25,7 @@ def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
         id="run_1", title="t", status="completed", reason=None, spent=spent,
         spec={"prompt": "x" * (delivery._MOST_TEXT - 4) + _SECRET},
     )  # fmt: skip
-    assert "s3cr" not in delivery.describe(work, [], _clean)
+    assert "s3cr" not in delivery.describe_work(work, [], _clean)
 
 
 async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(

@@ -13,10 +13,10 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.environment import Origin, search_path_of
 from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.output import SHOWN_OUTPUT, check_facts
+from kapelle.engine.output import MAX_OUTPUT, check_facts
 from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
 from kapelle.engine.proof import Subject
-from kapelle.engine.retry import retried
+from kapelle.engine.retry import with_retries
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext
 from kapelle.engine.runs.journal import Journal, StepRequest
@@ -119,13 +119,13 @@ class CommandContext(GitContext):
             # A pattern may check what it wrote and did not commit.
             if not await self._parts.workspaces.uncommitted(owner):
                 before = await subject.check_out(name, policy, is_first=is_first)
-        with self._parts.making(self.run_id, spec.label, command) as told:
+        with self._parts.register_check(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
                 events.append(connection, CHECK_STARTED, self.run_id, **told)
 
             process, ended = await self._execute(name, command, spec.timeout_s, place, announce)
-        result = await place.judged(spec, process, ended)
+        result = await place.judge_check(spec, process, ended)
         if subject is None:
             return result
         result = result.model_copy(update={"commit": subject.commit})
@@ -143,7 +143,7 @@ class CommandContext(GitContext):
             await self._control.until(time.time() + seconds)
             return True
 
-        with self._parts.making(self.run_id, spec.label, ""):
+        with self._parts.register_check(self.run_id, spec.label, ""):
             return await await_ci(self._parts, owner, commit, spec, began, pause)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
@@ -153,7 +153,7 @@ class CommandContext(GitContext):
         else:
             diff = await self._parts.workspaces.diff(self._owner)
         if diff.files:
-            text = diff.stat[-SHOWN_OUTPUT:]
+            text = diff.stat[-MAX_OUTPUT:]
         else:
             text = "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
@@ -163,15 +163,15 @@ class CommandContext(GitContext):
     ) -> Scored:
         async def perform(step: StepRequest) -> Any:
             """The number in the last line of the output that is not empty."""
-            with self._parts.making(self.run_id, command.strip().split("\n")[0], command):
+            with self._parts.register_check(self.run_id, command.strip().split("\n")[0], command):
                 _, place = await self._workplace(task, env or {})
                 process, ended = await self._execute(step.position, command, timeout_s, place)
-            output = await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
+            output = await asyncio.to_thread(both_streams, process.directory, MAX_OUTPUT)
             if not ended.succeeded:
                 problem = f"the score command failed: {ended.ending(timeout_s)}"
                 return Scored(value=None, output=output, problem=problem).model_dump(mode="json")
             out = process.directory / "out.log"
-            printed = await asyncio.to_thread(tail_text, out, SHOWN_OUTPUT)
+            printed = await asyncio.to_thread(tail_text, out, MAX_OUTPUT)
             return read_score(printed, output).model_dump(mode="json")
 
         step = StepRequest("score", command, perform, self._begin_in_time)
@@ -190,7 +190,7 @@ class CommandContext(GitContext):
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         stop = partial(runs.end_requested, run_id=self.run_id)
         tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
-        ended = await retried(self._parts.execute)(self.run_id, name, launch, stop, tell)
+        ended = await with_retries(self._parts.execute)(self.run_id, name, launch, stop, tell)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._control.require_time_and_money()

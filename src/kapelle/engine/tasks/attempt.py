@@ -20,7 +20,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Task, Workspace, WorkspaceView
-from kapelle.engine.container import end_left
+from kapelle.engine.container import end_left_commands
 from kapelle.engine.environment import Origin, search_path_of
 from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import TAMPERED, Parts
@@ -221,7 +221,7 @@ class ActiveAttempt:
         tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
         ended = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
         if self.settings.workspace.docker.wanted:
-            await end_left(self.parts)
+            await end_left_commands(self.parts)
         return ended
 
     async def execute_command(

@@ -12,9 +12,9 @@ from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
 from kapelle.domain.text import search_terms
-from kapelle.engine.container import TOLD
+from kapelle.engine.container import INSTRUCTIONS
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
+from kapelle.engine.prompt import Earlier, compose_follow_up, compose_prompt, format_learning
 from kapelle.engine.tasks.attempt import ActiveAttempt, agent_of, recall, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, learnings, tasks
@@ -63,7 +63,7 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
         resumed = next((one for one in reversed(before.attempts) if one.id != attempt.id), None)
     asked = resumed is not None and resumed.question is not None
     if before and resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
-        text = follow_up(await earlier_attempt(parts, before), message)
+        text = compose_follow_up(await earlier_attempt(parts, before), message)
         return Briefing(text, resumed.session_id, asked=asked)
     if continued and continued.attempts:
         forked = continued.attempts[-1]
@@ -71,7 +71,7 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
         forked = None
     can_fork = task["fork_session"] and agent.capabilities.fork and resumed is None
     if forked and can_fork and _leaves_session(forked, agent):
-        text = compose(prompt, context, [], message, guidelines=guidelines)
+        text = compose_prompt(prompt, context, [], message, guidelines=guidelines)
         return Briefing(text, forked.session_id, True)
     pieces = []
     if continued:
@@ -81,9 +81,9 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
     if before and resumed:
         pieces.append(await earlier_attempt(parts, before))
     if attempt.is_worktree and attempt.settings.workspace.docker.wanted:
-        context = context | {"Container": TOLD}
+        context = context | {"Container": INSTRUCTIONS}
     memory = await _memory(attempt)
-    told = compose(prompt, context, pieces, message, diagnosis, memory, guidelines)
+    told = compose_prompt(prompt, context, pieces, message, diagnosis, memory, guidelines)
     return Briefing(told, asked=asked)
 
 
@@ -97,18 +97,18 @@ async def _memory(attempt: ActiveAttempt) -> list[Learning]:
     parts = attempt.parts
     task = attempt.task
     left = attempt.settings.knowledge.prompt_tokens * _LETTERS_A_TOKEN
-    if left and parts.learned is None:
+    if left and parts.has_learnings is None:
         found = await parts.db.glance(learnings.is_any)
         # The first one may have come meanwhile.
-        parts.learned = parts.learned or found
-    if not left or not parts.learned:
+        parts.has_learnings = parts.has_learnings or found
+    if not left or not parts.has_learnings:
         return []
     words = [term for term in search_terms(task["prompt"]) if len(term[0]) > 2]
     terms = {term[0]: term for term in words if term[0] not in _COMMON}
     chosen = list(terms.values())[:_MOST_TERMS]
     told = []
     for one in await parts.db.read(learnings.relevant, chosen, project_of(task)):
-        if (letters := len(remembered(one))) <= left:
+        if (letters := len(format_learning(one))) <= left:
             told.append(one)
             left -= letters
     await attempt.update(memory=[{"id": one.id, "title": one.title} for one in told] or None)

@@ -17,7 +17,7 @@ from kapelle.domain.task import Usage
 from kapelle.engine.environment import Origin
 from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output
-from kapelle.engine.prompt import section
+from kapelle.engine.prompt import format_earlier
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.engine.tasks.brief import earlier_attempt
@@ -149,7 +149,7 @@ async def diagnose(attempt: ActiveAttempt) -> str | None:
     judge = attempt.settings.roles.judge or attempt.agent_name
     question = _DIAGNOSIS_QUESTION.format(
         prompt=task.prompt[:_LONGEST_FAILED_PROMPT],
-        attempt=section(await earlier_attempt(attempt.parts, task)),
+        attempt=format_earlier(await earlier_attempt(attempt.parts, task)),
     )
     answer, problem = await consult(attempt, _DIAGNOSIS, judge, question)
     if answer is None:

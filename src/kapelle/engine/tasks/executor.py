@@ -18,7 +18,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine import messages
 from kapelle.engine.container import begin_container
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import retried
+from kapelle.engine.retry import with_retries
 from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.attempt import AGENT, ActiveAttempt, ClaimLost
@@ -39,12 +39,12 @@ _TERMINAL = (24, 80)
 
 async def perform(parts: Parts, attempt_id: str) -> None:
     """Perform an attempt from its beginning, or from where a crash left it, to its end."""
-    with parts.performing(attempt_id):
+    with parts.register_performer(attempt_id):
         failpoint("perform_begin")
         try:
             evidence = await _work(parts, attempt_id)
             failpoint("perform_after_verify")
-            await retried(conclude)(parts, attempt_id, evidence)
+            await with_retries(conclude)(parts, attempt_id, evidence)
             failpoint("perform_end")
         except ClaimLost:
             # It was settled just before a crash, or another performer took it over.
@@ -55,13 +55,13 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     """Prepare the workspace, run the agent, verify its work."""
     attempt = None
     try:
-        attempt = await retried(ActiveAttempt.load)(parts, attempt_id)
+        attempt = await with_retries(ActiveAttempt.load)(parts, attempt_id)
         wanted.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash has its workspace to itself.
-            await retried(prepare)(attempt)
+            await with_retries(prepare)(attempt)
         failpoint("perform_after_prepare")
-        end = await retried(_run)(attempt)
+        end = await with_retries(_run)(attempt)
     except Unavailable:
         raise
     except KapelleError as error:
@@ -69,7 +69,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
             await browser.stop(attempt)
         return _not_possible(error)
     failpoint("perform_after_run")
-    return await retried(verify)(attempt, end)
+    return await with_retries(verify)(attempt, end)
 
 
 async def _run(attempt: ActiveAttempt) -> Evidence:

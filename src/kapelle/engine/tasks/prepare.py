@@ -4,7 +4,12 @@ import asyncio
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import brought_along, leading_back, left_out, paths_from_top
+from kapelle.engine.environment import (
+    explain_omitted,
+    list_copies_and_links,
+    list_paths_into_checkout,
+    paths_from_top,
+)
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.engine.tasks.browser import last_words, serve
@@ -73,12 +78,14 @@ def _warnings(attempt: ActiveAttempt) -> dict[str, str]:
     directory = Path(attempt.task["directory"])
     found = {}
     for how in ("link", "copy"):
-        if back := leading_back(settings, paths_from_top(settings, how, directory), directory):
+        if back := list_paths_into_checkout(
+            settings, paths_from_top(settings, how, directory), directory
+        ):
             found[how] = (
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."
             )
-    if said := left_out(attempt.place.variables.omitted):
+    if said := explain_omitted(attempt.place.variables.omitted):
         found["environment"] = said
     name = attempt.agent_name
     able = attempt.agent().capabilities
@@ -107,7 +114,11 @@ async def _make_worktree(attempt: ActiveAttempt) -> None:
         commit = earlier.merged_at and earlier.workspace.commit
         base = commit or earlier.workspace.branch
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
-    given = (Path(task["directory"]), base, *brought_along(attempt.settings, task["directory"]))
+    given = (
+        Path(task["directory"]),
+        base,
+        *list_copies_and_links(attempt.settings, task["directory"]),
+    )
     workspace = await workspaces.create(attempt.task_id, *given)
     if attempt.mode == "merge":
         merged = await _take_in_base(attempt)

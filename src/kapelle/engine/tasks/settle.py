@@ -19,7 +19,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.messages import MessageDelivery, folder_of, settle_messages
 from kapelle.engine.parts import Parts
-from kapelle.engine.questions import tell, told
+from kapelle.engine.questions import collect_answers, format_answers
 from kapelle.engine.tasks.accounts import AgentCandidate, candidates, given_up, of_model
 from kapelle.engine.tasks.attempt import ClaimLost, claimed
 from kapelle.settings.models import FailuresSettings
@@ -57,7 +57,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
                 printed_at = os.stat(parts.process_directory(attempt_id) / "out.log").st_mtime
             moment = datetime.fromtimestamp(printed_at, UTC)
             lost = questions.told_since(connection, attempt_id, moment)
-            said = "\n\n".join(filter(None, [said, told(lost)])) or None
+            said = "\n\n".join(filter(None, [said, format_answers(lost)])) or None
         _Settlement(connection, attempt, task, evidence, others, failures, said).write()
 
     with suppress(ClaimLost):
@@ -252,7 +252,7 @@ class _Settlement:
             spec = QuestionSpec.model_construct(text=self.evidence.question or "")
             questions.ask(self.connection, self.task["id"], spec)
         elif all(question.status != "open" for question in asked):
-            message = tell(self.connection, self.attempt)
+            message = collect_answers(self.connection, self.attempt)
             queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
             return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
         return outcome

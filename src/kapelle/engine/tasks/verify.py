@@ -25,7 +25,7 @@ from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
-    SHOWN_OUTPUT,
+    MAX_OUTPUT,
     SideLog,
     attempt_usage,
     check_facts,
@@ -342,11 +342,11 @@ async def _run_command(
         commands = [one.kind is CheckKind.COMMAND for one in attempt.checks]
         is_first = position == commands.index(True)
         before = await subject.check_out(name, policy, is_first=is_first)
-    with parts.making(attempt.id, check.label, command) as told:
+    with parts.register_check(attempt.id, check.label, command) as told:
         work = (attempt.task_id, attempt.id)
         await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *work, **told))
         process, ended = await attempt.execute_command(name, command, check.timeout_s, place)
-    result = await place.judged(check, process, ended)
+    result = await place.judge_check(check, process, ended)
     if subject is None:
         return result
     result = result.model_copy(update={"commit": commit})
@@ -384,7 +384,7 @@ async def _ci(attempt: ActiveAttempt, name: str, check: CheckSpec) -> CheckResul
             await changed.wait(seconds)
         return not await attempt.stop_requested()
 
-    with parts.making(attempt.id, check.label, "") as told:
+    with parts.register_check(attempt.id, check.label, "") as told:
         await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
         commit = attempt.row["checked_commit"]
         return await await_ci(parts, attempt.owner, commit, check, (attempt.id, name), pause)
@@ -417,8 +417,8 @@ async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    redacted = redact(diff.stat.encode(), parts.known_secrets([attempt.id], attempt.task_env))
-    return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
+    redacted = redact(diff.stat.encode(), parts.spell_secrets([attempt.id], attempt.task_env))
+    return True, redacted.decode("utf-8", "replace")[-MAX_OUTPUT:]
 
 
 def _first_error(attempt: ActiveAttempt) -> str | None:

@@ -451,7 +451,7 @@ class AttemptWatch:
             self._past[held.path] += 1
 
     async def _warn_of_locks(self) -> None:
-        refused = self._attempt.parts.locks.refused
+        refused = self._attempt.parts.locks.refusals
         past = [p for p, times in self._past.items() if times > refused[self._attempt.id, p]]
         if past:
             text = f"it wrote what somebody else held, and nothing kept it from: {', '.join(past)}"
