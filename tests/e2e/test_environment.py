@@ -173,7 +173,7 @@ def test_a_failed_check_says_what_was_dropped_that_it_mentions(
     shell = {"DATABASE_URL": "postgres://me:hidden-word@db", "GITHUB_TOKEN": "hidden-too"}
     task = run(kapelle, repository, _MEND, "--check", 'test -n "$DATABASE_URL"', **shell)
     output = checks_of(task)[0]["output"]
-    assert "Set in your shell and not passed on: DATABASE_URL. Add --env DATABASE_URL" in output
+    assert "Set in your shell but not passed on: DATABASE_URL. Add --env DATABASE_URL" in output
     assert "GITHUB_TOKEN" not in output
     kept = "".join(path.read_text() for path in kapelle.home.secrets.glob("shell_*.json"))
     assert "DATABASE_URL" in kept

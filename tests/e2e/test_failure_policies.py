@@ -185,7 +185,7 @@ NO = '{"kind": "error", "text": "Opus weekly limit reached"}'
 def test_fallback_agents_take_over_in_order(kapelle: Instance, tmp_path: Path) -> None:
     book = """
 [[rule]]
-match = '(?s)Paint it.*The attempt before this one.*rate limit is reached'
+match = '(?s)Paint it.*The previous attempt.*rate limit is reached'
 do = [{ result = "painted" }]
 """
     set_up(tmp_path, one=limited(600), two=limited(600), three=book, four=DONE)
@@ -262,7 +262,7 @@ do = [{ result = "purple it is" }]
 ANALYZE = {"policy": "analyze", "max_attempts": 2, "delay_s": 0.1}
 HAMMERING = """
 [[rule]]
-match = '(?s)Why the attempt before this one failed.*Use a bigger hammer'
+match = '(?s)Why the previous attempt failed.*Use a bigger hammer'
 do = [{ result = "hammered" }]
 [[rule]]
 do = [{ say = "The hammer is too small." }, { fail = "It does not move." }]

@@ -30,7 +30,7 @@ from kapelle.engine.output import MAX_OUTPUT
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fence
 from kapelle.engine.retry import repeat
-from kapelle.engine.tasks.attempt import recall
+from kapelle.engine.tasks.attempt import recall_worktree
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import deliveries, events, processes, steps, tasks
@@ -137,7 +137,7 @@ class Deliveries:
         commit = work.workspace.commit
         base = str(work.workspace.base)
         if work.merged_at is None and commit is not None:
-            await recall(self._parts, work)
+            await recall_worktree(self._parts, work)
             await require_no_secret(self._parts, work, "pr", commit)
         values = await self._merge(work)
         failpoint("deliver_before_push")

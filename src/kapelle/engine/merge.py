@@ -28,7 +28,7 @@ from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.actions import record_change
-from kapelle.engine.tasks.attempt import recall, task_diff
+from kapelle.engine.tasks.attempt import recall_worktree, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.trust import drop, records
@@ -169,7 +169,7 @@ class MergeQueue:
     async def _undo_now(self, work: Task | Run, past: PastMerge, message: str | None) -> UndoView:
         parts = self._parts
         noun = type(work).__name__
-        await recall(parts, work)
+        await recall_worktree(parts, work)
         text = message or f'Revert "Merge {work.title}"\n\nThis reverts commit {past.commit}.'
         undone = await parts.workspaces.undo_merge(
             work.id,
@@ -305,7 +305,7 @@ async def diff_work(parts: Parts, work: Task | Run) -> Diff:
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])
-    await recall(parts, work)
+    await recall_worktree(parts, work)
     row = await parts.db.read(work_rows(work.id).row, work.id)
     is_open = row["merged_at"] is None and row["merge_undone_at"] is None
     if is_open and row["merged_tip"] is not None and work.workspace.owner is None:
@@ -334,7 +334,7 @@ async def diff_attempt(parts: Parts, task: Task, number: int) -> Diff:
         start = task.workspace.base_commit
     if start is None:
         return Diff(b"", "", [])
-    await recall(parts, task)
+    await recall_worktree(parts, task)
     return await parts.workspaces.compare(task.workspace.owner or task.id, start, commit)
 
 
@@ -376,7 +376,7 @@ async def find_deliverable_commit(
     are allowed.
     """
     require_ended(work, verb, force=force)
-    await recall(parts, work)
+    await recall_worktree(parts, work)
     commit = work.workspace.commit
     if force:
         # The result of a failed attempt was never committed; force asks for exactly that.
@@ -567,7 +567,7 @@ async def check_again(parts: Parts, task: Task) -> None:
     commit = task.workspace.commit or task.workspace.base_commit
     if commit is None or task.workspace.kind is not WorkspaceKind.WORKTREE:
         raise Conflict(f"{task.id} committed nothing that its checks could run on.")
-    await recall(parts, task)
+    await recall_worktree(parts, task)
     await MergeVerification(parts, task, lambda _: None).check_again(commit)
 
 

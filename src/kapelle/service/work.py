@@ -42,7 +42,7 @@ from kapelle.engine.merge import (
 )
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
-from kapelle.engine.tasks.attempt import recall
+from kapelle.engine.tasks.attempt import recall_worktree
 from kapelle.runner.redaction import redact
 from kapelle.store import attempts, children, deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
@@ -316,7 +316,7 @@ class WorkService:
         """How a merge of its branch would go, without merging."""
         work = await self._get(kind, text)
         require_ended(work, "merge", force=True)
-        await recall(self._parts, work)
+        await recall_worktree(self._parts, work)
         undone = await self._db.read(undone_merge, work.id)
         target = into or work.workspace.base
         seen = await self._parts.workspaces.preview_merge(work.id, target, undone)
@@ -369,7 +369,7 @@ class WorkService:
         for task in (one, other):
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
-        await recall(self._parts, one)
+        await recall_worktree(self._parts, one)
         owner = one.workspace.owner or one.id
         commits = [str(task.workspace.commit) for task in (one, other)]
         return await self._parts.workspaces.compare(owner, *commits)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
-from kapelle.engine.retry import PASSING, with_retries
+from kapelle.engine.retry import TRANSIENT_ERRORS, with_retries
 from kapelle.runner.command import RunningCommand
 from kapelle.workspaces import git as git_module
 from kapelle.workspaces.git import Git, GitLocation, LockBusy
@@ -59,7 +59,7 @@ async def test_anything_else_stays(tmp_path: Path, words: str) -> None:
         await GitLocation(saying(tmp_path, words), tmp_path).run("write-tree")
 
 
-@pytest.mark.parametrize("number", sorted(PASSING))
+@pytest.mark.parametrize("number", sorted(TRANSIENT_ERRORS))
 async def test_a_git_that_the_machine_cannot_start_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -71,7 +71,7 @@ async def test_a_git_that_the_machine_cannot_start_now(
     with pytest.raises(Unavailable, match="could not be started") as refused:
         await GitLocation(git, tmp_path).run("status")
     assert "Install" not in (refused.value.hint or "")
-    assert git_module._PASSING == PASSING
+    assert git_module._PASSING == TRANSIENT_ERRORS
 
 
 async def test_what_could_not_be_started_is_done_later(

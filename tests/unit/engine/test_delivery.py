@@ -73,7 +73,7 @@ async def test_ci_has_passed_once_it_stays_so(
     settings = SimpleNamespace(forge=SimpleNamespace(poll_s=poll_s))
     parts: Any = SimpleNamespace(db=SimpleNamespace(read=read), settings=lambda: settings)
     for name, stand_in in {
-        "reach": reach, "cleaner": cleaner, "push": nothing, "require_no_secret": nothing,
+        "open_forge": reach, "cleaner": cleaner, "push": nothing, "require_no_secret": nothing,
     }.items():  # fmt: skip
         monkeypatch.setattr(delivery, name, stand_in)
     check = CheckSpec(command="ci")

@@ -127,7 +127,7 @@ def test_context_comes_after_the_prompt_in_sections() -> None:
         "Before", "failed", "it broke", "half", "last words", [("t", "red")], "b", "1 file"
     )
     text = compose_prompt("do it", {"lang": "de"}, [earlier], "go on")
-    assert text.startswith("do it\n\n## Context\n- lang: de\n\n## Before\nIt ended: failed.")
+    assert text.startswith("do it\n\n## Context\n- lang: de\n\n## Before\nStatus: failed\n")
     for piece in ("Reason: it broke", "Branch: b", "half", "1 file", "last words", "red"):
         assert piece in text
     assert text.endswith("## Message\ngo on")

@@ -122,7 +122,7 @@ def decide_held_slot(situation: Situation) -> tuple[Outcome, str | None]:
         return Outcome.SKIPPED, f"{situation.in_flight} is still running"
     if leader is not None and leader.failure:
         return Outcome.SKIPPED, leader.failure
-    return Outcome.STARTING, "was held back until the schedule before it had ended"
+    return Outcome.STARTING, "was held back until the followed schedule's work had ended"
 
 
 def _decide_cron(situation: Situation, decision: ScheduleDecision) -> None:
