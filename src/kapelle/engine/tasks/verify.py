@@ -196,7 +196,8 @@ async def _warn_of_repository(attempt: ActiveAttempt) -> None:
     if before := attempt.row["repository"]:
         directory = Path(attempt.task["directory"])
         if changes := await attempt.parts.workspaces.changes_of(directory, before):
-            text = f"Your repository changed during the work, by the agent or you: {', '.join(changes)}."
+            names = ", ".join(changes)
+            text = f"Your repository changed during the work, by the agent or you: {names}."
             await attempt.warn("repository", f"{text} Check that nothing runs there unexpectedly.")
 
 
