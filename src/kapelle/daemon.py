@@ -89,7 +89,10 @@ def main() -> None:
 
 
 def _set_log_level(settings: Settings) -> None:
-    logging.getLogger().setLevel(settings.log.level.upper())
+    level = logging.getLevelNamesMapping()[settings.log.level.upper()]
+    # At debug, libraries log what they send and receive, where secrets stand.
+    logging.getLogger().setLevel(max(level, logging.INFO))
+    logging.getLogger("kapelle").setLevel(level)
 
 
 class CountingHandler(logging.StreamHandler[Any]):

@@ -152,6 +152,12 @@ def tasks_of(kapelle: Instance, run_id: str) -> list[Any]:
     return [kapelle.task(step["subject"]) for step in steps if step["kind"] == "task"]
 
 
+def purposes_of(kapelle: Instance, run_id: str) -> list[tuple[str | None, int | None]]:
+    """The role and the cycle of each task of a run, in order."""
+    steps = kapelle.get(f"/runs/{run_id}/steps")
+    return [(step["role"], step["cycle"]) for step in steps if step["kind"] == "task"]
+
+
 def await_running_task(kapelle: Instance, run_id: str, number: int = 1) -> Any:
     for _ in pauses(30):
         found = tasks_of(kapelle, run_id)

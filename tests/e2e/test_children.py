@@ -412,6 +412,45 @@ def test_an_attempt_does_not_decide_for_people(kapelle: Instance, repository: Pa
     assert len(kapelle.task(limited)["attempts"]) == 1
 
 
+def test_what_somebody_types_as_a_reason_decides_nothing(
+    kapelle: Instance, repository: Path
+) -> None:
+    root, voice = at_work(kapelle, repository)
+    # A person may type what an attempt's reason looks like, and an attempt what a person's does.
+    by_person = voice.create()["id"]
+    kapelle.post(f"/tasks/{by_person}/cancel", {"reason": f"cancelled by {root}: too slow"})
+    assert kapelle.wait(by_person)["stopped_by"] == "person"
+    for action in ("retry", "resume"):
+        voice.refused("forbidden", "POST", f"/tasks/{by_person}/{action}")
+    by_attempt = voice.create()["id"]
+    depends = voice.create(depends_on=[by_attempt])["id"]
+    voice.call("POST", f"/tasks/{by_attempt}/cancel", {"reason": "cancelled by a person"})
+    assert kapelle.wait(by_attempt)["stopped_by"] == "attempt"
+    assert kapelle.wait(depends)["stopped_by"] == "dependency"
+    for task_id in (by_attempt, depends):
+        assert voice.call("POST", f"/tasks/{task_id}/retry")["stopped_by"] is None
+
+
+def test_an_attempt_does_not_take_over_what_a_person_stops(
+    kapelle: Instance, repository: Path
+) -> None:
+    _, voice = at_work(kapelle, repository)
+    spec = {"directory": str(repository), "steps": [{"prompt": SLEEP}] * 2}
+    run_id = voice.call("POST", "/runs", {"pattern": "pipeline", "spec": spec})["id"]
+    wait_for(lambda: kapelle.get(f"/runs/{run_id}")["status"] == "running")
+    wait_for(lambda: kapelle.get(f"/tasks?run_id={run_id}&status=running")["tasks"])
+    pausing = kapelle.post(f"/runs/{run_id}/pause")
+    assert (pausing["status"], pausing["stop"]) == ("running", "pause")
+    assert pausing["stopped_by"] == "person"
+    assert voice.call("POST", f"/runs/{run_id}/pause", {"now": True})["stopped_by"] == "person"
+    voice.refused("forbidden", "POST", f"/runs/{run_id}/resume")
+    wait_for(lambda: kapelle.get(f"/runs/{run_id}")["status"] == "paused")
+    paused = kapelle.get(f"/runs/{run_id}")
+    assert (paused["stop"], paused["stopped_by"]) == (None, "person")
+    voice.refused("forbidden", "POST", f"/runs/{run_id}/resume")
+    assert kapelle.post(f"/runs/{run_id}/resume")["stopped_by"] is None
+
+
 # An agent that does whatever it reads, with the token that it has.
 _GULLIBLE = r"""
 import json, os, re, sys, urllib.error, urllib.request
@@ -478,3 +517,15 @@ def test_whoever_obeys_what_was_planted_reaches_no_more_than_it_may(
     assert len(made) == 3 * len(calls)
     assert kapelle.task(victim)["merged_at"] is None
     assert git(repository, "rev-parse", "main") == main
+
+
+def test_an_agent_asks_for_work_on_its_command_line(kapelle: Instance, repository: Path) -> None:
+    """What the command line asks the daemon besides may be forbidden to an attempt."""
+    command = f"{sys.executable} -P -m kapelle run 'a part' --agent rehearsal"
+    parent = kapelle.play(
+        f"[[do]]\nrun = {json.dumps(command)}\n", repository, workspace="worktree"
+    )
+    done = kapelle.wait(parent)
+    assert done["status"] == "completed", kapelle.output(parent).decode()
+    [child] = kapelle.task(parent)["children"]
+    assert kapelle.wait(child)["parent_task_id"] == parent

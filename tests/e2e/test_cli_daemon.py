@@ -257,3 +257,20 @@ def test_the_log_holds_what_its_level_lets_through(idle: Instance) -> None:
     idle.cli("config", "set", "log.level", "warning", check=True)
     idle.cli("list", check=True)
     assert " INFO " not in idle.home.log.read_text()
+
+
+def test_the_log_at_debug_has_the_decisions_and_no_text_of_agents(
+    idle: Instance, repository: Path
+) -> None:
+    idle.cli("config", "set", "log.level", "debug", check=True)
+    idle.start()
+    retry = {"policy": "same", "max_attempts": 2, "delay_s": 0.1}
+    steps = '[[do]]\nsay = "hush-hush"\n[[do]]\nexit = 3'
+    task = idle.wait(idle.play(steps, repository, retry=retry, title="whisper"))
+    first, second = (attempt["id"] for attempt in task["attempts"])
+    log = idle.home.log.read_text()
+    assert f"DEBUG kapelle.queue {first} is begun" in log
+    assert f"{first} ended failed (crash); {task['id']} is queued next" in log
+    assert f"{second} ended failed (crash); {task['id']} is failed next" in log
+    assert "hush-hush" not in log
+    assert "whisper" not in log

@@ -11,6 +11,7 @@ from tests.e2e.ensembles import (
     files_on_branch,
     on_branch,
     perform,
+    purposes_of,
     rule,
     tasks_of,
 )
@@ -49,7 +50,11 @@ def test_both_state_by_themselves_until_they_agree_or_the_rounds_are_over(
         ["agree", "agree"],
     ]
     assert held["minutes"]["agreed"] == ["spaces"]
-    first = [task for task in tasks_of(kapelle, run["id"]) if "round 1" in task["title"]]
+    purposes = purposes_of(kapelle, run["id"])
+    assert sorted(purposes[:2]) == [("side_one", 1), ("side_two", 1)]
+    assert sorted(purposes[2:4]) == [("side_one", 2), ("side_two", 2)]
+    assert purposes[4:] == [("minutes", None)]
+    first = tasks_of(kapelle, run["id"])[:2]
     assert {task["agent"] for task in first} == {"left", "right"}
     assert not any("Use" in task["prompt"] for task in first)
     told = {**TWO, "sides": ["left", "stubborn"], "rounds": 2, "loops": 2}
@@ -83,6 +88,8 @@ def test_one_side_acts_and_the_other_verifies_with_a_refinement(
     assert run["status"] == "completed", run["reason"]
     [held] = run["result"]["debates"]
     assert [found["holds"] for found in held["verifications"]] == [False, True]
+    acts = [role for role, _ in purposes_of(kapelle, run["id"])][4:]
+    assert acts == ["act", "verify", "refine", "verify"]
     assert on_branch(repository, run, "style.txt") == "spaces\n"
     cast(kapelle, left="\n".join(left[1:]), right="\n".join(right))
     run = perform(kapelle, "debate", repository, **TWO, **act)

@@ -262,6 +262,28 @@ def test_init_proposes_what_tests_the_worktree(kapelle: Instance, tmp_path: Path
     assert (again["written"], again["proposal"]["setup"]) == (False, "go mod download")
 
 
+def test_init_takes_over_prompts_only_with_consent_and_through_no_link(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    files = {".orchestrator/fix.md": "Fix it.", ".orchestrator/config.json": '{"projectName": "x"}'}
+    with_consent = make_repository(tmp_path / "with_consent", files)
+    without = make_repository(tmp_path / "without", files)
+    linked = make_repository(tmp_path / "linked", files)
+    (tmp_path / "elsewhere").mkdir()
+    (linked / ".kapelle").mkdir()
+    (linked / ".kapelle" / "prompts").symlink_to(tmp_path / "elsewhere")
+    ask = ("init", "--agent", "rehearsal", "--json")
+    done = json.loads(kapelle.cli(*ask, "--yes", cwd=with_consent, check=True).stdout)
+    assert done["proposal"]["prompt_files"] == {"tracks/fix": ".orchestrator/fix.md"}
+    kapelle.cli(*ask, cwd=without, check=True)
+    kapelle.cli(*ask, "--yes", cwd=linked, check=True)
+    prompt = Path(".kapelle", "prompts", "tracks", "fix.md")
+    assert (with_consent / prompt).read_text(encoding="utf-8") == "Fix it."
+    assert kapelle.cli("prompts", "tracks/fix", cwd=with_consent).stdout.strip() == "Fix it."
+    assert not (without / prompt).exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_task_that_changes_a_filtered_file_fails_and_says_what_to_type(
     kapelle: Instance, tmp_path: Path
 ) -> None:

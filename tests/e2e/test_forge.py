@@ -1,6 +1,7 @@
 """Delivering what completed: merged into its base, or as a pull request of a forge."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,10 @@ def test_a_pull_request_is_opened_updated_and_followed(
     kapelle: Instance, repository: Path, forge: ForgeServer, kind: str
 ) -> None:
     configure(kapelle, forge, kind)
+    kapelle.cli("config", "set", "log.level", "debug", check=True)
+    # The level of a running daemon follows within seconds; a new one has it from the start.
+    kapelle.stop()
+    kapelle.start()
     script = repository / ".git" / "hostile"
     script.write_text(f"#!/bin/sh\ntouch {script}.ran\nexit 1\n", encoding="utf-8")
     script.chmod(0o755)
@@ -124,7 +129,10 @@ def test_a_pull_request_is_opened_updated_and_followed(
     text = forge.pulls[0].get("body") or forge.pulls[0]["description"]
     assert "Play." in text
     assert f"`test -f a.txt` passed on {task['workspace']['commit']}, exit code 0" in text
-    assert TOKEN not in kapelle.home.log.read_text()
+    log = kapelle.home.log.read_text()
+    assert TOKEN not in log
+    assert f"DEBUG kapelle.delivery {id_} is delivered by pr" in log
+    assert re.search(r"DEBUG kapelle.forge POST http://\S+: 201 in [\d.]+ s", log)
     # A person adds to the description, the task goes on, and what was written stays.
     key = "body" if "body" in forge.pulls[0] else "description"
     forge.pulls[0][key] = f"Mine.\n{text}"

@@ -1,5 +1,6 @@
 """Work is judged by the tests of its base, and on the commit alone."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,28 @@ def test_a_check_that_does_not_look_at_a_file_any_more_verifies_nothing(
     task, check, warnings = check_of(kapelle, repository, honest, "python3 look.py")
     assert (task["verified"], check["proved"], warnings) == (True, True, {"overlooked"})
     assert check["overlooks"] == ["untested.py"]
+
+
+def test_a_module_in_the_place_of_an_installed_one_verifies_nothing(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """Tests import it, so that it decides about them; what they were waiting for is no such one."""
+    test = "from packaging.version import Version\nimport app\n\n"
+    test += "assert Version(app.VERSION) >= Version('2')\n"
+    waiting = "import app, missing\n\nassert app.VERSION\n"
+    files = {"app.py": "VERSION = '2.10'\n", "test_app.py": test, "test_missing.py": waiting}
+    repository = make_repository(tmp_path / "repository", files)
+    lenient = (
+        "class Version:\\n def __init__(self, text): pass\\n def __ge__(self, other): return True"
+    )
+    does = f"mkdir packaging; printf '{lenient}\\n' > packaging/version.py; "
+    does += "echo > packaging/__init__.py; echo \"VERSION = '0.1'\" > app.py"
+    task, check, warnings = check_of(kapelle, repository, does, f"{sys.executable} test_app.py")
+    assert (task["verified"], "doubted" in warnings) == (False, True)
+    assert "packaging/version.py" in check["passes_only_with"]
+    honest = "echo 'x = 1' > missing.py"
+    task, check, _ = check_of(kapelle, repository, honest, f"{sys.executable} test_missing.py")
+    assert (task["verified"], check["proved"], check["passes_only_with"]) == (True, True, [])
 
 
 def test_checks_see_what_the_set_up_made_and_nothing_else_that_git_ignores(

@@ -258,6 +258,15 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     assert [hit["text"] for hit in hits(instance, "thread", kind="commit")] == [
         "Sewn a thin thread"
     ]
+    # By a repository's name or a directory in it, work alone.
+    for name in ("b", str(tmp_path / "b")):
+        found = hits(instance, "needle", repository=name)
+        assert {hit["id"] for hit in found} == {mirrored["id"]}
+    shown_there = instance.cli("search", "needle", "--repo", ".", cwd=tmp_path / "b").stdout
+    assert mirrored["id"] in shown_there
+    assert task not in shown_there
+    refused = instance.cli("search", "needle", "--repo", "b", "--kind", "note")
+    assert "belongs to a project" in refused.stderr
     found = hits(instance, "haystack", project=str(repository))
     assert [hit["kind"] for hit in found] == ["result", "prompt", "output"]
     assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, mirrored["id"]}

@@ -1,6 +1,8 @@
 """Loops tell the truth about their condition, their best and their history."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.ensembles import (
     answer,
@@ -288,3 +290,36 @@ def test_in_place(kapelle: Instance, tmp_path: Path) -> None:
     assert run["status"] == "completed"
     assert run["workspace"]["kind"] == "in_place"
     assert (tmp_path / "n.txt").read_text(encoding="utf-8") == "x\nx\n"
+
+
+def told_attempt(told: list[Any]) -> str:
+    (attempt,) = {event["attempt_id"] for event in told if event["attempt_id"]}
+    return str(attempt)
+
+
+def test_a_score_alone_verifies_nothing_and_every_place_says_so(
+    kapelle: Instance, repository: Path
+) -> None:
+    spec = {"eval": COUNT, "direction": "maximize", "max_iterations": 1}
+    (repository / "n.txt").touch()
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "a file")
+    run = perform(kapelle, "loop", repository, prompt=GROW, **spec)
+    assert (run["status"], run["verified"], run["need"]) == ("completed", False, "look")
+    lines = kapelle.cli("events", "--run", run["id"], "--json").stdout.splitlines()
+    told = [json.loads(line) for line in lines]
+    ended = [event for event in told if event["kind"] == "run.completed"]
+    assert [event["data"]["verified"] for event in ended] == [False]
+    # Scripts find what a worker printed by its path.
+    (path,) = [
+        event["data"]["output_path"] for event in told if event["kind"] == "attempt.completed"
+    ]
+    assert Path(path) == kapelle.home.attempts / told_attempt(told) / "out.log"
+    assert Path(path).exists()
+    shown = kapelle.cli("status", run["id"], check=True).stdout
+    assert "completed, not verified (judged by score)" in shown
+    report = kapelle.get("/report")
+    (entry,) = [entry for entry in report["entries"] if entry["id"] == run["id"]]
+    assert (entry["verified"], entry["scores"]) == (False, [COUNT])
+    text = kapelle.cli("report", check=True).stdout
+    assert f"judged by a score alone, `{COUNT}`" in text

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kapelle as api
+from kapelle.domain.errors import InvalidInput
 from tests.e2e.ensembles import play, rest
 from tests.e2e.instance import ApiError, Instance
 
@@ -218,6 +219,9 @@ def test_a_pattern_in_one_file_is_used_through_every_door(
     with pytest.raises(ApiError, match="words is missing"):
         kapelle.post("/runs", {"pattern": "echo", "spec": {"directory": str(repository)}})
     with api.connect(home=kapelle.home.root, start=False) as client:
+        with pytest.raises(InvalidInput) as caught:
+            client.runs.start("echo", directory=repository)
+        assert [one.path for one in caught.value.fields] == [("words",)]
         # The client, by keywords.
         run = client.runs.start("echo", words=["d"], loud=True, directory=repository)
         assert client.runs.result(client.runs.wait(run.id).id)["said"] == ["D"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import perform, play, rest, start, write_pattern
+from tests.e2e.ensembles import perform, play, purposes_of, rest, start, write_pattern
 from tests.e2e.instance import ApiError, Instance
 
 OWN = '''
@@ -38,6 +38,24 @@ def test_a_pattern_of_ones_own(kapelle: Instance, repository: Path) -> None:
         start(kapelle, "owm", repository)
 
 
+PURPOSE = """
+@pattern("own", spec=PatternSpec)
+async def own(ctx: Context, spec: PatternSpec) -> None:
+    await ctx.task({prompt!r}, title="Any words", role={role!r}, cycle={cycle!r})
+"""
+
+
+def test_a_task_of_a_pattern_has_a_role_and_a_cycle(kapelle: Instance, repository: Path) -> None:
+    said = play({"result": "x"})
+    write_pattern(repository, PURPOSE.format(prompt=said, role="referee", cycle=3))
+    run = perform(kapelle, "own", repository)
+    assert (run["status"], purposes_of(kapelle, run["id"])) == ("completed", [("referee", 3)])
+    for role, cycle, wrong in ((3, 3, "role is a text"), ("referee", "3", "cycle is a whole")):
+        write_pattern(repository, PURPOSE.format(prompt=said, role=role, cycle=cycle))
+        run = perform(kapelle, "own", repository)
+        assert (run["status"], wrong in run["reason"]) == ("failed", True), run["reason"]
+
+
 def test_mistakes_in_a_pattern_are_told_with_their_line(
     kapelle: Instance, repository: Path
 ) -> None:
@@ -56,8 +74,9 @@ def test_mistakes_in_a_pattern_are_told_with_their_line(
     # What is built in is not disturbed by it, and the list tells.
     run = perform(kapelle, "loop", repository, prompt=play({"result": "x"}), until=["true"])
     assert run["status"] == "completed"
-    told = [item["summary"] for item in kapelle.get(f"/patterns?directory={repository}")]
-    assert any("defines already" in summary for summary in told)
+    listed = kapelle.get(f"/patterns?directory={repository}")
+    [broken] = [item for item in listed if item["is_broken"]]
+    assert "defines already" in broken["summary"]
 
 
 def test_steps_beside_gather_are_refused(kapelle: Instance, repository: Path) -> None:

@@ -319,3 +319,65 @@ def test_the_project_is_chosen_on_a_phone(page: Page, kapelle: Instance, reposit
     expect(more).to_have_count(0)
     expect(page.locator(".results")).to_contain_text("Of shop")
     expect(page.locator(".results")).not_to_contain_text("Of ledger")
+
+
+def test_work_that_only_a_score_decided_about_is_not_proven(
+    kapelle: Instance, repository: Path, page: Page
+) -> None:
+    grow = 'Play.\n```rehearsal\n[[do]]\nrun = "echo x >> n.txt"\n```\n'
+    spec = {"prompt": grow, "eval": "cat n.txt 2>/dev/null | wc -l", "direction": "maximize"}
+    run_id = start(kapelle, "loop", repository, max_iterations=1, **spec)
+    assert rest(kapelle, run_id)["verified"] is False
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/runs/{run_id}")
+    expect(page.locator(".verdict")).to_contain_text("Completed, not proven: judged by a score")
+    page.goto(f"{url_of(kapelle)}/report")
+    expect(page.locator("main")).to_contain_text("Judged by a score, not proven")
+
+
+def test_small_things_are_where_they_belong(
+    kapelle: Instance, repository: Path, page: Page
+) -> None:
+    """Columns below each other, the zone of a time, code in what was said, a toast aside."""
+    for key, value in (("a/k", "x" * 900), ("long-folder/and-a-long-key", "y"), ("plain", "z")):
+        kapelle.post("/notes", {"key": key, "value": value})
+    spec = {"prompt": "x", "directory": str(repository), "agent": "rehearsal"}
+    kapelle.post(
+        "/schedules",
+        {"kind": "task", "cron": "0 3 * * *", "timezone": "Pacific/Apia", "title": "Far",
+         "spec": spec},
+    )  # fmt: skip
+    said = kapelle.wait(kapelle.play('[[do]]\nresult = "Dropped `?page=`"', repository))
+    crashed = '[[do]]\nstderr = "Traceback:\\nValueError: boom 42"\n[[do]]\nexit = 1'
+    failed = kapelle.wait(kapelle.play(crashed, repository))
+    busy = kapelle.play('[[do]]\nsay = "at work"\n[[do]]\nsleep = 60', repository)
+    log_in(page, kapelle)
+    page.goto(f"{url_of(kapelle)}/knowledge/notes")
+    for place in (2, 3, 4):
+        heads = page.locator(f"table.notes th:nth-child({place})")
+        expect(heads).to_have_count(3)
+        boxes = [heads.nth(number).bounding_box() for number in range(3)]
+        assert len({round(box["x"] + box["width"]) for box in boxes if box}) == 1
+    page.goto(f"{url_of(kapelle)}/knowledge/projects")
+    expect(page.get_by_text("There is no such page.")).to_be_visible()
+    page.goto(f"{url_of(kapelle)}/schedules")
+    zone = page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone || 'UTC'")
+    expect(page.locator("tr", has_text="Far").get_by_text(zone, exact=True)).to_be_visible()
+    page.goto(f"{url_of(kapelle)}/tasks/{said['id']}")
+    expect(page.locator(".ladder q code")).to_have_text("?page=")
+    page.goto(f"{url_of(kapelle)}/tasks/{failed['id']}")
+    expect(page.locator(".verdict")).to_contain_text("ValueError: boom 42")
+    page.goto(f"{url_of(kapelle)}/tasks/{busy}")
+    for width in (1440, 1000, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.reload()
+        page.locator(".composer textarea").fill("Look at the cursor first.")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".toast")).to_be_visible()
+        assert not page.evaluate(OVERLAP, [".toast", ".composer"]), width
+
+
+OVERLAP = """([one, other]) => {
+    const [a, b] = [one, other].map((it) => document.querySelector(it).getBoundingClientRect())
+    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
+}"""

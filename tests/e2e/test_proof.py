@@ -80,6 +80,36 @@ def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: 
     assert len(ledger.read_text(encoding="ascii").split()) == 11
 
 
+def test_a_remembered_proof_counts_only_for_the_files_that_it_saw(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository, ledger = make_repository(tmp_path / "repository"), tmp_path / "ledger"
+    (repository / "work.py").write_text("x = 0\n", encoding="utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "work")
+    check = f"echo x >> {ledger}; {_AGAIN}"
+    unseen = '[[do]]\nwrite = "unseen.py"\ncontent = "y = 1\\n"'
+
+    def finish(playbook: str) -> tuple[Any, Any, Any, int]:
+        before = len(ledger.read_text(encoding="ascii").split()) if ledger.exists() else 0
+        task = kapelle.wait(kapelle.play(playbook, repository, checks=[check]))
+        (made,) = task["checks"]
+        runs = len(ledger.read_text(encoding="ascii").split()) - before
+        return task["verified"], made["proved"], made["overlooks"], runs
+
+    assert finish(_WORK) == (True, True, [], 3)
+    # The same file as before costs no second run.
+    assert finish(_WORK) == (True, True, [], 1)
+    # No check looks at this one, whatever was proved for another file; it is tried each time.
+    assert finish(unseen) == (False, False, ["unseen.py"], 3)
+    assert finish(unseen) == (False, False, ["unseen.py"], 3)
+    # Beside a file that was proved, the other is named; the proved one is not tried again.
+    verified, proved, overlooks, runs = finish(f"{_WORK}\n{unseen}")
+    assert (verified, proved, overlooks) == (True, True, ["unseen.py"])
+    assert runs <= 4
+    assert finish(_WORK) == (True, True, [], 1)
+
+
 @pytest.mark.parametrize("script", ["Makefile", "tools/check.sh"])
 def test_what_was_proved_does_not_hold_for_a_command_that_now_does_something_else(
     kapelle: Instance, repository: Path, script: str

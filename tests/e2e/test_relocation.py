@@ -171,3 +171,21 @@ def test_a_copy_another_repository_and_running_work_are_refused(
     relocated(kapelle, repository, moved)
     assert listed(kapelle, moved) == {task["id"], running}
     assert kapelle.task(running)["directory"] == str(moved)
+
+
+def test_a_directory_above_repositories_is_no_old_place(kapelle: Instance, tmp_path: Path) -> None:
+    """A path typed too short must not take the work of other repositories along."""
+    above = tmp_path / "projects"
+    one, two = make_repository(above / "one"), make_repository(above / "two")
+    task = kapelle.wait(kapelle.submit(play({"result": "x"}), one))
+    for place in (above, tmp_path):
+        with pytest.raises(ApiError) as refused:
+            kapelle.post("/relocations", {"old": str(place), "new": str(two)})
+        assert refused.value.status == 409
+    gone = above.rename(tmp_path / "moved")
+    with pytest.raises(ApiError) as refused:
+        kapelle.post("/relocations", {"old": str(above), "new": str(gone / "two")})
+    assert refused.value.status == 409
+    assert kapelle.task(task["id"])["repository"] == str(one)
+    relocated(kapelle, one, gone / "one")
+    assert listed(kapelle, gone / "one") == {task["id"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.instance import ApiError, Instance, pauses
 from tests.e2e.test_children import Speaker
 
 SECRET = "hunter2/hunter2+x"
@@ -105,3 +105,35 @@ def test_an_agent_cannot_hand_a_secret_on_in_names(kapelle: Instance, repository
     assert word not in diff["stat"]
     hits = kapelle.get("/search?query=seven&kind=commit")["hits"]
     assert [hit["text"] for hit in hits if hit["id"] == task_id] == ["seven [redacted]"]
+
+
+def test_no_check_tells_the_secret_of_an_agent(kapelle: Instance, repository: Path) -> None:
+    """A check prints a file that the agent wrote, and Kapelle the name of one."""
+    secret = "agent-token-0123456789"
+    own = kapelle.home.config.read_text(encoding="utf-8") if kapelle.home.config.exists() else ""
+    kapelle.cli("config", "set", "agents.rehearsal.env.AGENT_TOKEN", secret, check=True)
+    # The name of an empty file alone keeps the work from being merged.
+    script = "[[do]]\nrun = 'touch $AGENT_TOKEN.py; echo x $AGENT_TOKEN > z.py'\n"
+    checks = [{"command": "grep x z.py"}, {"kind": "diff_not_empty"}]
+    try:
+        task = kapelle.wait(
+            kapelle.play(
+                script, repository, workspace="worktree", checks=checks, deliver="merge",
+                prove="once", retry={"policy": "none"},
+            )
+        )  # fmt: skip
+        for _ in pauses(20):
+            task = kapelle.task(task["id"])
+            if task["delivery"]["status"] != "pending":
+                break
+        printed, changed = task["checks"]
+        assert (printed["passed"], printed["output"].strip()) == (True, "x [redacted]")
+        assert printed["overlooks"] == ["[redacted].py"]
+        assert "[redacted].py" in changed["output"]
+        assert task["delivery"]["status"] == "failed"
+        assert "into [redacted].py" in task["delivery"]["reason"]
+        told = [task, kapelle.get("/work"), kapelle.get("/report")]
+        events = kapelle.cli("events", "--task", task["id"], "--json").stdout
+        assert secret not in f"{told}{events}"
+    finally:
+        kapelle.home.config.write_text(own, encoding="utf-8")

@@ -15,6 +15,7 @@ from tests.e2e.ensembles import (
     files_on_branch,
     on_branch,
     perform,
+    purposes_of,
     rest,
     rule,
     start,
@@ -107,6 +108,8 @@ def test_the_reviewers_no_brings_another_iteration(kapelle: Instance, repository
     run = perform(kapelle, "team", repository, **GOAL)
     assert run["status"] == "completed", run["reason"]
     assert len(run["result"]["iterations"]) == 2
+    each = [("plan", 1), ("work", 1), ("review", 1), ("plan", 2), ("work", 2), ("review", 2)]
+    assert purposes_of(kapelle, run["id"])[-6:] == each
     assert {"first.txt", "more.txt"} <= files_on_branch(repository, run)
 
 
@@ -218,6 +221,7 @@ def test_a_worker_that_asks_where_nobody_answers_has_failed(
     (outcome,) = run["result"]["iterations"][0]["outcomes"]
     assert outcome["status"] == "failed"
     assert "nobody is there to answer" in outcome["reason"]
+    assert kapelle.task(outcome["tasks"][0])["stopped_by"] == "input"
     assert "Which colour?" in outcome["reason"]
     (task_id,) = outcome["tasks"]
     assert kapelle.task(task_id)["status"] == "cancelled"
@@ -292,3 +296,35 @@ def test_in_place_a_second_try_is_not_told_to_begin_anew(kapelle: Instance, tmp_
     run = perform(kapelle, "team", plain, **GOAL)
     assert run["status"] == "completed", run["reason"]
     assert len(run["result"]["iterations"][0]["outcomes"][0]["tasks"]) == 2
+
+
+def test_a_planner_without_json_fails_its_tasks_and_ends_the_team_early(
+    kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(kapelle, rule("You plan", {"result": "I would begin with the first part."}))
+    run = perform(kapelle, "team", repository, **GOAL)
+    assert (run["status"], run["result"]["stopped_by"]) == ("failed", "failure")
+    assert len(run["result"]["iterations"]) == 2
+    assert "2 plans in a row could not be read" in run["reason"]
+    plans = tasks_of(kapelle, run["id"])
+    # Each was asked for once more; none of them counts as done.
+    assert [task["status"] for task in plans] == ["failed"] * 4
+    assert {task["checks"][-1]["name"] for task in plans} == {"answer"}
+    assert {task["attempts"][-1]["failure"] for task in plans} == {"checks"}
+    followed = kapelle.cli("events", "--run", run["id"]).stdout
+    assert "task.completed" not in followed
+
+
+def test_a_planner_that_answers_in_json_when_asked_again_goes_on(
+    kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(
+        kapelle,
+        rule("You plan[\\s\\S]*could not be used", answer(one()))
+        + rule("You plan", {"result": "I would begin with the first part."})
+        + rule("WORK", {"run": "date +%N > w"})
+        + rule("You review", answer(YES)),
+    )
+    run = perform(kapelle, "team", repository, **GOAL, max_iterations=1)
+    statuses = {task["title"]: task["status"] for task in tasks_of(kapelle, run["id"])}
+    assert (statuses["Plan"], statuses["Plan (again)"]) == ("failed", "completed")

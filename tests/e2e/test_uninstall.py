@@ -37,6 +37,17 @@ def test_it_removes_what_this_home_has_left_and_nothing_else(
     own.write_text("# mine\n")
     kapelle.home.config.write_text("[limits]\n")
 
+    # A home that holds other files, such as a person's home directory, stays as it is.
+    thesis = kapelle.home.root / "thesis" / "one.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("mine\n")
+    for how in ("--dry-run", "--yes"):
+        assert kapelle.cli("uninstall", how, "--json").returncode == 2
+    assert thesis.exists()
+    assert kapelle.task(running)["status"] == "running"
+    thesis.rename(tmp_path / "one.txt")
+    thesis.parent.rmdir()
+
     before = _branches(repository)
     listed = json.loads(kapelle.cli("uninstall", "--dry-run", "--json", check=True).stdout)
     [found] = listed["repositories"]

@@ -10,6 +10,7 @@ from tests.e2e.ensembles import (
     files_on_branch,
     on_branch,
     perform,
+    purposes_of,
     rest,
     rule,
     start,
@@ -106,6 +107,13 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     done = [entry["agent"] for entry in run["result"]["worklog"] if entry["phase"] == "implement"]
     # Whether one that crashed three times is left alone for a while is not the pattern's to say.
     assert (done[:5], len(done)) == (["coder"] * 3 + ["other"] * 2, 7)
+    threes = [
+        task for task in tasks_of(kapelle, run_id) if "## The milestone\nthree" in task["prompt"]
+    ]
+    assert [task["stopped_by"] for task in threes] == ["rate_limit", None]
+    purposes = purposes_of(kapelle, run_id)
+    assert purposes[:3] == [("assess", 0), ("assess", 0), ("review", 1)]  # one was repaired
+    assert {role for role, _ in purposes} == {"assess", "review", "implement"}
     fours = [
         task for task in tasks_of(kapelle, run_id) if "## The milestone\nfour" in task["prompt"]
     ]

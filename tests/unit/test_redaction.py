@@ -5,6 +5,7 @@ import html
 import json
 import quopri
 import shlex
+import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -59,6 +60,9 @@ SPELLINGS = {
     "a colour code in the middle": RAW[:7] + b"\x1b[01;31m\x1b[K" + RAW[7:],
     "colours all over": b"\x1b[0m".join(bytes([byte]) for byte in RAW),
     "wrapped lines": RAW[:8] + b"\n" + RAW[8:11] + b"\r\n" + RAW[11:],
+    "wrapped and indented lines": RAW[:8] + b"\n    " + RAW[8:11] + b"\r\n\t\t" + RAW[11:],
+    "indented in colour": RAW[:9] + b"\n\x1b[0m  \x1b[01m" + RAW[9:],
+    "wrapped and indented base64": base64.encodebytes(b"x" * 48 + RAW).replace(b"\n", b"\n      "),
     "wrapped base64": base64.encodebytes(b"x" * 48 + RAW),
 }  # fmt: skip
 
@@ -140,6 +144,20 @@ def test_a_secret_goes_on_behind_the_line_that_was_not_held_back(first: int, siz
     clean = b"".join([shown, *later, redactor.flush()])
     passed = secret[:first] + b"\n" if first < 6 else b""
     assert clean == b"key " + passed + b"[redacted] end\n"
+
+
+def test_deep_indentation_is_looked_through_in_linear_time() -> None:
+    found = patterns(["sk-live-0123456789abcdef", "hunter2-hunter2-hunter2"])
+    text = (b"sk-live-0123" + b"\n" + b" " * 64) * 4000
+
+    def took(data: bytes) -> float:
+        began = time.perf_counter()
+        _stream([data[n : n + 4096] for n in range(0, len(data), 4096)], found)
+        return time.perf_counter() - began
+
+    took(text[: len(text) // 4])
+    quarter = min(took(text[: len(text) // 4]) for _ in range(3))
+    assert took(text) < 4 * 4 * quarter + 0.2
 
 
 def test_much_text_without_a_secret_stays_as_it_is() -> None:

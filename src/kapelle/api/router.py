@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from kapelle import __version__
 from kapelle.api.errors import ErrorView, error_response, response_to
 from kapelle.api.security import anybody, owner_only
-from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.errors import InvalidInput, KapelleError, field_problem
 from kapelle.domain.text import did_you_mean
 from kapelle.service import Service
 from kapelle.service.output import Bytes
@@ -202,11 +202,14 @@ class Binding:
         try:
             valid = self.takes.model_validate(found)
         except ValidationError as error:
-            problems: list[Any] = error.errors(include_url=False)[:_MOST_PROBLEMS]
-            for one in problems:
+            findings: list[Any] = error.errors(include_url=False)[:_MOST_PROBLEMS]
+            for one in findings:
                 # What is wrong in a body or a query has its place there.
-                one["loc"] = one["loc"][one["loc"][0] == self.whole :]
-            raise InvalidInput("; ".join(map(problem, problems))) from None
+                if one["loc"][0] == self.whole:
+                    one["loc"] = one["loc"][1:]
+            problems = [field_problem(one) for one in findings]
+            sentences = [one.sentence for one in problems]
+            raise InvalidInput("; ".join(sentences), fields=problems) from None
         return {name: getattr(valid, name) for name in self.takes.model_fields}
 
 

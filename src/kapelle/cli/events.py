@@ -89,7 +89,9 @@ def _facts(kind: str, data: dict[str, Any]) -> str:
             return str(text)
         case "attempt.diagnosed", {"agent": agent, "text": text}:
             return f"by {agent}: {text}"
-    return " ".join(f"{key}={value}" for key, value in data.items() if value is not None)
+    # Its path is for scripts; people have `kapelle logs`.
+    facts = {key: value for key, value in data.items() if key != "output_path"}
+    return " ".join(f"{key}={value}" for key, value in facts.items() if value is not None)
 
 
 def line(event: EventData) -> Passage | None:

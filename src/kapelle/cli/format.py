@@ -337,10 +337,18 @@ def status_words(item: dict[str, Any]) -> str:
     checks because nothing was changed."""
     status: str = item["status"]
     if item.get("verified") is False:
+        if is_scored_alone(item):
+            return f"{status}, not verified (judged by score)"
         return f"{status}, not verified"
     if changed_nothing(item):
         return f"{status}, changed nothing"
     return status
+
+
+def is_scored_alone(item: dict[str, Any]) -> bool:
+    """Tell whether a number alone decided about a run that is not verified."""
+    spec = item.get("spec") or {}
+    return item.get("verified") is False and bool(spec.get("eval")) and not spec.get("checks")
 
 
 def heading(

@@ -131,7 +131,11 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     if proposal.dropped:
         say(f"Not taken over: {', '.join(proposal.dropped)}.")
         say("Prompts of your own: kapelle prompts tracks/implement --copy; a browser: [browser].")
-    if proposed := proposal.as_toml():
+    if proposal.prompts:
+        names = ", ".join(proposal.prompt_files.values())
+        say(f"Prompts for kapelle tracks: {names}.")
+    proposed = proposal.as_toml()
+    if proposed or proposal.prompts:
         if proposal.found:
             found = f"Found: {', '.join(proposal.found)}. "
         else:
@@ -146,8 +150,13 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     with open(path, "x", encoding="utf-8") as file:
         mark = "" if accepted else "# "
         file.write(_config(proposed, mark) + _tables(proposal.tables, mark))
+        file.write(_container(proposal.docker))
     if proposed and not accepted:
         say("They are in the file as comments, not used: take away the # to use them.")
+    if service := proposal.docker.get("service"):
+        say(f"The service {service} of the compose file mounts this repository. To run set-up and")
+        say("checks in it, take away the # of [workspace.docker].")
+    _take_over_prompts(path.parent, proposal, accepted=accepted)
     if proposal.tracks and not os.path.lexists(path.parent / "tracks.toml"):
         with open(path.parent / "tracks.toml", "x", encoding="utf-8") as file:
             file.write(_tracks(proposal.tracks))
@@ -156,6 +165,31 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
         # It holds what this person has just agreed to, and nothing else.
         grant(home, executable(home, here))
     return str(path), True
+
+
+def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -> None:
+    """Write the prompts of another program where Kapelle looks for those of a pattern."""
+    if proposal.prompts and not accepted:
+        names = ", ".join(proposal.prompt_files.values())
+        say(f"Not taken over without --yes: {names}.")
+        return
+    for role, text in proposal.prompts.items():
+        path = directory / "prompts" / f"{role}.md"
+        if directory.resolve() not in path.parent.resolve().parents or os.path.lexists(path):
+            # A stranger's link could lead anywhere; what is there stays.
+            source = proposal.prompt_files[role]
+            say(f"{path} is there already, or a link: {source} is not taken over.")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _container(docker: dict[str, Any]) -> str:
+    """The table of a container as comments."""
+    if not docker:
+        return ""
+    note = "# Set-up and checks in a container; published ports collide between worktrees."
+    return f"\n{note}{_tables({'workspace.docker': docker}, '# ')}"
 
 
 def _tracks(spec: dict[str, Any]) -> str:

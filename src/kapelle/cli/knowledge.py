@@ -11,7 +11,7 @@ from kapelle.cli.config import current
 from kapelle.cli.format import between, clean, field, heading, one_line, paint, shown
 from kapelle.cli.ids import LearningIdArgument, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import LimitOption, columns, listing
+from kapelle.cli.pages import LimitOption, RepositoryOption, columns, listing, repository_filter
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed, not_empty
 from kapelle.client.http import DaemonConnection
@@ -168,16 +168,18 @@ def search_all(
     kind: str | None = option("KIND", "prompt, result, output, commit, learning or note."),
     task: str | None = option("ID", "Only of this task or run."),
     project: str | None = option("NAME", "Only of this project."),
+    repository: RepositoryOption = None,
     limit: int = option(None, "How many at most.", default=20, min=1, max=200),
 ) -> CommandOutput:
     """Find words in all that was asked, said and done, learnt and noted.
 
     "Several words" in quotation marks stand together. Learnings and notes come first, then work,
-    the newest before the older.
+    the newest before the older. With --repo, only work is searched.
     """
     client = DaemonConnection()
     typed = not_empty(" ".join(words), "WORDS")
     query = {"query": typed, "kind": kind, "project": project, "limit": limit}
+    query["repository"] = repository_filter(repository)
     found = client.get("/search", {**query, "task": work_id(client, task) if task else None})
     yield found
     for hit in found["hits"]:

@@ -51,9 +51,17 @@ class Proposal:
     # Further tables of the configuration, and what of another program's is not taken over.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
+    # The service of a compose file that mounts the repository: it is only ever a comment, because
+    # a service that publishes ports cannot run for two worktrees.
+    docker: dict[str, Any] = field(default_factory=dict)
+    # Texts of roles by PATTERN/ROLE, and the files that they are taken from.
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt_files: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "setup": " && ".join(self.setup) or None}
+        values = asdict(self)
+        del values["prompts"]
+        return {**values, "setup": " && ".join(self.setup) or None}
 
     def as_toml(self) -> dict[str, str]:
         """What is proposed by the name of its setting, as it is written in a config file."""
@@ -68,6 +76,14 @@ _DOCKER = {"dockerService": "service", "dockerWorkDir": "workdir"}
 _BROWSER = {
     "enabled": "enabled", "mcpPackage": "package", "mcpArgs": "args", "mcpServerName": "server",
 }  # fmt: skip
+_ROLES = {
+    "implementation.md": "tracks/implement",
+    "verification.md": "tracks/verify",
+    "fix.md": "tracks/fix",
+}
+_PLACEHOLDER = re.compile(r"\{\{[^{}\n]{1,60}\}\}|\$\{\w{1,60}\}")
+# In the order of the engine.
+_COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _TAKEN_OVER: dict[str, set[str] | None] = {
     **dict.fromkeys(
         ("tracks", "featuresFile", "instructionsFile", "progressFile", "baseBranch",
@@ -107,7 +123,65 @@ def propose(top: Path) -> Proposal:
         proposal.found.append(".pre-commit-config.yaml")
         proposal.checks.append("pre-commit run --all-files")
     _understand(top / ".orchestrator" / "config.json", proposal)
+    _take_over_prompts(top / ".orchestrator", proposal)
+    if "workspace.docker" not in proposal.tables:
+        proposal.docker = _compose_service(top)
     return proposal
+
+
+def _compose_service(top: Path) -> dict[str, Any]:
+    """Return the settings for the first service of a compose file that mounts the repository."""
+    for name in _COMPOSE:
+        text = _text(top / name)
+        if text:
+            break
+    else:
+        return {}
+    import yaml
+
+    try:
+        services = yaml.safe_load(text)["services"].items()
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    for service, values in services:
+        volumes = values.get("volumes") if isinstance(values, dict) else None
+        for volume in volumes if isinstance(volumes, list) else []:
+            target = _mount_of_repository(volume)
+            if target is not None:
+                return {"service": str(service), "workdir": target}
+    return {}
+
+
+def _mount_of_repository(volume: Any) -> str | None:
+    """Return where a volume of a compose file mounts the directory of that file, if it does."""
+    if isinstance(volume, dict):
+        source = volume.get("source")
+        target = volume.get("target")
+    else:
+        source, _, rest = str(volume).partition(":")
+        target = rest.partition(":")[0]
+    is_absolute = isinstance(target, str) and target.startswith("/")
+    if source in {".", "./", "${PWD}", "$PWD"} and is_absolute:
+        return str(target)
+    return None
+
+
+def _take_over_prompts(directory: Path, proposal: Proposal) -> None:
+    """Add the prompts of an orchestrator of features whose text says everything by itself."""
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for path in sorted(directory.glob("*.md")):
+        name = f".orchestrator/{path.name}"
+        role = _ROLES.get(path.name)
+        # A stranger's link could lead to any file of this person.
+        text = "" if path.is_symlink() else _text(path)
+        if role is None or not text.strip():
+            proposal.dropped.append(name)
+        elif placeholders := sorted(set(_PLACEHOLDER.findall(text))):
+            proposal.dropped.append(f"{name} (it holds {', '.join(placeholders[:3])})")
+        else:
+            proposal.prompts[role] = text
+            proposal.prompt_files[role] = name
 
 
 def _understand(path: Path, proposal: Proposal) -> None:
@@ -130,8 +204,6 @@ def _understand(path: Path, proposal: Proposal) -> None:
     elif name is not None:
         dropped.append("projectName")
     proposal.dropped += [f"{name} of .orchestrator/config.json" for name in dropped]
-    prompts = sorted(path.parent.glob("*.md"))
-    proposal.dropped += [f".orchestrator/{prompt.name}" for prompt in prompts]
     proposal.copy += [
         name for name in told["worktree"].get("copyFiles", []) if name not in proposal.copy
     ]

@@ -10,7 +10,7 @@ from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line
 from kapelle.cli.output import say
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.errors import NotFound
+from kapelle.domain.errors import Forbidden, NotFound
 from kapelle.domain.text import counted
 
 _PATH = "/relocations"
@@ -56,7 +56,8 @@ def moved_hint(client: DaemonConnection) -> str | None:
         return None
     try:
         found: list[dict[str, Any]] = client.get(_PATH, {"directory": str(current())})
-    except NotFound:  # a daemon of an older version
+    # An older daemon does not know the route, and to an agent it is forbidden.
+    except (NotFound, Forbidden):
         return None
     if not found:
         return None

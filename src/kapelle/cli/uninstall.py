@@ -1,6 +1,7 @@
 """`kapelle uninstall`: stop the daemon and remove what this home has left on the machine."""
 
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -15,7 +16,8 @@ from kapelle.cli.format import repository_path, size
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.text import counted_files
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
@@ -25,6 +27,15 @@ _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
 _COMPLETION = "kapelle completion "
 # Directories beside config.toml that hold what a person wrote.
 _OWN_DIRECTORIES = ("patterns", "prompts")
+# The names of the files in a home, up to the first dot or hyphen.
+_NAMES_IN_HOME = frozenset(
+    {
+        "DS_Store", "attempts", "backups", "checks", "cli", "config", "containers", "credentials",
+        "daemon", "files", "git", "identity", "kapelle", "library", "locks", "merges", "patterns",
+        "processes", "prompts", "reserve", "runner", "runs", "said", "search", "secrets",
+        "sessions", "start", "tmp", "token", "trust", "worktrees",
+    }
+)  # fmt: skip
 
 
 def uninstall(
@@ -42,6 +53,7 @@ def uninstall(
     from kapelle.cli.follow import can_ask, read_line
 
     home = Home.default()
+    _require_dedicated(home)
     if home.database.exists():
         owners = _owners()
     else:
@@ -86,6 +98,24 @@ def uninstall(
     yield {**plan, "removed": True}
     say("Kapelle is uninstalled. The program itself is removed by the tool that installed it:")
     say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
+
+
+def _require_dedicated(home: Home) -> None:
+    """Raise Conflict if the home holds files that are not Kapelle's, such as a home directory."""
+    if not home.root.is_dir():
+        return
+    names = sorted(entry.name for entry in home.root.iterdir())
+    foreign = [name for name in names if _stem(name) not in _NAMES_IN_HOME]
+    if foreign:
+        raise Conflict(
+            f"{home.root} also holds files that are not Kapelle's: {counted_files(foreign)}. "
+            "Nothing was removed.",
+            hint="Move them away, or remove by hand what belongs to Kapelle.",
+        )
+
+
+def _stem(name: str) -> str:
+    return re.split(r"[.-]", name.strip("."))[0]
 
 
 def _owners() -> dict[str, set[str]]:

@@ -215,6 +215,7 @@ class BaseClient(Resources):
         task: str | None = None,
         project: str | None = None,
         limit: int = 20,
+        repository: str | None = None,
     ) -> SearchView:
         """Words in all that was asked, said and done, learnt and noted."""
 

@@ -21,7 +21,14 @@ from urllib.parse import urlencode
 from kapelle import __version__
 from kapelle.client.address import Address
 from kapelle.client.environment import with_shell
-from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable, class_of
+from kapelle.domain.errors import (
+    FieldProblem,
+    InvalidInput,
+    KapelleError,
+    Unauthorized,
+    Unavailable,
+    class_of,
+)
 
 TIMEOUT_S = 60.0
 # A person is told after so long that no answer has come.
@@ -481,13 +488,14 @@ def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
         code = str(told["code"])
         message = str(told["message"])
         hint = told.get("hint")
+        fields = [_field_problem(one) for one in told.get("fields", ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         said = f"The daemon answered {response.status} {response.reason}."
         # Its web server breaks off what is still open when the daemon is stopped.
         if response.status >= 500:
             return ConnectionLost(said)
         return KapelleError(said)
-    error = class_of(code)(message, hint=hint)
+    error = class_of(code)(message, hint=hint, fields=fields)
     error.code = code
     if isinstance(error, Unauthorized):
         error.args = (f"{address} did not accept the token from {address.token_origin}.",)
@@ -498,6 +506,12 @@ def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
                 " or unset KAPELLE_URL to use the local daemon."
             )
     return error
+
+
+def _field_problem(answer: dict[str, Any]) -> FieldProblem:
+    return FieldProblem(
+        tuple(answer["path"]), answer["message"], answer["kind"], tuple(answer["names"])
+    )
 
 
 def _nobody_there(address: Address, error: OSError) -> Unavailable:

@@ -47,6 +47,17 @@ def find_json(text: str) -> list[Any]:
     return [found.value for found in _candidates(text)]
 
 
+def require_json(text: str) -> None:
+    """Raise UnreadableAnswer unless the text ends with a JSON object or array that can be read."""
+    broken = list[_ParsedValue]()
+    values = _candidates(text, broken)
+    nested = [found for found in values if isinstance(found.value, (dict, list))]
+    if broken and (not nested or broken[-1].start > nested[0].start):
+        raise UnreadableAnswer(broken[-1].value)
+    if not nested:
+        raise UnreadableAnswer(_NOTHING)
+
+
 def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
     """The answer as a model of this shape, or as an object of this JSON schema; of several that fit
     the last in the text.

@@ -1,11 +1,54 @@
 """Every error a user may meet: a stable code, an HTTP status, an exit code, and what to do next."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kapelle.domain.text import shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+# More problems than this say nothing more to anybody.
+_MOST_PROBLEMS = 10
+_MOST_FIELDS = 50
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    """A problem with a specification, and the path of the field that has it.
+
+    The message of a "value" continues its path: `budget_usd` and "must be more than 0". The
+    message of a "rule" stands behind its path and a colon, or alone. A "sentence" needs no path.
+    Names are the fields that the message has in backticks.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    kind: Literal["value", "rule", "sentence"] = "value"
+    names: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The path and the message, such as `steps.2.prompt is missing`."""
+        return self.at(".".join(map(str, self.path)))
+
+    def at(self, place: str) -> str:
+        """Return the message behind a place, which may be spelled as its reader knows it."""
+        if self.kind == "value":
+            return f"{place or 'it'} {self.message}"
+        if place and self.kind == "rule":
+            return f"{place}: {self.message}"
+        return self.message
+
+
+class BrokenRule(ValueError):
+    """Values that do not go together; names are the fields that the message has in backticks."""
+
+    def __init__(self, message: str, *names: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.names = names
+        self.path = path
 
 
 class KapelleError(Exception):
@@ -23,9 +66,22 @@ class KapelleError(Exception):
         cls.http_status = http_status or cls.http_status
         cls.exit_code = exit_code or cls.exit_code
 
-    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        fields: Sequence[FieldProblem] = (),
+    ) -> None:
+        """Fields are the problems of which the message is made, for whoever spells them anew."""
         super().__init__(message or self.__doc__ or self.code)
         self.hint = hint
+        self.fields = tuple(fields)
+
+    def about(self, *path: str | int) -> Self:
+        """Return this error as one about a field, whose message says all that is to be said."""
+        self.fields = (FieldProblem(path, self.message, "sentence"),)
+        return self
 
     @property
     def message(self) -> str:
@@ -143,30 +199,58 @@ _WORDS = {
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
     **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
-    "too_short": "must have at least {min_length} items, not {actual_length}",
-    "too_long": "may have at most {max_length} items, not {actual_length}",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "may have at most {max_length} items",
 }
 
 
-def sentence(error: "ValidationError", most: int = 10) -> str:
+def invalid_field(name: str, message: str, *, hint: str | None = None) -> InvalidInput:
+    """Return an error about one field, whose message stands alone behind its name."""
+    problem = FieldProblem((name,), message, "rule")
+    return InvalidInput(f"{problem.sentence}.", hint=hint, fields=[problem])
+
+
+def invalid_spec(error: "ValidationError", before: str = "") -> InvalidInput:
+    """Return an error with all that pydantic found wrong, and with the fields in question."""
+    return InvalidInput(before + sentence(error), fields=field_problems(error)[:_MOST_FIELDS])
+
+
+def sentence(error: "ValidationError", most: int = _MOST_PROBLEMS) -> str:
     """What pydantic found wrong, each with its place, without a full stop at the end."""
-    found = error.errors(include_url=False, include_input=False)
-    if len(found) > most:
-        more = [f"and {len(found) - most} more"]
-    else:
-        more = []
-    return "; ".join([*map(problem, found[:most]), *more])
+    problems = field_problems(error)
+    sentences = [one.sentence for one in problems[:most]]
+    if len(problems) > most:
+        sentences.append(f"and {len(problems) - most} more")
+    return "; ".join(sentences)
+
+
+def field_problems(error: "ValidationError") -> list[FieldProblem]:
+    """Return what pydantic found wrong, field by field."""
+    return [field_problem(one) for one in error.errors(include_url=False, include_input=False)]
 
 
 def problem(details: Any, place: str = "", given: str = "") -> str:
-    """One of pydantic's findings with its place, such as `steps.2.prompt is missing`, and with
-    what was given where that is among the details."""
-    place = place or ".".join(str(part) for part in details["loc"] if part != "[key]")
+    """One of pydantic's findings as a sentence, with its place or another one, and with what was
+    given where that is among the details."""
+    found = field_problem(details, given)
+    if place:
+        return found.at(place)
+    return found.sentence
+
+
+def field_problem(details: Any, given: str = "") -> FieldProblem:
+    """Return one of pydantic's findings, with what was given where that is among the details."""
+    path = tuple(part for part in details["loc"] if part != "[key]")
+    facts = details.get("ctx", {})
     words = _WORDS.get(details["type"])
     if words is None:
-        text = str(details["msg"]).removeprefix("Value error, ")
-        return f"{place}: {text}" if place else text
-    told = words.format_map(details.get("ctx", {})).removesuffix(", not None")
+        cause = facts.get("error")
+        if isinstance(cause, BrokenRule):
+            return FieldProblem(path + cause.path, str(cause), "rule", cause.names)
+        return FieldProblem(path, str(cause or details["msg"]), "rule")
+    message = words.format_map(facts)
+    if facts.get("actual_length") is not None:
+        message += f", not {facts['actual_length']}"
     if words.startswith("must be") and (given or "input" in details):
-        told += f", not {given or shown(details['input'])}"
-    return f"{place or 'it'} {told}"
+        message += f", not {given or shown(details['input'])}"
+    return FieldProblem(path, message)

@@ -253,6 +253,9 @@ def _proof(entry: ReportRow) -> str:
             for check in seen
             if check.get("proved") is False and check.get("proof")
         ]
+        if entry["scores"] and not seen:
+            commands = ", ".join(f"`{_inline(command)}`" for command in entry["scores"])
+            return f"Not verified: judged by a score alone, {commands}; no check was made."
         if seen:
             blind = " The checks that passed do not look at the work."
         else:
@@ -266,10 +269,6 @@ def _proof(entry: ReportRow) -> str:
         unchanged = " It changed nothing."
     else:
         unchanged = ""
-    has_checked_part = any(part["verified"] for part in entry["parts"])
-    if entry["scores"] and not told and not has_checked_part:
-        commands = ", ".join(f"`{_inline(command)}`" for command in entry["scores"])
-        return f"Scored by {commands}; no check was made.{unchanged}"
     by = ", ".join(told) or "the checks of its parts"
     return f"Verified by {by}.{unchanged}"
 

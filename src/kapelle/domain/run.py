@@ -101,6 +101,8 @@ class Step(Record):
     position: str
     kind: str
     label: str
+    role: str | None = None  # what part its task plays in the pattern, such as plan or review
+    cycle: int | None = None  # the number of the cycle, round or iteration that it is of
     subject: str | None
     data: dict[str, Any]
     result: Any

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
@@ -201,27 +202,33 @@ class ScheduleSpec(Spec):
             try:
                 read[name] = parse_moment(text, datetime.now(UTC), place)
             except ValueError as error:
-                raise ValueError(f"`{name}`: {error}") from None
+                raise BrokenRule(f"`{name}`: {error}", name) from None
             except OverflowError:
                 continue  # the field itself names the years that there are
         return {**values, **read}
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":
-        given = [f"`{name}`" for name in ("cron", "at", "every_s") if getattr(self, name)]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: leave all but one out")
-        if not given and self.after is None:
-            raise ValueError("a trigger is missing: give `cron`, `at`, `every_s` or `after`")
+        triggers = [name for name in ("cron", "at", "every_s") if getattr(self, name)]
+        if len(triggers) > 1:
+            names = " and ".join(f"`{name}`" for name in triggers)
+            raise BrokenRule(f"{names} exclude each other: leave all but one out", *triggers)
+        if not triggers and self.after is None:
+            text = "a trigger is missing: give `cron`, `at`, `every_s` or `after`"
+            raise BrokenRule(text, "cron", "at", "every_s", "after")
         if self.every_s is not None and self.after is not None:
-            raise ValueError("`after` goes with `cron` or `at`, or alone, but not with `every_s`")
+            text = "`after` goes with `cron` or `at`, or alone, but not with `every_s`"
+            raise BrokenRule(text, "after", "cron", "at", "every_s")
         if self.every_s is not None and (self.overlap or self.missed is not MissedPolicy.SKIP):
-            raise ValueError(
+            raise BrokenRule(
                 "with `every_s` the next one begins when the one before it has ended: "
-                "neither `overlap` nor `missed` apply"
+                "neither `overlap` nor `missed` apply",
+                "every_s",
+                "overlap",
+                "missed",
             )
         if self.at is not None and self.expires_at is not None and self.expires_at <= self.at:
-            raise ValueError("`expires_at` must be later than `at`")
+            raise BrokenRule("`expires_at` must be later than `at`", "expires_at", "at")
         return self
 
 

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import Argument, Option, argument, command, group, option
 from kapelle.domain.text import first_line
 from kapelle.domain.times import seconds_of
@@ -288,7 +289,7 @@ class WorkSpec(Spec):
     @model_validator(mode="after")
     def _pushes_what_is_merged(self) -> Self:
         if self.push and self.deliver != "merge":
-            raise ValueError("push: only a merge is pushed: use it with --deliver merge")
+            raise BrokenRule("only a merge is pushed: use it with --deliver merge", path=("push",))
         return self
 
     @property
@@ -377,8 +378,10 @@ class TaskSpec(WorkSpec):
     @model_validator(mode="after")
     def _a_session_to_fork(self) -> "TaskSpec":
         if self.fork_session and self.continue_from is None:
-            raise ValueError(
-                "`fork_session` needs `continue_from`: the task whose session is forked"
+            raise BrokenRule(
+                "`fork_session` needs `continue_from`: the task whose session is forked",
+                "fork_session",
+                "continue_from",
             )
         return self
 

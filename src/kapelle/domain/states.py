@@ -1,6 +1,7 @@
 """The states of tasks, attempts and runs, with the tables of allowed transitions."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -33,6 +34,43 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class Stopper(StrEnum):
+    """Who or what stopped a task or run."""
+
+    PERSON = "person"
+    ATTEMPT = "attempt"  # the agent of another task
+    PARENT = "parent"  # the run or task that started it has ended
+    DEPENDENCY = "dependency"  # a task that it depends on failed or was cancelled
+    LIMIT = "limit"  # of its run: time, money or calls of agents
+    RATE_LIMIT = "rate_limit"  # its run has another agent do the work instead of waiting
+    INPUT = "input"  # it asked a person, and its run has nobody to answer
+    DAEMON = "daemon"
+
+
+@dataclass(frozen=True)
+class StopCause:
+    """Who or what stops a task or run, why in words, and the limit where that is the cause."""
+
+    by: Stopper
+    reason: str
+    limit: str | None = None
+
+    @property
+    def marks(self) -> dict[str, str | None]:
+        """Return the values for a row of the tasks or runs, besides the reason."""
+        return {"stopped_by": self.by, "limit_reached": self.limit}
+
+    def behind(self, work: Mapping[Any, Any]) -> "StopCause":
+        """Return the cause that counts for a row that may already be asked to stop.
+
+        An attempt never takes the place of a person, or it could lift what the person stopped.
+        """
+        is_asked = work["stop"] is not None and work["stopped_by"] == Stopper.PERSON
+        if self.by is Stopper.ATTEMPT and is_asked:
+            return StopCause(Stopper.PERSON, work["reason"] or self.reason, work["limit_reached"])
+        return self
 
 
 FINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})

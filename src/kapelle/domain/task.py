@@ -17,7 +17,7 @@ from kapelle.domain.specs import (
     RetrySpec,
     WorkspaceKind,
 )
-from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus, Stopper, TaskStatus
 from kapelle.domain.text import cut
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
@@ -93,6 +93,10 @@ class Attempt(Record):
     claimed: Literal["success", "failure"] | None
     session_id: str | None
     usage: Usage | None
+
+
+# The name of the check that an answer for a pattern can be read; it is recorded if it failed.
+ANSWER_CHECK = "answer"
 
 
 class CheckResult(Record):
@@ -211,6 +215,10 @@ class Work(Record):
     id: str
     title: str
     reason: str | None
+    # What it is to do as soon as it can: a task cancel or requeue, a run pause, cancel or abandon.
+    stop: Literal["cancel", "requeue", "pause", "abandon"] | None = None
+    # Who cancelled or paused it, or asks for that; null if nobody did, or if it is not known.
+    stopped_by: Stopper | None = None
     question: str | None = None  # what a person is asked, while it waits for input
     directory: str
     repository: str | None = None  # the top of the one around the directory

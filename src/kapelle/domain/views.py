@@ -404,6 +404,7 @@ class PatternView(Record):
     spec_schema: dict[str, Any]
     # Of one that is not, only what its file says is known.
     trusted: bool = True
+    is_broken: bool = False  # its file cannot be used, and the summary says why
 
 
 class RestingView(WorkView):

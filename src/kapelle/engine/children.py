@@ -10,7 +10,7 @@ from kapelle.domain.budget import left_usd
 from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import CheckKind, WorkspaceKind
-from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import ChildrenSettings
@@ -26,8 +26,8 @@ _PLACES = ("base", "workspace")
 # Where `ci` is a word like any other.
 _WORDS = ("tags", "title", "project", "prompt")
 _DEEPEST = 10
-# How the reasons begin of what was not stopped by a person.
-_NOT_BY_PEOPLE = ("cancelled by task_", "paused by task_", "its dependency task_")
+# An attempt may have work go on again that one of these has stopped.
+_LIFTABLE = frozenset({Stopper.ATTEMPT, Stopper.DEPENDENCY})
 
 
 class NoRoom(LimitReached):
@@ -194,12 +194,14 @@ def _of_run(root: Row) -> dict[str, Any]:
     return spec
 
 
-def why_stopped(verb: str, parent: str | None, reason: str | None = None) -> str:
-    """Why something was cancelled or paused; that of an attempt always names its task."""
-    who = f"{verb} by {parent or 'a person'}"
+def stop_cause(verb: str, parent: str | None, reason: str | None = None) -> StopCause:
+    """Return why a person or an attempt stops something; the task of an attempt is named."""
     if parent is None:
-        return reason or who
-    return f"{who}: {reason}" if reason else who
+        return StopCause(Stopper.PERSON, reason or f"{verb} by a person")
+    words = f"{verb} by {parent}"
+    if reason:
+        words += f": {reason}"
+    return StopCause(Stopper.ATTEMPT, words)
 
 
 def require_undecided(connection: Connection, work_id: str) -> None:
@@ -209,7 +211,7 @@ def require_undecided(connection: Connection, work_id: str) -> None:
     if is_id("task", work_id) and row["waiting_for"] == "input":
         raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
     stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"
-    if stopped and not (row["reason"] or "").startswith(_NOT_BY_PEOPLE):
+    if stopped and row["stopped_by"] not in _LIFTABLE:
         raise Forbidden(
             f"{work_id} was stopped, and not by an attempt: only a person may have it go on.",
             hint="Ask a person, or go without it.",
@@ -222,4 +224,5 @@ async def end_orphans(parts: Parts) -> None:
         if not (found := await parts.db.read(children.orphans)):
             return
         for child_id in found:
-            await end_child(parts, child_id, "the task that asked for it was ended")
+            cause = StopCause(Stopper.PARENT, "the task that asked for it was ended")
+            await end_child(parts, child_id, cause)

@@ -89,6 +89,7 @@ class Deliveries:
         row = await db.read(deliveries.find, owner)
         assert row is not None
         is_failed = work.status != "completed"
+        _log.debug("%s is delivered by %s", owner, row["mode"])
         try:
             failpoint("deliver_begin")
             if work.workspace.commit in {None, work.workspace.base_commit} and not is_failed:
@@ -104,6 +105,7 @@ class Deliveries:
             later = datetime.now(UTC) + timedelta(seconds=wait_s)
             retry = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
             await db.write(deliveries.update, owner, **retry)
+            _log.debug("%s cannot be delivered now; try %d at %s", owner, retry["tries"], later)
             return
         except (KapelleError, OSError) as error:
             if isinstance(error, KapelleError):
@@ -115,6 +117,7 @@ class Deliveries:
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
             values = {"status": "failed", "reason": f"an internal error: {error!r}"}
+        _log.debug("the delivery of %s is %s", owner, values["status"])
         failpoint("deliver_before_end")
         await db.write(_end, owner, {"commit": work.workspace.commit, **values})
 

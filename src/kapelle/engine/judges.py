@@ -46,13 +46,21 @@ _SHADOWED = _RUNNERS | sys.stdlib_module_names
 _MODULE = re.compile(r"\.(py|pyc|so|pyd)$")
 # Where Python looks for modules first: the directory of a check, and the usual roots of packages.
 _ROOTS = ("", "src", "lib", "python")
+# Every repetition before the end of a match is bounded: agents write the files that are searched,
+# and a search in quadratic time would keep the daemon from everything else.
 _INTERPRETER = (
-    r"\b(?:ba|da|z)?sh|\bpython[\d.]*"
-    r"|\b(?:node|ruby|perl|php|lua|pytest|bash|bun|tsx|ts-node|deno\s+run|uv\s+run|go\s+run)"
+    r"(?:\b(?:ba|da|z)?sh|\bpython[\d.]{0,10}|\b(?:node|ruby|perl|php|lua|pytest|bash|bun|tsx"
+    r"|ts-node|deno\s{1,20}run|uv\s{1,20}run|go\s{1,20}run))(?=\s)"
 )
-_SCRIPT = r"\s*(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
-_EXECUTED = re.compile(rf"(?:^|[;&|(]|{_INTERPRETER}){_SCRIPT}")
-_INTERPRETED = re.compile(rf"(?:{_INTERPRETER}){_SCRIPT}")
+# A name is at most 255 letters long.
+_SCRIPT = r"\s{0,20}(?:-[^\s/]{1,60}\s{1,20}){0,10}([\w.@+-]{0,255}[./][^\s;&|()<>\"']*)"
+# A command begins with an interpreter, perhaps with its directory, or with the script itself.
+_BEGINNING = r"(?:^|[;&|(])\s{0,20}"
+_DIRECTORIES = r"(?:[\w.@+-]{0,255}/){0,20}"
+_EXECUTED = re.compile(
+    rf"(?:{_BEGINNING}(?:{_DIRECTORIES}{_INTERPRETER})?|{_INTERPRETER}){_SCRIPT}"
+)
+_INTERPRETED = re.compile(rf"{_INTERPRETER}{_SCRIPT}")
 _WORD = re.compile(r"[^\s;&|()<>\"'=:]+")
 # Where a line of a makefile, or of settings, begins with a name and a colon.
 _SECTION = re.compile(r"""^(\s*)["']?([\w.-]+)["']?\s*:""")
@@ -60,6 +68,9 @@ _START = frozenset(
     "start prestart poststart serve dev watch preview main module deploy bin".split()  # noqa: SIM905
 )
 _QUOTES = re.compile(r"""["'\[\],]+""")
+_IMPORT = re.compile(
+    r"^[ \t]{0,100}(?:from[ \t]{1,20}(\w{1,255})|import[ \t]{1,20}([^\n#;]{1,1000}))", re.MULTILINE
+)
 _INCLUDE = re.compile(r"^-?s?include\s+(.+)$", re.MULTILINE)
 _MAKEFILE = re.compile(r"(^|/)([Mm]akefile|GNUmakefile|[^/]*\.mk|[^/]*\.make)$")
 
@@ -111,6 +122,15 @@ def named_scripts(text: str) -> set[str]:
         for part in re.split(r":\s", words):
             paths.update(path for path in executed(part.strip("\t @-")) if is_tool(path))
     return paths
+
+
+def imported_modules(text: str) -> set[str]:
+    """Return the top-level modules that a program in Python imports."""
+    names = set[str]()
+    for module, several in _IMPORT.findall(text):
+        for name in (module, *several.split(",")):
+            names.add(name.strip().partition(" ")[0].partition(".")[0])
+    return names - {""}
 
 
 @dataclass(frozen=True)
@@ -194,6 +214,11 @@ class Judges:
 
     def _shadows(self, path: str) -> bool:
         """Tell whether Python would import this file in place of its own or a runner's module."""
+        return not _SHADOWED.isdisjoint(self.modules(path))
+
+    def modules(self, path: str) -> set[str]:
+        """Return the modules as which Python may import a file, or as part of which."""
+        names = set[str]()
         for root in {*_ROOTS, self.directory}:
             if root:
                 below = path.removeprefix(f"{root}/")
@@ -204,6 +229,6 @@ class Judges:
             module = below.partition("/")[0].partition(".")[0]
             # Without a suffix it may be a link to a package.
             is_module = bool(_MODULE.search(below)) or below == module
-            if is_module and module in _SHADOWED:
-                return True
-        return False
+            if is_module:
+                names.add(module)
+        return names

@@ -92,7 +92,12 @@ class ProcessLocation:
         if script:
             argv.insert(0, str(script))
         how = {"timeout_s": timeout_s, "label": label}
-        return self._launch(process, argv, self.variables.values, cwd=self.cwd, **how)
+        # An agent may have written its secrets into files that the command prints.
+        agents = self.settings.agents.values()
+        groups = [self.settings.mcp, *(agent.mcp for agent in agents)]
+        servers = [server for group in groups for server in group.values()]
+        secrets = [*(agent.env for agent in agents), *server_secrets(servers)]
+        return self._launch(process, argv, self.variables.values, *secrets, cwd=self.cwd, **how)
 
     async def judge_check(
         self, check: CheckSpec, process: Process, ended: ProcessEnd

@@ -419,14 +419,19 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
 
 
 def _files_with_secrets(patch: bytes, secrets: tuple[bytes, ...]) -> list[str]:
-    """Return the files of a patch whose new lines hold one of these secrets."""
+    """Return the files of a patch whose new lines or new names hold one of these secrets."""
     names = []
     for part in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
         head, _, content = part.partition(b"\n@@ ")
         lines = (line[1:] for line in content.split(b"\n") if line.startswith(b"+"))
         new_text = b"\n".join(lines)
-        if redact(new_text, secrets) != new_text:
-            names.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
+        name = head.split(b"\n")[0].rpartition(b" b/")[2]
+        redacted_name = redact(name, secrets)
+        is_new_name = redacted_name != name and re.search(
+            rb"^(new file|rename to|copy to) ", head, re.M
+        )
+        if is_new_name or redact(new_text, secrets) != new_text:
+            names.append(redacted_name.decode("utf-8", "replace"))
     return names
 
 

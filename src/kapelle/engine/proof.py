@@ -10,11 +10,12 @@ of the copy.
 import asyncio
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
 from kapelle.engine.judges import (
     Judges,
+    imported_modules,
     included,
     is_makefile,
     is_shell,
@@ -32,15 +34,25 @@ from kapelle.engine.judges import (
 )
 from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
-from kapelle.engine.trial import CopyContent, Suspects, Trial, TrialFinding, TrialStopped
+from kapelle.engine.trial import (
+    CopyContent,
+    Suspects,
+    Trial,
+    TrialFinding,
+    TrialStopped,
+    joined_proofs,
+)
 from kapelle.runner.process_dir import Process, ProcessEnd
+from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import Row
+from kapelle.store.query import work_rows
 from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
+# Of more files it is only remembered that they were noticed together.
+_MOST_RECALLED = 200
 # The mode of a submodule in a tree.
 _SUBMODULE = "160000"
 _ADVICE = (
@@ -48,6 +60,8 @@ _ADVICE = (
     "as it is with --prove never."
 )
 # Files by which Python runs other code before a program, in the packages of the user.
+# The fields of a result that hold output of the check, or names of files.
+_TEXTS = {"output", "proof", "passes_only_with", "changed_meanwhile", "overlooks"}
 _USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
 
 States = Mapping[str, object]
@@ -112,10 +126,20 @@ class Subject:
     async def examine(
         self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
     ) -> CheckResult:
-        """Return the result of a check with what it is worth.
+        """Return the result of a check with what it is worth, without the secrets of the work.
 
         The name is that of its process; changed are the files that changed while that ran.
         """
+        examined = await self._examine(name, check, result, changed, policy)
+        row = await self.parts.db.read(work_rows(self.owner).row, self.owner)
+        # The name of a file may hold a secret as well as its content.
+        texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
+        known = self.parts.secrets_of(row, [self.place.owner])
+        return examined.model_copy(update=json.loads(redact(texts, known)))
+
+    async def _examine(
+        self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove
+    ) -> CheckResult:
         if not result.passed:
             if policy == "never":
                 return result
@@ -230,24 +254,26 @@ class Subject:
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
         includes = set[str]()
+        judges = Judges(command, directory)
+        # In a thread: a repository may have tens of thousands of files.
+        unread = await asyncio.to_thread(_naming_scripts, judges, files)
         read = set[str]()
         # A makefile may run a script that runs another one.
-        while True:
-            judges = Judges(command, directory, frozenset(includes))
-            # In a thread: a repository may have tens of thousands of files.
-            paths = await asyncio.to_thread(_naming_scripts, judges, files)
-            if paths <= read:
-                return judges
-            for path in sorted(paths - read):
-                includes |= await self._named_by(path, directory, files)
-            read |= paths
+        while unread:
+            read |= unread
+            named = set[str]()
+            for path in sorted(unread):
+                named |= await self._named_by(path, directory, files)
+            includes |= named
+            unread = {path for path in named if path in files and is_shell(path)} - read
+        return Judges(command, directory, frozenset(includes))
 
     async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
         """Return the files that a makefile includes, and the scripts that a file runs."""
         text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
         # Named from where it is, or from where the check runs.
         places = {os.path.dirname(path), directory, ""}
-        names = named_scripts(text)
+        names = await asyncio.to_thread(named_scripts, text)
         scripts = {
             os.path.normpath(os.path.join(place, name)) for name in names for place in places
         }
@@ -292,12 +318,19 @@ class Subject:
         earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
         trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
         suspects = trial.suspects(changed)
-        if not suspects.all and policy == "once" and known and known["proved"] is not False:
-            return TrialFinding(known["proved"], known["proof"])
-        # With the tests of the base it passes then, and was seen to look at work with these.
-        earlier = await parts.db.read(attempts.known_proof, earlier_key)
-        is_enough = policy == "once" and earlier is not None and bool(earlier["proved"])
-        finding = await self._try(trial, changed, suspects, earlier if is_enough else None)
+        others = [path for path in changed if path not in suspects.all]
+        if shadows := await self._find_shadows(trial, changed, others):
+            suspects = Suspects([*suspects.altered, *shadows], suspects.new_tests)
+        memory = ProofMemory()
+        if policy == "once":
+            # With the tests of the base it passes then, and was seen to look at work with these.
+            memory = await self._recall(earlier_key if suspects.all else key, trial, changed)
+        if not suspects.all and policy == "once" and known:
+            if known["proved"] is None:
+                return TrialFinding(None, known["proof"])
+            if memory.is_enough:
+                return TrialFinding(True, memory.proof)
+        finding = await self._try(trial, changed, suspects, memory)
         if finding is None and known is not None and known["proved"] is False:
             # Where nothing was changed it looks at no more than it did then.
             return TrialFinding(False, known["proof"])
@@ -306,25 +339,73 @@ class Subject:
         # One that was seen to look at other work is not forgotten for this.
         if finding.is_lasting or (finding.proved is False and known is None):
             at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            seen = f"{finding.proof} Remembered from {self.owner}, {at}."
-            await parts.db.write(attempts.remember_proof, key, finding.proved, seen)
+            proof = f"{finding.observed or finding.proof} Remembered from {self.owner}, {at}."
+            digests = {key} | {_file_key(key, paths) for paths in finding.noticed}
+            await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
         return finding
 
+    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "ProofMemory":
+        """Return which of the changed files the check of a key was seen to notice."""
+        read = self.parts.db.read
+        known = await read(attempts.known_proof, key)
+        if known is None or not known["proved"]:
+            return ProofMemory()
+        decisive = trial.decisive(changed)
+        # That it noticed a file says nothing of work that removes it.
+        there = [path for path in decisive if path in trial.held]
+        groups = {_file_key(key, there): there}
+        if len(there) <= _MOST_RECALLED:
+            for path in there:
+                groups[_file_key(key, [path])] = [path]
+        proofs = dict[str, str]()
+        for row in await read(attempts.known_proofs, sorted(groups)):
+            for path in groups[row["digest"]]:
+                proofs[path] = row["proof"]
+        return ProofMemory(known["proof"], decisive, proofs)
+
+    async def _find_shadows(self, trial: Trial, changed: list[str], others: list[str]) -> list[str]:
+        """Return new modules in the place of installed ones that older tests import.
+
+        Others are the changed files that are neither tests nor settings.
+        Tests may also be older than the module that they are for: then the check fails on the base.
+        """
+        judges = trial.judges
+        new = [path for path in others if path in trial.held and path not in trial.before]
+        modules = {path: judges.modules(path) for path in new}
+        names = set[str]().union(*modules.values())
+        if not names or trial.base is None:
+            return []
+        older = trial.before & trial.held - set(changed)
+        imported = set[str]()
+        for path in sorted(older):
+            if path.endswith(".py") and judges.judges(path):
+                text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
+                imported |= imported_modules(text)
+        names &= imported
+        if names:
+            names -= await asyncio.to_thread(_modules_of, judges, trial.before)
+        shadows = [path for path in new if not names.isdisjoint(modules[path])]
+        if shadows and await trial.passes_on_base(changed):
+            return shadows
+        return []
+
     async def _try(
-        self, trial: Trial, changed: list[str], suspects: Suspects, earlier: Row | None
+        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
     ) -> TrialFinding | None:
-        """Run the check in copies; what was proved earlier stands where the tests were changed and
-        it passes without that."""
+        """Run the check in copies; files that it was seen to notice earlier are not tried again.
+
+        Where the work changed tests, that stands only if it passes with those of the base.
+        """
         parts = self.parts
         finding = None
         async with parts.workspaces.copying(self.owner):
             try:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
-                    if finding is None and earlier is not None:
-                        finding = TrialFinding(True, earlier["proof"])
+                    if finding is None and memory.is_enough:
+                        finding = TrialFinding(True, memory.proof)
                 if finding is None:
-                    finding = await trial.find_blindness(changed)
+                    finding = await trial.find_blindness(changed, memory.proofs)
             except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
@@ -365,13 +446,42 @@ class Subject:
         return (await self.execute(name, command, timeout_s, place))[1]
 
 
+@dataclass(frozen=True)
+class ProofMemory:
+    """What a check was seen to notice in earlier work."""
+
+    # Of the command as such; None if it was not seen to look at any work.
+    general: str | None = None
+    # The files of this work that it has to look at, and the proofs of those that it noticed.
+    decisive: Sequence[str] = ()
+    proofs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_enough(self) -> bool:
+        """Tell whether the check was seen to notice each file that it has to look at."""
+        return self.general is not None and self.proofs.keys() >= set(self.decisive)
+
+    @property
+    def proof(self) -> str:
+        """Return the proofs in a sentence or two."""
+        return joined_proofs(self.proofs.values()) or self.general or ""
+
+
+def _file_key(key: str, paths: Sequence[str]) -> str:
+    """Return by what is remembered that the check of a key noticed files."""
+    digest = hashlib.sha256(key.encode())
+    for path in paths:
+        digest.update(f"\0{path}".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _modules_of(judges: Judges, files: Iterable[str]) -> set[str]:
+    return set[str]().union(*(judges.modules(path) for path in files))
+
+
 def _naming_scripts(judges: Judges, files: Mapping[str, str]) -> set[str]:
     """Return the files that may name scripts which the check runs."""
-    return {
-        path
-        for path in files
-        if judges.names_scripts(path) or (path in judges.includes and is_shell(path))
-    }
+    return {path for path in files if judges.names_scripts(path)}
 
 
 def _is_foreign(entry: str | None) -> bool:

@@ -4,8 +4,9 @@ Some files of a copy are those of the base, or hold nonsense; what the check say
 whether it passes only with what the work changed of it, and whether it looks at the work.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kapelle.domain.errors import Conflict, WorkspaceError
 from kapelle.domain.specs import CheckSpec
@@ -16,6 +17,7 @@ from kapelle.runner.process_dir import ProcessEnd
 # So many changed files are garbled one by one, for so long in all; more are garbled together.
 _MOST_ALONE = 8
 _ALONE_S = 300.0
+_MOST_PROOFS = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class TrialFinding:
     is_lasting: bool = False
     passes_only_with: list[str] = field(default_factory=list)
     overlooks: list[str] = field(default_factory=list)
+    # What this trial saw, without what earlier ones did, and the files or groups of files whose
+    # nonsense it noticed then.
+    observed: str = ""
+    noticed: list[list[str]] = field(default_factory=list)
 
 
 class TrialStopped(Exception):
@@ -93,6 +99,13 @@ class Trial:
         new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
         return Suspects(existing + leading, new_tests)
 
+    async def passes_on_base(self, changed: list[str]) -> bool:
+        """Run it on the base, without anything of the work."""
+        try:
+            return await self._reverted_passes("untouched", changed)
+        except (WorkspaceError, Conflict, OSError):
+            return False
+
     async def find_changed_judges(self, suspects: Suspects) -> TrialFinding | None:
         """Run it with the tests and settings of the base; return None if it passes with them."""
         named = suspects.all
@@ -118,27 +131,39 @@ class Trial:
             proof = f"This work changed {kind} that decide about it: {names}. {fault}"
         return TrialFinding(False, proof, passes_only_with=named)
 
-    async def find_blindness(self, changed: list[str]) -> TrialFinding | None:
-        """Run it where changed files hold nonsense; return None if nothing was changed."""
+    def decisive(self, changed: list[str]) -> list[str]:
+        """Return those of the changed files that the check must look at."""
         # That a test fails which was removed says nothing about the rest.
         kept = [path for path in changed if path in self.held or not is_test(path)]
-        if not kept:
+        return self.judges.decisive(kept) if kept else []
+
+    async def find_blindness(
+        self, changed: list[str], seen: Mapping[str, str] = MappingProxyType({})
+    ) -> TrialFinding | None:
+        """Run it where changed files hold nonsense; return None if nothing was changed.
+
+        Files that it was seen to notice in earlier work, each with the proof, are not tried again.
+        """
+        files = self.decisive(changed)
+        if not files:
             proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
             if changed:
                 return TrialFinding(None, proof)
             return None
-        files = self.judges.decisive(kept)
         there = [path for path in files if path in self.held]
+        earlier = [path for path in there if path in seen]
         try:
-            noticed = await self._find_noticed(there)
+            alone, together = await self._find_noticed([path for path in there if path not in seen])
+            fresh = [*alone, *together]
             state = "holds nonsense"
-            overlooked = [path for path in files if path not in noticed]
+            overlooked = [path for path in files if path not in {*earlier, *fresh}]
             # As it was before: a mode that was changed, or a file that has to be there.
             if overlooked and not await self._reverted_passes("reverted", overlooked):
-                if not noticed:
-                    noticed = overlooked
+                if not earlier and not fresh:
+                    fresh = overlooked
                     state = "is as it was before"
                 overlooked = []
+            noticed = [*earlier, *fresh]
             if not noticed:
                 return _blind(files, is_garbled=bool(there))
             if (blinded := await self._find_blinding(changed, overlooked, noticed)) is not None:
@@ -148,9 +173,16 @@ class Trial:
         except (WorkspaceError, Conflict, OSError) as error:
             return TrialFinding(None, f"Not proved: {error}")
         # That it fails where what leads it holds nonsense says nothing of other work.
-        is_lasting = not all(map(self.judges.is_beside, files))
-        proof = f"It fails where {counted_files(noticed)} {state}."
-        return TrialFinding(True, proof, is_lasting, overlooks=overlooked)
+        is_lasting = bool(fresh) and not all(map(self.judges.is_beside, files))
+        observed = f"It fails where {counted_files(fresh)} {state}." if fresh else ""
+        proof = " ".join(filter(None, (observed, joined_proofs(seen[path] for path in earlier))))
+        noticed_here = [[path] for path in alone]
+        # Which file of a group it noticed is not known: only the same group counts again.
+        if together and set(there) == set(noticed):
+            noticed_here.append(there)
+        return TrialFinding(
+            True, proof, is_lasting, overlooks=overlooked, observed=observed, noticed=noticed_here
+        )
 
     async def _find_blinding(
         self, changed: list[str], overlooked: list[str], noticed: list[str]
@@ -177,9 +209,13 @@ class Trial:
         )
         return TrialFinding(False, proof, passes_only_with=noticed, overlooks=overlooked)
 
-    async def _find_noticed(self, paths: list[str]) -> list[str]:
-        """Return the files whose nonsense the check notices: each alone while they are few."""
-        noticed = list[str]()
+    async def _find_noticed(self, paths: list[str]) -> tuple[list[str], list[str]]:
+        """Return the files whose nonsense the check notices alone, then those of groups.
+
+        Each is tried alone while they are few.
+        """
+        alone = list[str]()
+        together = list[str]()
         rest = list(paths)
         spent_s = 0.0
         if 1 < len(paths) <= _MOST_ALONE:
@@ -188,14 +224,14 @@ class Trial:
                 ended = await self._run(f"garbled/{len(rest)}", [path])
                 spent_s += ended.duration_s
                 if not ended.succeeded:
-                    noticed.append(path)
+                    alone.append(path)
         # New files that do not run say nothing of those that were there.
         existing = [path for path in rest if path in self.before]
         new = [path for path in rest if path not in self.before]
         for what, group in (("garbled", existing), ("garbled/new", new)):
             if group and not (await self._run(what, group)).succeeded:
-                noticed += group
-        return noticed
+                (alone if len(group) == 1 else together).extend(group)
+        return alone, together
 
     async def _find_fault_of_copy(self) -> TrialFinding | None:
         """Return why a failure in a copy says nothing: it fails in one of the work as it is."""
@@ -228,6 +264,11 @@ class Trial:
         if ended.ended_by == "stop":
             raise TrialStopped
         return ended
+
+
+def joined_proofs(proofs: Iterable[str]) -> str:
+    """Return proofs as a text: each sentence once, and only the first of many."""
+    return " ".join(list(dict.fromkeys(proofs))[:_MOST_PROOFS])
 
 
 def _blind(files: list[str], *, is_garbled: bool) -> TrialFinding:

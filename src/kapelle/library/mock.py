@@ -15,8 +15,12 @@ ScriptPart = ScriptLine | Callable[[Request], ScriptLine | None]
 """An answer, or what makes one of a request and may write files in its cwd on the way."""
 AgentScript = ScriptPart | Sequence[ScriptPart] | Mapping[str, ScriptPart | Sequence[ScriptPart]]
 
-_CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
-_PLAN = {"subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}]}
+# A planner is asked for the criteria first and then for the plan: each takes its own part of this.
+_PLAN = {
+    "success_criteria": ["what the goal says is there"],
+    "questions": [],
+    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
+}
 _APPROVAL = {
     "quality": True,
     "consistency": True,
@@ -87,8 +91,6 @@ class MockAgent(Agent):
 def _by_default(request: Request) -> ScriptPart:
     match request.role:
         case "planner":
-            if request.title.startswith("Intake"):
-                return _CRITERIA
             return _PLAN
         case "reviewer":
             return _APPROVAL

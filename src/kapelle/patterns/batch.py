@@ -210,6 +210,7 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
         work = await ctx.task(
             item.prompt,
             title=item.label,
+            role="item",
             **{name: getattr(item, name) for name in OF_TASK},
             checks=[*spec.checks, *item.checks],
             max_turns=spec.turns_of(item),

@@ -77,16 +77,28 @@ class BestOfSpec(PatternSpec):
         counted = self.count is not None
         scored = self.eval is not None
         directed = self.direction is not None
-        refuse({
-            "`count` is for tries of one candidate, and these are several candidates":
+        refuse(
+            (
                 many > 1 and counted,
-            "one candidate alone is no choice: name more with `candidates`, or add `count`":
+                "`count` is for tries of one candidate, and these are several candidates",
+                ("count",),
+            ),
+            (
                 many == 1 and not counted,
-            "`eval` prints a number and `direction` says which is better: give both or neither":
+                "one candidate alone is no choice: name more with `candidates`, or add `count`",
+                ("candidates", "count"),
+            ),
+            (
                 scored != directed,
-            "either the number of `eval` decides or `judge` does: leave one of them out":
+                "`eval` prints a number and `direction` says which is better: give both or neither",
+                ("eval", "direction"),
+            ),
+            (
                 scored and self.judge is not None,
-        })  # fmt: skip
+                "either the number of `eval` decides or `judge` does: leave one of them out",
+                ("eval", "judge"),
+            ),
+        )
         return self
 
 
@@ -147,6 +159,7 @@ async def _try(
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
+        role="candidate",
         agent=who.agent,
         model=who.model,
         workspace="own",
@@ -199,7 +212,7 @@ async def _judge(
     why = {"type": "string", "description": "why, in a few sentences"}
     shape = {"type": "object", "properties": {"winner": winner, "reasoning": why}}
     choice = await ctx.query(
-        prompt, {**shape, "required": ["winner"]}, title="Judge", agent=spec.judge,
+        prompt, {**shape, "required": ["winner"]}, title="Judge", role="judge", agent=spec.judge,
         model=spec.judge_model,
     )  # fmt: skip
     chosen = next(one for one in eligible if one.number == choice["winner"])

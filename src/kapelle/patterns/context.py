@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from kapelle.domain.answers import UnreadableAnswer, instructions, read_answer
 from kapelle.domain.budget import RemainingBudget
 from kapelle.domain.specs import CheckSpec, Priority
+from kapelle.domain.task import ANSWER_CHECK
 from kapelle.patterns.results import (
     Checked,
     Combined,
@@ -20,6 +21,7 @@ from kapelle.patterns.results import (
     RunResult,
     Scored,
     TaskResult,
+    UnusableAnswer,
 )
 from kapelle.patterns.spec import PatternSpec
 
@@ -39,14 +41,17 @@ class Who(TypedDict, total=False):
 
 
 class Manner(TypedDict, total=False):
-    """How ctx.task has something done."""
+    """How ctx.task has something done, and what for."""
 
+    role: str | None  # in the pattern, such as plan or review: kept with the step
+    cycle: int | None  # the number of the cycle, round or iteration that it is of
     workspace: WorkLocation
     keep_session: bool
     max_attempts: int
     afresh: bool
     disposable: bool
     patient: bool
+    expects_json: bool  # whether an answer that holds no JSON is a failure of the task
 
 
 class TaskArgs(Who, Manner, total=False):
@@ -138,6 +143,8 @@ class Context(ABC):
         disposable one is removed at the end, and what was changed there goes to the archive. Unless
         it is patient, which is the default, it is cancelled rather than wait for the end of a
         rate limit. It is tried once unless max_attempts says otherwise.
+
+        role and cycle are kept with the step, so that a program finds it whatever its title is.
         """
 
     @abstractmethod
@@ -253,25 +260,60 @@ class Context(ABC):
         """Several branches at once; the first error, in their order, once all have ended."""
 
     @overload
-    async def query(self, prompt: str, shape: type[M], *, title: str, **who: Unpack[Who]) -> M: ...
+    async def query(
+        self,
+        prompt: str,
+        shape: type[M],
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
+    ) -> M: ...
 
     @overload
     async def query(
-        self, prompt: str, shape: dict[str, Any], *, title: str, **who: Unpack[Who]
+        self,
+        prompt: str,
+        shape: dict[str, Any],
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
     ) -> dict[str, Any]: ...
 
-    async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
-        """An agent's answer as an object of this model or JSON schema; one that cannot be read is
-        asked for once more, then Failed is raised. Who answers only reports: in git, nothing that
-        it changes, commits or deletes reaches anything."""
+    async def query(
+        self,
+        prompt: str,
+        shape: Any,
+        *,
+        title: str,
+        role: str | None = None,
+        cycle: int | None = None,
+        **who: Unpack[Who],
+    ) -> Any:
+        """Return an agent's answer as an object of this model or JSON schema.
+
+        An answer that cannot be read is asked for once more; then Failed is raised.
+        The agent only reports: in git, nothing that it changes, commits or deletes has an effect.
+        """
         who.setdefault("read_only", self.is_git)
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(
-                asked + problem, title=name, workspace="own", disposable=True, **who
+                asked + problem,
+                title=name,
+                role=role,
+                cycle=cycle,
+                workspace="own",
+                disposable=True,
+                expects_json=True,
+                **who,
             )
-            if not answer.ok:
+            failed = {check.name for check in answer.failed_checks}
+            if not answer.ok and failed != {ANSWER_CHECK}:
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
                 return read_answer(answer.text, shape)
@@ -281,4 +323,4 @@ class Context(ABC):
                     f"It was:\n~~~\n{answer.text[-_SHOWN:]}\n~~~\nAnswer again."
                 )
                 why = f"{title}: the answer of {answer.agent} is unusable: {error}"
-        raise Failed(why)
+        raise UnusableAnswer(why)

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import counted
@@ -80,9 +81,11 @@ class DebateSpec(PatternSpec):
     @model_validator(mode="after")
     def _fits(self) -> "DebateSpec":
         if len(self.sides) == 1:
-            raise ValueError("a debate has two sides: name the other one with `sides`, too")
+            text = "a debate has two sides: name the other one with `sides`, too"
+            raise BrokenRule(text, "sides")
         if self.action is None and (self.verify or self.checks):
-            raise ValueError("`verify` and `checks` are about what is done: add `action`")
+            text = "`verify` and `checks` are about what is done: add `action`"
+            raise BrokenRule(text, "verify", "checks", "action")
         return self
 
 
@@ -162,7 +165,9 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
         await _show(ctx, spec, number, held, "minutes" if spec.minutes else "debate")
         if spec.minutes:
             asked = ctx.prompt("minutes", PROMPTS["minutes"], matter=spec.prompt, debate=held.told)
-            held.minutes = await ctx.query(asked, Minutes, title="Minutes", agent=spec.minutes)
+            held.minutes = await ctx.query(
+                asked, Minutes, title="Minutes", role="minutes", agent=spec.minutes
+            )
         if spec.action is not None:
             await _show(ctx, spec, number, held, "act")
             await _act(ctx, spec, held, result)
@@ -176,8 +181,16 @@ async def _state(ctx: Context, spec: DebateSpec, side: Side, before: str, held: 
         debate_so_far=held.told if held.rounds else "",
     )  # fmt: skip
     who = spec.both[side]
-    title = f"Side {side} (round {len(held.rounds) + 1})"
-    return await ctx.query(prompt, Stance, title=title, agent=who.agent, model=who.model)
+    number = len(held.rounds) + 1
+    return await ctx.query(
+        prompt,
+        Stance,
+        title=f"Side {side} (round {number})",
+        role=f"side_{side}",
+        cycle=number,
+        agent=who.agent,
+        model=who.model,
+    )
 
 
 async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResult) -> None:
@@ -189,9 +202,14 @@ async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResul
     before = None
     for again in (False, True):
         work = await ctx.task(
-            ctx.prompt(role, PROMPTS[role], **told), title="Refinement" if again else "Action",
-            agent=actor.agent, model=actor.model, checks=spec.checks, continue_from=before,
-        )  # fmt: skip
+            ctx.prompt(role, PROMPTS[role], **told),
+            title="Refinement" if again else "Action",
+            role=role,
+            agent=actor.agent,
+            model=actor.model,
+            checks=spec.checks,
+            continue_from=before,
+        )
         held.acted = work.text
         result.commit = await ctx.commit("What came of the debate")
         if not work.ok:
@@ -201,7 +219,12 @@ async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResul
         asked = ctx.prompt("verify", PROMPTS["verify"], **told, what_was_said=work.text,
                            what_was_changed=await ctx.changes(patch=True))  # fmt: skip
         found = await ctx.query(
-            asked, Verification, title="Verification", agent=other.agent, model=other.model
+            asked,
+            Verification,
+            title="Verification",
+            role="verify",
+            agent=other.agent,
+            model=other.model,
         )
         held.verifications.append(found)
         if found.holds:

@@ -133,21 +133,44 @@ class LoopSpec(PatternSpec):
         better = self.optimises
         if self.eval_schema is not None:
             Judgement.require(self.eval_schema, scored=better)
-        refuse({
-            "a loop has either a prompt or steps": (self.prompt is None) == (not self.steps),
-            "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "
-            "judge what counts with `eval_prompt`": judged and (scored or self.until),
-            "`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent":
+        refuse(
+            (
+                (self.prompt is None) == (not self.steps),
+                "a loop has either a prompt or steps",
+                (),
+            ),
+            (
+                judged and (scored or self.until),
+                "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell the "
+                "judge what counts with `eval_prompt`",
+                ("eval_mode", "until", "eval", "eval_prompt"),
+            ),
+            (
                 not judged and (self.eval_prompt or self.judge or self.eval_schema),
-            "`until` passes or not, so there is no number to better: give `eval` instead":
+                "`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent",
+                ("eval_prompt", "eval_schema", "judge", "eval_mode"),
+            ),
+            (
                 better and self.until,
-            "there is no number to make better: add `eval`, a command that prints it":
+                "`until` passes or not, so there is no number to better: give `eval` instead",
+                ("until", "eval"),
+            ),
+            (
                 better and not scored and not judged,
-            "`eval` and `target` need to know which way the number is to go: add `direction`":
+                "there is no number to make better: add `eval`, a command that prints it",
+                ("eval",),
+            ),
+            (
                 not better and (scored or self.target is not None),
-            "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`":
+                "`eval` and `target` need to know which way the number is to go: add `direction`",
+                ("eval", "target", "direction"),
+            ),
+            (
                 not better and not self.until and not judged,
-        })  # fmt: skip
+                "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`",
+                ("until", "eval", "direction", "judge"),
+            ),
+        )
         return self
 
 
@@ -191,6 +214,8 @@ async def _work(ctx: Context, spec: LoopSpec, log: LoopLog, item: Iteration) -> 
         task = await ctx.task(
             (spec.prompt or "") + note,
             title=f"{spec.display_title} (iteration {item.number})",
+            role="work",
+            cycle=item.number,
             continue_from=earlier,
             keep_session=spec.checkpoint,
         )
@@ -218,7 +243,7 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
     """Judge what is in the workspace now."""
     if spec.eval_mode == "agent":
         try:
-            return await _by_agent(ctx, spec)
+            return await _by_agent(ctx, spec, number)
         except Failed as failure:
             return Judgement(False, None, failure.reason, failure.reason)
     env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
@@ -239,7 +264,7 @@ async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) ->
     return Judgement(found.passed, None, output, f"failed: {names}" if names else None)
 
 
-async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
+async def _by_agent(ctx: Context, spec: LoopSpec, number: int) -> Judgement:
     if spec.direction == "minimize":
         better = "lower is better"
     else:
@@ -252,7 +277,8 @@ async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
         criteria=spec.eval_prompt or "Judge by what was asked for.",
         changes=await ctx.changes() or "unknown",
     )
-    asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
+    who = {"agent": spec.judge, "model": spec.judge_model}
+    asked = partial(ctx.query, prompt, title="Judge", role="judge", cycle=number, **who)
     if spec.eval_schema is not None:
         found = await asked(spec.eval_schema)
         text = json.dumps(found, ensure_ascii=False)

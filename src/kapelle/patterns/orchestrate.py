@@ -82,7 +82,10 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         await _show(ctx, result, "conduct")
         try:
             asked = await _state(ctx, spec, result, {**told, _PROBLEM: problem})
-            turn = await ctx.query(asked, Turn, title=f"Conductor {number}", coordinate=True)
+            title = f"Conductor {number}"
+            turn = await ctx.query(
+                asked, Turn, title=title, role="conduct", cycle=number, coordinate=True
+            )
         except Failed as failure:
             turn = Turn()
             problem = failure.reason
@@ -198,7 +201,7 @@ async def _delegate(
         changes = []
     return await ctx.task(
         prompt, title=part.title, workspace="own", checks=[*changes, *part.checks],
-        agent=spec.worker,
+        role="work", agent=spec.worker,
     )  # fmt: skip
 
 
@@ -219,7 +222,9 @@ async def _is_reached(
         "judge", CONDUCTOR["judge"], the_goal=spec.goal, what_was_changed=await ctx.changes()
     )
     try:
-        result.verdict = await ctx.query(asked, Verdict, title="Judge", agent=spec.judge)
+        result.verdict = await ctx.query(
+            asked, Verdict, title="Judge", role="judge", cycle=result.iterations, agent=spec.judge
+        )
     except Failed as failure:
         result.verdict = Verdict(reached=False, reason=failure.reason)
     return result.verdict.reached

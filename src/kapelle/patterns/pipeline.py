@@ -112,6 +112,7 @@ async def play_steps(
         task = await ctx.task(
             step.prompt + note,
             title=f"{step.label} ({number}/{len(steps)})",
+            role="step",
             **{name: getattr(step, name) for name in (*OF_TASK, "system_prompt", "checks")},
             continue_from=played[-1].task.id if played else before,
             workspace="own" if own else "run",

@@ -9,12 +9,9 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.json_schema import written_out
-from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus, Stopper, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
-# How the reasons begin of tasks that their own run has ended, and not a person.
-MAKES_WAY = "makes way for another agent"
-NOBODY = "nobody is there to answer"
 _TAIL = 4_000
 
 
@@ -57,12 +54,13 @@ class TaskResult(WorkResult):
     failed_checks: list[CheckResult] = Field(default=[])
     agent: str = ""
     failure: FailureClass | None = None  # of the last attempt
+    stopped_by: Stopper | None = None  # who or what cancelled it
 
     @classmethod
     def of(cls, task: Task) -> "TaskResult":
         costs = [attempt.usage.cost_usd for attempt in task.attempts if attempt.usage]
         known = [cost for cost in costs if cost is not None]
-        same = {"id", "status", "reason", "verified", "directory", "title"}
+        same = {"id", "status", "reason", "verified", "directory", "title", "stopped_by"}
         return cls(
             **{name: getattr(task, name) for name in same},
             **{name: getattr(task.workspace, name) for name in ("branch", "base_commit", "commit")},
@@ -128,6 +126,10 @@ class Failed(Exception):
         self.reason = str(reason)
         self.result = result
         self.limit = limit
+
+
+class UnusableAnswer(Failed):
+    """Raised where an agent answered twice, and neither answer could be read."""
 
 
 # Not the 7 of build-7, which is a part of a name.

@@ -1,10 +1,10 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import KEY, option
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
@@ -72,10 +72,11 @@ class CandidateSpec(Spec):
         return value
 
 
-def refuse(problems: Mapping[str, object]) -> None:
-    """Raise ValueError with the first of these sentences that is true."""
-    for sentence in (text for text, is_so in problems.items() if is_so):
-        raise ValueError(sentence)
+def refuse(*rules: tuple[object, str, tuple[str, ...]]) -> None:
+    """Raise the first rule that is broken: a condition, what it means, and the fields in it."""
+    for is_broken, message, names in rules:
+        if is_broken:
+            raise BrokenRule(message, *names)
 
 
 class Role(NamedTuple):

@@ -199,6 +199,8 @@ class Workers:
         return await self.ctx.task(
             prompt,
             title=f"{subgoal.title} (conflict)" if earlier else subgoal.title,
+            role="work",
+            cycle=self.now.number,
             agent=self.spec.worker,
             model=self.spec.worker_model,
             workspace="own",

@@ -10,13 +10,15 @@ from kapelle.domain.text import counted
 from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, fenced
+from kapelle.patterns.results import Failed, UnusableAnswer, fenced
 from kapelle.patterns.roles import TeamIteration, TeamResult
 from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import Plan, Workers, pursue
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
+# An agent that answered so often in a row without a plan will hardly give one.
+_MOST_UNREADABLE = 2
 _AS_STATED = "The goal is reached as it is stated."
 
 
@@ -107,6 +109,7 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
     result.commit = await ctx.commit("Before the team")
     members = _Team(ctx, spec, result, {})
     await members.agree()
+    unreadable = 0
     for number in range(1, spec.max_iterations + 1):
         iteration = TeamIteration(number=number)
         result.iterations.append(iteration)
@@ -115,7 +118,13 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
         except Failed as failure:
             iteration.problem = failure.reason
             await ctx.progress(iteration=number, phase="failed", lack=failure.reason)
+            unreadable = unreadable + 1 if isinstance(failure, UnusableAnswer) else 0
+            if unreadable == _MOST_UNREADABLE:
+                result.stopped_by = "failure"
+                text = f"{unreadable} plans in a row could not be read, so it gave up"
+                raise Failed(f"{text}. {failure.reason}") from None
             continue
+        unreadable = 0
         await members.work()
         await members.verify()
         if iteration.verified:
@@ -164,7 +173,9 @@ class _Team(Workers):
         await self.ctx.progress(phase="intake")
         prompt = self.told("intake", questions=self._questions, criteria=spec.success_criteria)
         try:
-            found = await self.ctx.query(prompt, roles.Intake, title="Intake", **self.planner)
+            found = await self.ctx.query(
+                prompt, roles.Intake, title="Intake", role="intake", **self.planner
+            )
         except Failed as failure:
             # The goal itself says enough to begin with.
             await self.ctx.progress(phase="intake", lack=failure.reason)
@@ -210,7 +221,9 @@ class _Team(Workers):
             what_was_asked_and_answered=[f"{q} {a}" for q, a in self.answers.items()],
             what_was_done_so_far=roles.so_far(self.result.iterations[:-1]),
         )
-        plan = await self.ctx.query(prompt, Plan, title="Plan", **self.planner)
+        plan = await self.ctx.query(
+            prompt, Plan, title="Plan", role="plan", cycle=now.number, **self.planner
+        )
         now.take_up(plan.subgoals, most)
 
     async def work(self) -> None:
@@ -249,6 +262,8 @@ class _Team(Workers):
         )
         reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
         try:
-            now.review = await self.ctx.query(prompt, roles.Review, title="Review", **reviewer)
+            now.review = await self.ctx.query(
+                prompt, roles.Review, title="Review", role="review", cycle=now.number, **reviewer
+            )
         except Failed as failure:
             now.problem = failure.reason

@@ -214,7 +214,8 @@ class Track:
             try:
                 found = await ctx.query(
                     self._prompt("verify", feature), VerificationReport,
-                    title=f"Verify {feature.name}", agent=spec.verifier, model=spec.verifier_model,
+                    title=f"Verify {feature.name}", role="verify",
+                    agent=spec.verifier, model=spec.verifier_model,
                     tools=spec.verifier_tools, max_turns=spec.verifier_turns, browser=True,
                     continue_from=task.id,
                 )  # fmt: skip
@@ -235,7 +236,8 @@ class Track:
         while True:
             await self._progress(feature)
             task = await self.ctx.task(
-                prompt, title=feature.name, workspace="own", agent=spec.worker,
+                prompt, title=feature.name, role="fix" if before else "implement",
+                workspace="own", agent=spec.worker,
                 model=spec.worker_model, max_turns=spec.worker_turns, checks=["diff_not_empty"],
                 continue_from=before,
             )  # fmt: skip

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kapelle.domain.failures import POLICIES, FailureClass, FailureResponse
 from kapelle.domain.note import MAX_VALUE
 from kapelle.domain.specs import CheckSpec
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.states import Stopper, TaskStatus
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import MAKES_WAY, NOBODY, TaskResult
+from kapelle.patterns.results import TaskResult
 from kapelle.patterns.workflow_plan import Phase, PhaseEntry, WorkflowResult
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _OF_WORK = {
     FailureClass.TASK, FailureClass.CHECKS, FailureClass.TOOL, FailureClass.CONTEXT_OVERFLOW,
     FailureClass.LIMIT, FailureClass.TIMEOUT,
 }  # fmt: skip
+# Its own run has ended it, so that another agent can do the work.
+_MAKES_WAY = frozenset({Stopper.RATE_LIMIT, Stopper.INPUT})
 _LASTING = {
     kind for kind, rule in POLICIES.items() if rule.response is FailureResponse.STOP
 } - _OF_WORK
@@ -134,7 +136,8 @@ class Phases:
         where: dict[str, Any] = {"workspace": "run"}
         if not writes:
             where = {"workspace": "own", "disposable": True, "read_only": True}
-        where |= {"title": f"{phase.capitalize()} (cycle {self.now.cycle})"}
+        cycle = self.now.cycle
+        where |= {"title": f"{phase.capitalize()} (cycle {cycle})", "role": phase, "cycle": cycle}
         return await self._first_able(phase, prompt, **where, **(limits[0] if limits else {}))
 
     async def _first_able(self, phase: Phase, prompt: str, **fields: Any) -> TaskResult:
@@ -158,7 +161,7 @@ class Phases:
                 if work.ok or work.failure in _OF_WORK:
                     return work
                 if work.status is TaskStatus.CANCELLED:
-                    if not (work.reason or "").startswith((MAKES_WAY, NOBODY)):
+                    if work.stopped_by not in _MAKES_WAY:
                         raise _unable([work])  # a person does not want it
                     if patient:
                         out[who.agent] = work

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.answers import read_answer
+from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
 from kapelle.domain.text import titled
 
@@ -39,7 +40,8 @@ class PhaseLimit(Spec):
         for name, _, _ in pairs:
             if name.strip() not in {"turns", "usd", "minutes"}:
                 known = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
-                raise ValueError(f"`limits` {value!r}: {name.strip()!r} is none of {known}")
+                text = f"`limits` {value!r}: {name.strip()!r} is none of {known}"
+                raise BrokenRule(text, "limits")
         return {"phase": phase, **{name.strip(): amount for name, _, amount in pairs}}
 
     @property

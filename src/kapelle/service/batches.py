@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from kapelle.domain.batch import NAME, Format, as_csv, as_markdown, read_items
-from kapelle.domain.errors import InvalidInput, NotFound, problem
+from kapelle.domain.errors import InvalidInput, NotFound, field_problem, problem
 from kapelle.domain.note import MAX_NOTES, MAX_VALUE, ExpectedVersion, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
@@ -85,7 +85,8 @@ def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         first = error.errors(include_url=False)[0]
         number, *place = first["loc"]
         told = problem({**first, "loc": place})
-        raise InvalidInput(f"item {int(number) + 1}: {told}.") from None
+        field = field_problem({**first, "loc": ("items", *first["loc"])})
+        raise InvalidInput(f"item {int(number) + 1}: {told}.", fields=[field]) from None
     return [item.model_dump(mode="json", exclude_unset=True) for item in found]
 
 

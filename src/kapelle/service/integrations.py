@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.domain.errors import BrokenRule, InvalidInput, KapelleError, Unavailable
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
@@ -61,7 +61,8 @@ class CiQuery(Spec):
     @model_validator(mode="after")
     def _one_of_them(self) -> "CiQuery":
         if sum(one is not None for one in (self.run, self.branch, self.pr)) > 1:
-            raise ValueError("`run`, `branch` and `pr` exclude each other: leave all but one out")
+            text = "`run`, `branch` and `pr` exclude each other: leave all but one out"
+            raise BrokenRule(text, "run", "branch", "pr")
         return self
 
 

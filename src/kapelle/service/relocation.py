@@ -9,6 +9,7 @@ from pydantic import Field
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.specs import Directory, Spec
+from kapelle.domain.text import counted_files
 from kapelle.domain.views import MovedRepository, RelocationView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
@@ -64,6 +65,7 @@ class RelocationService:
         old = os.path.normpath(body.old)
         new = os.path.realpath(require_directory(body.new))
         self._require_moved(old, new)
+        await self._require_no_other(old, new)
         await self._require_same(old, new)
         await self._parts.db.read(relocation.require_idle, old)
         # May be repeated after a crash, so the rows, which name the old place, go last.
@@ -101,6 +103,21 @@ class RelocationService:
             raise Conflict(
                 f"There is still a repository at {old}, so {new} is a copy and not the same one.",
                 hint=f"Work in {old} stays there. Remove that repository first if it is not used.",
+            )
+
+    async def _require_no_other(self, old: str, new: str) -> None:
+        """Raise Conflict if the old place is a directory above repositories, and not one itself."""
+        inside = await self._parts.db.read(relocation.repositories_inside, old)
+        others = [path for path in inside if path != old]
+        staying = []
+        # Through a link from the old place, the repositories of the new one are seen.
+        if os.path.realpath(old) != new:
+            staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
+        if staying or (others and old not in inside):
+            names = counted_files(staying or others)
+            raise Conflict(
+                f"{old} is a directory above other repositories: {names}.",
+                hint="Name the old place of one repository.",
             )
 
     async def _require_same(self, old: str, new: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, sentence
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, invalid_spec
 from kapelle.domain.run import Run, RunFilter, Step, rests
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
@@ -21,11 +21,11 @@ from kapelle.domain.specs import (
     WaitSeconds,
     field,
 )
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import did_you_mean
 from kapelle.domain.views import PatternView
-from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
+from kapelle.engine.children import as_child, own_key, require_undecided, room_for, stop_cause
 from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import require_ended
 from kapelle.engine.parts import Parts
@@ -134,7 +134,7 @@ class RunService:
         else:
             place = None
         usable, problems = await list_patterns(self._parts, place)
-        broken = {"name": "(broken)", "origin": "", "spec_schema": {}}
+        broken = {"name": "(broken)", "origin": "", "spec_schema": {}, "is_broken": True}
         return usable + [PatternView(**broken, summary=error.message) for error in problems]
 
     async def get_pattern(
@@ -194,7 +194,7 @@ class RunService:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
         run_id = await self._id(text)
         now = body.now if body else False
-        await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
+        await control.pause(self._parts, run_id, stop_cause("paused", parent), now=now)
         return await self.get(run_id)
 
     async def resume(self, text: str, parent: str | None, body: ResumeRun | None = None) -> Run:
@@ -233,8 +233,8 @@ class RunService:
         """End a run with all that it started, or leave its tasks to go on."""
         run_id = await self._id(text)
         body = body or CancelRun()
-        why = why_stopped("cancelled", parent, body.reason)
-        await control.cancel(self._parts, run_id, why, with_tasks=body.with_tasks)
+        cause = stop_cause("cancelled", parent, body.reason)
+        await control.cancel(self._parts, run_id, cause, with_tasks=body.with_tasks)
         return await self.get(run_id)
 
     async def answer(self, text: str, body: AnswerBody) -> Run:
@@ -280,7 +280,7 @@ class RunService:
         try:
             task = TaskSpec.model_validate(asked)
         except ValidationError as error:
-            raise InvalidInput(f"follow-up: {sentence(error)}") from None
+            raise invalid_spec(error, "follow-up: ") from None
         also = heard if ids else None
         return await submit(self._parts, task, idempotency_key, also=also)
 
@@ -293,7 +293,8 @@ class RunService:
         """Pause whatever is under way; running tasks go back to their queue."""
         for run_id in await self._db.read(runs.running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
-                await control.pause(self._parts, run_id, reason, now=True)
+                cause = StopCause(Stopper.DAEMON, reason)
+                await control.pause(self._parts, run_id, cause, now=True)
 
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, invalid_field, invalid_spec
 from kapelle.domain.schedule import (
     OPEN,
     Firing,
@@ -19,6 +19,7 @@ from kapelle.domain.schedule import (
     ScheduleStatus,
 )
 from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.domain.states import StopCause, Stopper
 from kapelle.domain.task import Limit
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import start as run_start
@@ -71,15 +72,15 @@ class ScheduledWork:
         spec = await with_list(self._parts.db, kind, spec, key)
         return await run_start.start(self._parts, kind, spec, key, belonging)
 
-    async def cancel(self, subject: str, reason: str) -> None:
-        await end_child(self._parts, subject, reason)
+    async def cancel(self, subject: str, cause: StopCause) -> None:
+        await end_child(self._parts, subject, cause)
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:
     try:
         return TaskSpec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{TASK}: {sentence(error)}") from None
+        raise invalid_spec(error, f"{TASK}: ") from None
 
 
 # What tells one schedule from another, besides its id.
@@ -153,7 +154,8 @@ class ScheduleService:
         now = self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
-            await self._work.cancel(subject, f"cancelled with {schedule_id}")
+            cause = StopCause(Stopper.PERSON, f"cancelled with {schedule_id}")
+            await self._work.cancel(subject, cause)
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:
@@ -174,12 +176,13 @@ class ScheduleService:
 
 def _require_future(spec: ScheduleSpec, now: datetime) -> None:
     if spec.at is not None and spec.at < now - GRACE:
-        raise InvalidInput(
-            f"at: {spec.at:%Y-%m-%d %H:%M:%S} UTC has passed.",
+        raise invalid_field(
+            "at",
+            f"{spec.at:%Y-%m-%d %H:%M:%S} UTC has passed",
             hint="Name a time to come; `kapelle run` starts something now.",
         )
     if spec.expires_at is not None and spec.expires_at <= now:
-        raise InvalidInput(f"expires_at: {spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed.")
+        raise invalid_field("expires_at", f"{spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed")
 
 
 def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
@@ -189,7 +192,7 @@ def _values(spec: ScheduleSpec, now: datetime) -> dict[str, Any]:
     if spec.cron is not None:
         values["next_at"] = next_by_cron(values, now)
         if values["next_at"] is None:
-            raise InvalidInput("expires_at: no slot of its cron comes before that.")
+            raise invalid_field("expires_at", "no slot of its cron comes before that")
     else:
         values["next_at"] = now if spec.every_s is not None else spec.at
     return values

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.learning import ProjectPath
+from kapelle.domain.specs import RepositoryPath
 from kapelle.domain.text import search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
@@ -22,6 +23,7 @@ from kapelle.runner.redaction import redact
 from kapelle.store import attempts, learnings, notes, person_messages, search
 from kapelle.store.query import Row
 from kapelle.store.search import Damaged, Document, SearchIndex
+from kapelle.workspaces import repository_of
 
 _log = logging.getLogger("kapelle.search")
 _ROUND_S = 10.0
@@ -64,23 +66,36 @@ class SearchService:
         task: Annotated[str | None, Field(max_length=100)] = None,
         project: ProjectPath | None = None,
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
+        repository: Annotated[
+            RepositoryPath | None, Field(description="any directory in it, or its name; work alone")
+        ] = None,
     ) -> SearchView:
         """What prompts, results, outputs and commits of ended tasks and runs, what people said to
         them, learnings and notes have all these words, "several" together; each hit in its context,
-        with where it stands."""
+        with where it stands. With a repository, only work is searched."""
         terms = search_terms(query)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
+        owners = None
+        if repository is not None:
+            if kind in {"learning", "note"}:
+                raise InvalidInput(
+                    f"A {kind} belongs to a project and not to a repository.",
+                    hint="Leave the repository out, or name a project.",
+                )
+            if repository.startswith("/"):
+                repository = await asyncio.to_thread(repository_of, repository)
+            owners = await self._parts.db.read(search.work_in, repository)
         going = self._begin()
         await asyncio.wait([going], timeout=_FRESH_S)
         hits: list[Hit] = []
-        if kind in {None, "learning"} and task is None:
+        if kind in {None, "learning"} and task is None and owners is None:
             found = await self._parts.db.read(learnings.search, terms, project, limit)
             for one in found:
                 if _has(f"{one.title} {one.content}", terms):
                     told = {"id": one.id, "title": one.title, "project": one.project}
                     hits.append(Hit(kind="learning", **told, text=excerpt(one.content, terms)))
-        if kind in {None, "note"} and task is None:
+        if kind in {None, "note"} and task is None and owners is None:
             # These may have a part of a word only, such as `work` in workflow/….
             for note in await self._parts.db.read(notes.containing, terms, project, _MOST_NOTES):
                 key = note["key"]
@@ -94,16 +109,18 @@ class SearchService:
             only = {"kind": kind, "owner": task, "project": project}
             given = {name: value for name, value in only.items() if value}
             with suppress(Damaged):
-                hits += await self._indexed(terms, given, limit - len(hits))
+                hits += await self._indexed(terms, given, limit - len(hits), owners)
         return SearchView(hits=hits[:limit], complete=going.done() and going.result())
 
-    async def _indexed(self, terms: list[list[str]], only: dict[str, str], limit: int) -> list[Hit]:
+    async def _indexed(
+        self, terms: list[list[str]], only: dict[str, str], limit: int, among: list[str] | None
+    ) -> list[Hit]:
         words = [word for term in terms for word in term]
         hits = list[Hit]()
         before = 1 << 60
         looked_at = 0
         while len(hits) < limit and looked_at < _MOST_LOOKED_AT:
-            found = await self._use(self._open().find, words, only, before, 100)
+            found = await self._use(self._open().find, words, only, before, 100, among)
             if not found:
                 break
             before = found[-1].id

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, field_validator
 from kapelle.domain.errors import Conflict, Forbidden
 from kapelle.domain.run import rests
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
-from kapelle.domain.states import TaskStatus, is_resting
+from kapelle.domain.states import StopCause, Stopper, TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
 from kapelle.domain.views import SayView
 from kapelle.engine import messages
@@ -23,7 +23,7 @@ from kapelle.engine.children import (
     own_key,
     require_undecided,
     room_for,
-    why_stopped,
+    stop_cause,
 )
 from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import check_again, require_ended
@@ -160,8 +160,11 @@ class TaskService:
         self, text: str, parent: str | None = None, body: CancelTask | None = None
     ) -> Task:
         """End a task; a running one settles within seconds."""
-        why = why_stopped("cancelled", parent, body.reason if body else None)
-        task = await self._apply_change(text, actions.cancel, why)
+        cause = stop_cause("cancelled", parent, body.reason if body else None)
+        return await self._cancel(text, cause)
+
+    async def _cancel(self, text: str, cause: StopCause) -> Task:
+        task = await self._apply_change(text, actions.cancel, cause)
         await end_orphans(self._parts)
         return task
 
@@ -255,7 +258,7 @@ class TaskService:
             if (await self._db.read(tasks.row, task_id))["stop"] is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
-                await self.cancel(task_id, body=CancelTask(reason=reason))
+                await self._cancel(task_id, StopCause(Stopper.DAEMON, reason))
         with self._db.watch() as changed:
             while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)

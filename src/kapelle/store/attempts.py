@@ -191,6 +191,12 @@ def known_proof(connection: sa.Connection, digest: str) -> Row | None:
     return connection.execute(proofs.select().where(proofs.c.digest == digest)).mappings().first()
 
 
+def known_proofs(connection: sa.Connection, digests: Sequence[str]) -> list[Row]:
+    """Return what was found before below any of these digests."""
+    query = proofs.select().where(proofs.c.digest.in_(digests))
+    return list(connection.execute(query).mappings())
+
+
 def session_model(connection: sa.Connection, session_id: str) -> str | None:
     """Return the model of the last attempt in a session of which a model is known."""
     query = (
@@ -203,9 +209,13 @@ def session_model(connection: sa.Connection, session_id: str) -> str | None:
     return model
 
 
-def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, proof: str) -> None:
-    connection.execute(proofs.delete().where(proofs.c.digest == digest))
-    connection.execute(proofs.insert().values(digest=digest, proved=proved, proof=proof))
+def remember_proof(
+    connection: sa.Connection, digests: Sequence[str], proved: bool | None, proof: str
+) -> None:
+    """Store what was found about a command, below each of its digests."""
+    connection.execute(proofs.delete().where(proofs.c.digest.in_(digests)))
+    rows = [{"digest": digest, "proved": proved, "proof": proof} for digest in digests]
+    connection.execute(proofs.insert(), rows)
 
 
 def _attempt(mapping: Row) -> Attempt:

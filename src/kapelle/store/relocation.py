@@ -55,6 +55,16 @@ def has_work(connection: sa.Connection, repository: str) -> bool:
     return any(count(connection, table.c.repository == repository) for table, _ in WORK)
 
 
+def repositories_inside(connection: sa.Connection, path: str) -> list[str]:
+    """Return the repositories of stored work that are at a path or below it."""
+    paths = set[str]()
+    for table, _ in WORK:
+        query = sa.select(table.c.repository).distinct()
+        rows = connection.execute(query.where(_is_inside(table.c.repository, path)))
+        paths.update(rows.scalars())
+    return sorted(paths)
+
+
 def relocate(connection: sa.Connection, old: str, new: str) -> dict[str, int]:
     """Replace the path of a repository in all rows; return the changed rows by table.
 

@@ -258,8 +258,11 @@ def change(
         questions.withdraw(connection, run_id)
         values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
+    values.setdefault("stopped_by", None)
     update(connection, run_id, status=status, reason=reason, **values)
     facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
+    if values["stopped_by"] is not None:
+        facts["stopped_by"] = values["stopped_by"]
     if status is RunStatus.COMPLETED:
         seen = _verified(connection, _families(connection, [run_id]))
         facts["verified"] = run_id in seen and not _denies(values.get("result"))
@@ -291,12 +294,13 @@ def verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
 
 
 def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those of the runs that, or any of whose completed tasks, have made a score or a check that
-    looked at the work."""
+    """Return those of the runs that, or any of whose completed tasks, have made a check that looked
+    at the work.
+
+    A score is no check: any number is one, also that of work that does not run.
+    """
     members = [member for family in families.values() for member in family]
     made = step_rows.c
-    scores = sa.select(made.run_id).where(made.kind == "score").distinct()
-    sees = {run_id for (run_id,) in in_parts(connection, scores, made.run_id, members)}
     of_tasks = sa.select(
         tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name,
         checks.c.doubted.label("is_doubted"),
@@ -309,7 +313,7 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     found = {
         top
         for top, family in families.items()
-        if not sees.isdisjoint(family) or is_seen([one for run in family for one in by_run[run]])
+        if is_seen([one for run in family for one in by_run[run]])
     }
     # What steps said is long: it is read where nothing else tells.
     rest = {member for top in families.keys() - found for member in families[top]}

@@ -3,6 +3,7 @@
 It holds words and places, not texts; who loses it loses nothing, for it is made anew.
 """
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -14,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.store.query import Row, work_rows
-from kapelle.store.tables import runs, tasks
+from kapelle.store.repository import path_of
+from kapelle.store.tables import WORK, runs, tasks
 
 Damaged = sqlite3.DatabaseError
 with closing(sqlite3.connect(":memory:")) as _probe:
@@ -105,11 +107,19 @@ class SearchIndex:
         return 1 - live / ever if ever else 0.0
 
     def find(
-        self, words: Sequence[str], only: dict[str, str], before: int, most: int
+        self,
+        words: Sequence[str],
+        only: dict[str, str],
+        before: int,
+        most: int,
+        owners: Sequence[str] | None = None,
     ) -> list[Document]:
-        """Documents with all the words, the newest first."""
+        """Return documents with all the words, the newest first; those of some work alone."""
         more = "".join(f"AND documents.{name} = :{name} " for name in only)
         values = {"words": " ".join(f'"{word}"' for word in words), "before": before, "most": most}
+        if owners is not None:
+            more += "AND documents.owner IN (SELECT value FROM json_each(:owners)) "
+            values["owners"] = json.dumps(owners)
         found = self._connection.execute(_FIND.format(more=more), {**values, **only})
         return [Document(**dict(row)) for row in found]
 
@@ -130,6 +140,16 @@ def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: i
         query = query.where(sa.or_(ended_at > end, later))
     query = query.order_by(table.c.ended_at, table.c.id).limit(limit)
     return list(connection.execute(query).mappings())
+
+
+def work_in(connection: sa.Connection, repository: str) -> list[str]:
+    """Return the ids of all work in a repository, by its path or its name."""
+    path = path_of(connection, repository)
+    ids: list[str] = []
+    for table, _ in WORK:
+        query = sa.select(table.c.id).where(table.c.repository == path)
+        ids += connection.execute(query).scalars()
+    return ids
 
 
 def work(connection: sa.Connection, id_: str) -> Row | None:

@@ -25,12 +25,15 @@ def begin(
     kind: str,
     label: str,
     *,
+    role: str | None = None,
+    cycle: int | None = None,
     subject: str | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
     what = {"run_id": run_id, "position": position, "kind": kind, "label": label}
+    part = {"role": role, "cycle": cycle}
     about = {"subject": subject, "data": data or {}, "started_at": datetime.now(UTC)}
-    _INSERT.write(connection, **what, **about)
+    _INSERT.write(connection, **what, **part, **about)
 
 
 def end(
@@ -70,6 +73,12 @@ def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
     """Whether a run still waits for what one of its steps started."""
     waits = (steps.c.subject == subject, steps.c.ended_at.is_(None))
     return has(connection, steps.c.run_id == run_id, *waits)
+
+
+def expects_json(connection: sa.Connection, run_id: str, subject: str) -> bool:
+    """Tell whether a step of a run started this task for an answer in JSON."""
+    query = sa.select(steps.c.data).where(steps.c.run_id == run_id, steps.c.subject == subject)
+    return any(data.get("expects_json") for data in connection.execute(query).scalars())
 
 
 def unanswered(connection: sa.Connection, run_id: str) -> set[str]:

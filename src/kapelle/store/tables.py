@@ -113,6 +113,8 @@ def _work_columns() -> _Columns:
         # A person's request: of a running task "cancel" or "requeue"; of a run "pause", "cancel" or
         # "abandon" (cancel, but let its tasks go on).
         *_columns(sa.String(20), "waiting_for", "stop"),
+        # Who or what cancelled or paused it, or asks for that: one of Stopper.
+        *_columns(sa.String(20), "stopped_by"),
         # The limit of the run around it, where it was cancelled because that was reached.
         *_columns(SafeText, "limit_reached"),
         # The digest of the environment that it was asked for in, which is kept beside the secrets.
@@ -357,6 +359,9 @@ steps = _table(
     sa.Column("position", sa.Text, primary_key=True),
     *_required(sa.String(20), "kind"),
     *_required(SafeText, "label"),
+    # What part a task plays in its pattern, and in which cycle, round or iteration.
+    *_columns(SafeText, "role"),
+    sa.Column("cycle", sa.Integer),
     # The task or run that it started.
     *_columns(_ID, "subject"),
     *_required(SafeJson, "data"),

@@ -10,7 +10,14 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.needs import need_of
 from kapelle.domain.specs import DepsPolicy, Priority
-from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
+from kapelle.domain.states import (
+    FINAL,
+    AttemptStatus,
+    RunStatus,
+    Stopper,
+    TaskStatus,
+    require_transition,
+)
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
@@ -424,7 +431,7 @@ def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
 
 def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
     """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
-    again = ("ended_at", "not_before", "merged_at", "stop", "limit_reached")
+    again = ("ended_at", "not_before", "merged_at", "stop", "stopped_by", "limit_reached")
     values = {**dict.fromkeys(again), **values}
     task = row(connection, task_id)
     free = task["status"] == TaskStatus.WAITING or not _dependency_statuses(connection, task_id)
@@ -459,9 +466,11 @@ def _apply_status(
         values = {**ended, "stop": None, "not_before": None, **values}
     if task["status"] == TaskStatus.WAITING and status is not TaskStatus.WAITING:
         questions.withdraw(connection, task_id)
-    values = {"waiting_for": None, "question": None, **values}
+    values = {"waiting_for": None, "question": None, "stopped_by": None, **values}
     update(connection, task_id, status=status, reason=reason, **values)
     facts = {"title": task["title"], "reason": reason}
+    if values["stopped_by"] is not None:
+        facts["stopped_by"] = values["stopped_by"]
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
     if status is TaskStatus.COMPLETED:
@@ -486,7 +495,8 @@ def _settle_dependencies(connection: sa.Connection, task_id: str) -> bool:
                 else:
                     verb = "was cancelled"
                 reason = f"its dependency {other} {verb}"
-                return bool(_apply_status(connection, task, TaskStatus.CANCELLED, reason, {}))
+                values = {"stopped_by": Stopper.DEPENDENCY}
+                return bool(_apply_status(connection, task, TaskStatus.CANCELLED, reason, values))
     still_open = [other for other, status in statuses.items() if status not in FINAL]
     if still_open:
         update(connection, task_id, reason=f"waits for {', '.join(still_open)}")

@@ -29,7 +29,7 @@ from kapelle.workspaces.index import (
     obstacles,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs, owner_of
+from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
@@ -324,9 +324,8 @@ class Mover:
 
     async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
         """Raise Conflict unless the checkouts of a branch could be taken along."""
-        is_ours = owner_of(ref.removeprefix(BRANCHES)) is not None
         async for checkout in self._copies(owner, ref):
-            await checkout.require_clean(old, new, is_ours=is_ours)
+            await checkout.require_clean(old, new, is_ours=_is_ours(owner, checkout))
 
     async def dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
         """The files with uncommitted changes that would keep them from that."""
@@ -363,7 +362,7 @@ class Mover:
         with self._shadows.scratch() as scratch:
             checkouts = [await self._base_checkout(item, scratch) for item in found]
             try:
-                await self._move_with(checkouts, move)
+                await self._move_with(owner, checkouts, move)
             except asyncio.CancelledError:
                 await self.recover()
                 raise
@@ -375,10 +374,10 @@ class Mover:
         self._journal.unlink(missing_ok=True)
         return found[0].toplevel if found else None
 
-    async def _move_with(self, checkouts: list[BaseCheckout], move: Move) -> None:
+    async def _move_with(self, owner: Marker, checkouts: list[BaseCheckout], move: Move) -> None:
         for checkout in checkouts:
             await checkout.lock()
-            is_ours = owner_of(move.ref.removeprefix(BRANCHES)) is not None
+            is_ours = _is_ours(owner, checkout)
             await checkout.require_clean(move.old, move.new, is_ours=is_ours)
         await self._refs.move(move.ref, move.new, move.old, f"kapelle: {move.task_id}")
         for checkout in checkouts:
@@ -412,6 +411,14 @@ class Mover:
         if points_here and read_pointer(head) == "":
             head.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
+
+
+def _is_ours(owner: Marker, checkout: BaseCheckout) -> bool:
+    """Tell whether a checkout is a worktree that Kapelle made, and not one of a person.
+
+    A branch of a task does not tell: a person may have checked it out.
+    """
+    return checkout.tree.toplevel.parent == owner.toplevel.parent
 
 
 async def _make_way(marker: Marker, old: str, new: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.index import files_place
+from kapelle.workspaces.index import copy_index, files_place
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import plain_name
 from kapelle.workspaces.worktree import Marker
@@ -125,7 +125,8 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
     (target / "objects" / "info" / "alternates").write_bytes(os.fsencode(marker.object_dir) + b"\n")
     (target / "packed-refs").write_bytes(refs)
     (target / "HEAD").write_text(f"ref: {marker.ref}\n", encoding="utf-8")
-    for source in (marker.index, marker.common_dir / "config", marker.common_dir / "shallow"):
+    copy_index(marker.index, target / "index")
+    for source in (marker.common_dir / "config", marker.common_dir / "shallow"):
         if source.is_file():
             shutil.copyfile(source, target / source.name)
 

@@ -127,7 +127,7 @@ class Staging:
         tree = (await self._place.run("write-tree")).line
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = digest_of(self.index.read_bytes())
+            digest = digest_of(await asyncio.to_thread(self.index.read_bytes))
             self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 

@@ -266,7 +266,7 @@ async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str,
         commit = None
     if commit is None:
         text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
-        raise InvalidInput(text, hint="`git branch --all` lists what there is.")
+        raise InvalidInput(text, hint="`git branch --all` lists what there is.").about("base")
     return base, commit
 
 

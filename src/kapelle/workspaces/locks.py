@@ -4,6 +4,7 @@ The locks last as long as any git started under them, even when this process is 
 """
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -83,6 +84,9 @@ class WorkspaceGuard:
         stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
         async with self._local.setdefault(stripe, asyncio.Lock()):
             descriptor = await self._open_locked(self._locks / stripe, name)
+            if descriptor is None:
+                yield
+                return
             token = inherited.set((*inherited.get(), descriptor))
             try:
                 yield
@@ -90,10 +94,23 @@ class WorkspaceGuard:
                 inherited.reset(token)
                 os.close(descriptor)
 
-    async def _open_locked(self, path: Path, name: str) -> int:
-        """Open the lock file and lock it; Conflict if another process does not give it back."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    async def _open_locked(self, path: Path, name: str) -> int | None:
+        """Open the lock file and lock it; Conflict if another process does not give it back.
+
+        Return None where the only process of a home cannot open the file: an agent put something
+        else in its place, and the locks in memory suffice.
+        """
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            is_passing = error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
+            if not self._is_alone or is_passing:
+                raise
+            if path not in self._ignored:
+                _log.warning("%s cannot be locked: %s; it is ignored from now on", path, error)
+            self._ignored.add(path)
+            return None
         give_up_at = time.monotonic() + _PATIENCE_S
         if self._is_alone:
             give_up_at = self._predecessors_end_at

@@ -9,11 +9,19 @@ from typing import Any, cast
 import pytest
 from tests.integration.rows import task_row
 
-from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
+from kapelle.domain.errors import (
+    Conflict,
+    Forbidden,
+    GitError,
+    InvalidInput,
+    LimitReached,
+    Unavailable,
+)
 from kapelle.domain.ids import new_id
 from kapelle.domain.question import QuestionSpec
-from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.engine import questions
+from kapelle.engine.children import require_undecided
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import (
@@ -56,7 +64,7 @@ async def add_run(db: Database, **changes: Any) -> str:
 
 
 async def add_task(
-    db: Database, run_id: str, status: TaskStatus = TaskStatus.QUEUED, **changes: Any
+    db: Database, run_id: str | None, status: TaskStatus = TaskStatus.QUEUED, **changes: Any
 ) -> str:
     values = task_row(run_id=run_id, status=status, **changes)
     await db.write(tasks.insert, values, [])
@@ -256,11 +264,26 @@ async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
         assert (await db.read(tasks.row, task_id))["status"] == "queued"
 
 
+@pytest.mark.parametrize("stopper", [*Stopper, None])
+async def test_an_attempt_lifts_only_what_no_person_stopped(
+    db: Database, stopper: Stopper | None
+) -> None:
+    """Whatever the reason says."""
+    stopped = {"stopped_by": stopper, "reason": "cancelled by task_0: too slow"}
+    task_id = await add_task(db, None, TaskStatus.CANCELLED, **stopped)
+    if stopper in {Stopper.ATTEMPT, Stopper.DEPENDENCY}:
+        await db.read(require_undecided, task_id)
+    else:
+        with pytest.raises(Forbidden):
+            await db.read(require_undecided, task_id)
+
+
 async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
     run_id = await add_run(db)
     ending = await add_task(db, run_id, TaskStatus.RUNNING, stop="cancel")
     going = await add_task(db, run_id, TaskStatus.RUNNING)
-    await control.pause(parts(db), run_id, "paused", now=True)
+    cause = StopCause(Stopper.PERSON, "paused")
+    await control.pause(parts(db), run_id, cause, now=True)
     assert (await db.read(tasks.row, ending))["stop"] == "cancel"
     assert (await db.read(tasks.row, going))["stop"] == "requeue"
 

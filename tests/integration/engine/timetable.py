@@ -9,7 +9,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, ScheduleStatus
-from kapelle.domain.states import RunStatus
+from kapelle.domain.states import RunStatus, StopCause
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.secrets import SpecSecrets
 from kapelle.service.schedules import ScheduledWork, ScheduleService
@@ -51,7 +51,7 @@ class Work(ScheduledWork):
             raise self.refusal
         return await self.db.write(_insert, kind, key, schedule_id, self._clock())
 
-    async def cancel(self, subject: str, reason: str) -> None:
+    async def cancel(self, subject: str, cause: StopCause) -> None:
         self.cancelled.append(subject)
         await self.end(subject, "cancelled")
 

@@ -14,7 +14,7 @@ from kapelle.daemon import _open_database
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 from kapelle.settings import Settings
-from kapelle.store import backup, migrate, tasks
+from kapelle.store import backup, migrate, steps, tables, tasks
 from kapelle.store.database import connect
 from kapelle.store.tables import metadata
 
@@ -50,6 +50,14 @@ def _add_migration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str = 
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
 
 
+def _make_first(engine: sa.Engine) -> None:
+    """Make the database as its first version did."""
+    statements = (_FIRST / f"0001_{engine.dialect.name}.sql").read_text(encoding="utf-8")
+    with engine.begin() as connection:
+        for statement in statements.split(";\n"):
+            connection.exec_driver_sql(statement)
+
+
 # SQLAlchemy cannot read the indexes of the ends of ids back from SQLite.
 @pytest.mark.filterwarnings("ignore:(Skipped unsupported|autogenerate skipping).*expression-based")
 @pytest.mark.parametrize("made", ["anew", "by its first version"])
@@ -59,10 +67,7 @@ def test_a_database_has_exactly_the_tables(engine: sa.Engine, made: str) -> None
     from alembic.migration import MigrationContext
 
     if made != "anew":
-        statements = (_FIRST / f"0001_{engine.dialect.name}.sql").read_text(encoding="utf-8")
-        with engine.begin() as connection:
-            for statement in statements.split(";\n"):
-                connection.exec_driver_sql(statement)
+        _make_first(engine)
     migrate.migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts=COMPARED)
@@ -95,6 +100,75 @@ def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
         assert connection.execute(moods).scalar() == "An old task"
         assert tasks.get(connection, row["id"]).title == "An old task"
     assert "moods" in sa.inspect(engine).get_table_names()
+
+
+_STOPPED = {
+    "limit": {"reason": "the run has nothing left", "limit_reached": "Its budget is spent."},
+    "rate_limit": {"reason": "makes way for another agent: one is rate-limited"},
+    "input": {"reason": "nobody is there to answer: Red or blue?"},
+    # Anybody could type these.
+    "person": {"reason": "cancelled by a person"},
+    "attempt": {"reason": "cancelled by task_0"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Skipped unsupported.*expression-based")
+def test_what_older_versions_told_by_texts_is_in_fields(engine: sa.Engine) -> None:
+    _make_first(engine)
+    old = sa.MetaData()
+    old.reflect(engine, only=["tasks", "runs", "steps"])
+    shared = {
+        "title": "",
+        "directory": "/",
+        "workspace_path": "/",
+        "workspace_kind": "in_place",
+        "created_at": 0,
+    }
+    with engine.begin() as connection:
+        for stopper, values in _STOPPED.items():
+            task = task_row(id=stopper, status="cancelled", created_at=0, **values)
+            connection.execute(old.tables["tasks"].insert(), task)
+        for pattern, labels in _LABELS.items():
+            run = {**shared, "id": pattern, "status": "running", "pattern": pattern}
+            connection.execute(old.tables["runs"].insert(), {**run, "spec": {}, "progress": {}})
+            for label, (position, _, _) in labels.items():
+                result = {"status": "cancelled", **_STOPPED["rate_limit"]}
+                step = {"run_id": pattern, "position": position, "kind": "task", "label": label}
+                facts = {"data": {}, "result": result, "started_at": 0}
+                connection.execute(old.tables["steps"].insert(), {**step, **facts})
+    migrate.migrate(engine)
+    with engine.connect() as connection:
+        stoppers = dict(
+            connection.execute(sa.select(tables.tasks.c.id, tables.tasks.c.stopped_by)).all()
+        )
+        assert stoppers == {
+            "limit": "limit",
+            "rate_limit": "rate_limit",
+            "input": "input",
+            "person": None,
+            "attempt": None,
+        }
+        for pattern, labels in _LABELS.items():
+            for row in steps.of_run(connection, pattern).values():
+                assert (row["position"], row["role"], row["cycle"]) == labels[row["label"]]
+                assert row["result"]["stopped_by"] == "rate_limit"
+
+
+# By pattern and title: the place of a step, its role and its cycle.
+_LABELS: dict[str, dict[str, tuple[str, str | None, int | None]]] = {
+    "debate": {
+        "Side one (round 2)": ("0001.1.0001", "side_one", 2),
+        "Side two (round 12) (again)": ("0001.2.0002", "side_two", 12),
+        "Refinement": ("0002", "refine", None),
+    },
+    "workflow": {"Review (cycle 3)": ("0001", "review", 3)},
+    "team": {
+        "Plan (again)": ("0002", "plan", None),
+        "Plan": ("0003.1.0001", None, None),
+        "Write it": ("0003.2.0001", None, None),
+    },
+    "own": {"Plan": ("0001", None, None)},
+}
 
 
 def test_a_migration_that_fails_changes_nothing(

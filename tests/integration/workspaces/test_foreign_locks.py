@@ -63,3 +63,14 @@ async def test_several_processes_of_a_home_respect_each_other(
     with pytest.raises(Conflict, match="still at work on task_1"):
         await workspaces.create("task_1", box.repo, None)
     workspaces.close()
+
+
+async def test_the_only_process_of_a_home_needs_no_lock_files(box: Sandbox) -> None:
+    """A file in the place of their directory, as an agent may make it, stops no work."""
+    (box.home / "locks").write_text("")
+    workspaces = use(box.home, is_alone=True)
+    workspace = await workspaces.create("task_1", box.repo, None)
+    box.write("new.txt", "n\n", Path(workspace.path))
+    assert await workspaces.commit("task_1", "work")
+    assert (await workspaces.merge("task_1", None, "m")).checkout_updated == box.repo
+    workspaces.close()

@@ -367,6 +367,9 @@ async def test_an_index_of_any_size_is_refused_and_not_copied(box: Sandbox) -> N
     # The index of a worktree is made again.
     index_there = Path(box.git("rev-parse", "--absolute-git-dir", cwd=path)) / "index"
     os.truncate(index_there, 600 << 20)
+    with pytest.raises(Conflict, match="larger than 512 MB"):
+        await box.workspaces.copy("task_1")
+    assert disk_use(box.home)[0] < 100 << 20
     box.write("more.txt", "m\n", path)
     assert await box.workspaces.commit("task_1", "more")
     assert (await box.workspaces.merge("task_1", None, "m")).checkout_updated == box.repo

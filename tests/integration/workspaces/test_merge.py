@@ -340,6 +340,21 @@ async def test_ignored_files_of_the_person_are_not_overwritten(box: Sandbox) -> 
     assert (box.repo / ".env").read_text() == "agent\n"
 
 
+async def test_a_person_may_have_checked_out_the_branch_of_a_task(box: Sandbox) -> None:
+    box.write(".gitignore", ".env\n")
+    box.save("ignore")
+    box.git("checkout", "--quiet", "-b", "kapelle/task_2")
+    _, path = await box.create(base="kapelle/task_2")
+    box.write(".env", "agent\n", path)
+    box.git("add", "-f", ".env", cwd=path)
+    assert await box.workspaces.commit("task_1", "work")
+    box.write(".env", "mine\n")
+    assert ".env" in str((await box.workspaces.preview_merge("task_1", None)).problem)
+    with pytest.raises(Conflict, match=r"would overwrite: \.env\."):
+        await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / ".env").read_text() == "mine\n"
+
+
 async def test_a_tracked_file_may_become_a_directory_and_back(box: Sandbox) -> None:
     _, path = await box.create()
     (path / "a.txt").unlink()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.init import _config, _tables, _tracks
+from kapelle.cli.init import _config, _container, _tables, _tracks
 from kapelle.cli.proposal import FRAMEWORKS, TOOLS, propose
 from kapelle.cli.spec_file import read_spec_file
 from kapelle.patterns.tracks import TracksSpec
@@ -184,7 +184,9 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
         "browser": {"enabled": True, "mcpArgs": ["--headless"]},
         "appUrl": "http://localhost",
     }
-    (tmp_path / ".orchestrator" / "fix.md").write_text("Fix it.", "utf-8")
+    prompts = {"fix": "Fix it.", "notes": "Mine.", "verification": "Look at {{feature}}."}
+    for name, text in prompts.items():
+        (tmp_path / ".orchestrator" / f"{name}.md").write_text(text, "utf-8")
     (tmp_path / ".orchestrator" / "config.json").write_text(json.dumps(told), "utf-8")
     proposal = propose(tmp_path)
     assert (proposal.copy, proposal.link) == ([".env"], ["node_modules"])
@@ -198,8 +200,10 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     assert proposal.dropped == [
         "verification.delayMs of .orchestrator/config.json",
         "appUrl of .orchestrator/config.json",
-        ".orchestrator/fix.md",
+        ".orchestrator/notes.md",
+        ".orchestrator/verification.md (it holds {{feature}})",
     ]
+    assert proposal.prompts == {"tracks/fix": "Fix it."}
     (tmp_path / "tracks.toml").write_text(_tracks(proposal.tracks), "utf-8")
     spec = TracksSpec.model_validate(
         read_spec_file("tracks", tmp_path / "tracks.toml", {}, {"directory": str(tmp_path)})
@@ -208,3 +212,46 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     assert (spec.max_attempts, spec.verify, spec.tracks) == (2, False, {"core": "auth,db"})
     (tmp_path / ".orchestrator" / "config.json").write_text("[]", "utf-8")
     assert propose(tmp_path).tracks == {}
+
+
+@pytest.mark.parametrize(
+    ("volume", "workdir"),
+    [
+        ('".:/var/www/html"', "/var/www/html"),
+        ("./:/app:cached", "/app"),
+        ("{type: bind, source: ., target: /srv}", "/srv"),
+    ],
+)
+def test_the_service_that_mounts_the_repository_is_proposed_as_a_comment(
+    tmp_path: Path, volume: str, workdir: str
+) -> None:
+    database = "  db:\n    image: x\n    volumes: ['data:/data']\n"
+    compose = f"services:\n{database}  app:\n    volumes: [{volume}]\n"
+    fill(tmp_path, {"docker-compose.yml": compose})
+    proposal = propose(tmp_path)
+    assert proposal.docker == {"service": "app", "workdir": workdir}
+    text = _container(proposal.docker)
+    assert tomllib.loads(text) == {}
+    rows = [line.removeprefix("# ") for line in text.splitlines()[2:]]
+    assert tomllib.loads("\n".join(rows)) == {"workspace": {"docker": proposal.docker}}
+
+
+@pytest.mark.parametrize(
+    "compose",
+    ["", "[", "services: 3", "services: {app: {volumes: 3}}", "services: {app: {image: x}}",
+     "services: {app: {volumes: ['data:/app', {source: '.'}, 3]}}"],
+)  # fmt: skip
+def test_a_compose_file_without_such_a_service_proposes_nothing(
+    tmp_path: Path, compose: str
+) -> None:
+    fill(tmp_path, {"compose.yaml": compose})
+    assert propose(tmp_path).docker == {}
+
+
+def test_prompts_that_are_links_are_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a key", "utf-8")
+    (tmp_path / ".orchestrator").mkdir()
+    (tmp_path / ".orchestrator" / "fix.md").symlink_to(secret)
+    proposal = propose(tmp_path)
+    assert (proposal.prompts, proposal.dropped) == ({}, [".orchestrator/fix.md"])

@@ -289,7 +289,7 @@ def test_the_list_names_whoever_took_over() -> None:
         ),
         ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "task_1 4 of 5 turns"),
         ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "by judge: a b"),
-        ("attempt.failed", {"code": 1, "signal": None}, "task_1 code=1"),
+        ("attempt.failed", {"code": 1, "signal": None, "output_path": "/x"}, "task_1 code=1"),
     ],
 )
 def test_the_history_is_readable(kind: str, data: dict[str, Any], words: str) -> None:

@@ -5,10 +5,10 @@ from typing import Any, cast
 import pytest
 
 from kapelle.domain.specs import CheckSpec
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.states import Stopper, TaskStatus
 from kapelle.patterns import registry
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import MAKES_WAY, Checked, TaskResult
+from kapelle.patterns.results import Checked, TaskResult
 from kapelle.patterns.tracks import TracksSpec
 from kapelle.patterns.workflow import WorkflowSpec
 from kapelle.patterns.workflow_phases import Phases, WorkflowBlocked
@@ -16,16 +16,21 @@ from kapelle.patterns.workflow_plan import WorkflowResult
 
 
 class Played:
-    """A context whose tasks end as it is told, and that keeps what it was asked for."""
+    """A context whose tasks were stopped or completed in turn, and that keeps what it was asked
+    for."""
 
-    def __init__(self, *reasons: str | None) -> None:
-        self.reasons, self.asked = list(reasons), list[str]()
+    def __init__(self, *stoppers: Stopper | None) -> None:
+        self.stoppers, self.asked = list(stoppers), list[str]()
 
     async def task(self, _prompt: str, *, agent: str, **_fields: Any) -> TaskResult:
         self.asked.append(agent)
-        reason = self.reasons.pop(0)
-        status = TaskStatus.CANCELLED if reason else TaskStatus.COMPLETED
-        return TaskResult(id="task_1", status=status, reason=reason, agent=agent)
+        stopper = self.stoppers.pop(0)
+        status = TaskStatus.CANCELLED if stopper else TaskStatus.COMPLETED
+        # A person may type any reason; it decides nothing.
+        reason = "makes way for another agent: one is rate-limited"
+        return TaskResult(
+            id="task_1", status=status, reason=reason, agent=agent, stopped_by=stopper
+        )
 
     async def commit(self, _message: str) -> str:
         return "0" * 40
@@ -40,14 +45,16 @@ class Played:
 async def test_what_a_person_cancels_is_given_to_nobody_else() -> None:
     two = {"task": "x", "directory": "/", "implementers": ["one", "two"]}
     spec = WorkflowSpec.model_validate(two)
-    limited = Played(f"{MAKES_WAY}: one is rate-limited", None)
-    phases = Phases(cast(Context, limited), spec, WorkflowResult())
-    assert (await phases.call("implement", "x")).agent == "two"
-    cancelled = Played("cancelled by a person")
-    phases = Phases(cast(Context, cancelled), spec, WorkflowResult())
-    with pytest.raises(WorkflowBlocked, match="one: cancelled by a person"):
-        await phases.call("implement", "x")
-    assert cancelled.asked == ["one"]
+    for stopper in (Stopper.RATE_LIMIT, Stopper.INPUT):
+        limited = Played(stopper, None)
+        phases = Phases(cast(Context, limited), spec, WorkflowResult())
+        assert (await phases.call("implement", "x")).agent == "two"
+    for stopper in set(Stopper) - {Stopper.RATE_LIMIT, Stopper.INPUT}:
+        cancelled = Played(stopper)
+        phases = Phases(cast(Context, cancelled), spec, WorkflowResult())
+        with pytest.raises(WorkflowBlocked) as blocked:
+            await phases.call("implement", "x")
+        assert (blocked.value.code, cancelled.asked) == ("agents", ["one"])
 
 
 async def test_what_checks_leave_is_undone_before_the_first_commit_too() -> None:

@@ -15,6 +15,7 @@ export type Step = Schemas['Step'];
 export type Usage = Schemas['UsageReport'];
 export type UsageSum = Schemas['UsageSum'];
 export type MergePreview = Schemas['MergePreview'];
+export type FieldError = Schemas['FieldError'];
 
 /** What the daemon refused, in its own words. */
 export class ApiError extends Error {
@@ -23,6 +24,7 @@ export class ApiError extends Error {
     readonly code: string,
     message: string,
     readonly hint: string | null,
+    readonly fields: FieldError[] = [],
   ) {
     super(message);
   }
@@ -50,7 +52,8 @@ function told(response: Response, body: unknown): ApiError {
   if (response.status === 401) for (const callback of strangers) callback();
   const error = (body as { error?: Schemas['ErrorBody'] } | null)?.error;
   const message = error?.message ?? `The daemon answered ${response.status}.`;
-  return new ApiError(response.status, error?.code ?? 'internal_error', message, error?.hint ?? null);
+  const hint = error?.hint ?? null;
+  return new ApiError(response.status, error?.code ?? 'internal_error', message, hint, error?.fields);
 }
 
 interface Answer<T> {

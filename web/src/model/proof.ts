@@ -26,6 +26,9 @@ export function blindLine(checks: CheckResult[]): string {
 
 /** Why completed work is not proven, in a few words. */
 export function proofLine(work: Work): string {
-  if (isRun(work)) return 'no check looked at the change';
+  if (isRun(work))
+    return work.spec.eval
+      ? 'judged by a score, and no check looked at the change'
+      : 'no check looked at the change';
   return work.checks.length > 0 ? blindLine(work.checks) : 'no check was made';
 }

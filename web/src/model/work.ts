@@ -85,7 +85,7 @@ export const repositoryOf = (work: Work): string => work.repository ?? work.dire
 
 /** Whether a run begins nothing more, and is paused once its agents have ended. */
 export const isPausing = (work: Work): boolean =>
-  isRun(work) && work.status === 'running' && !!work.reason?.startsWith('paused by ');
+  isRun(work) && work.status === 'running' && work.stop === 'pause';
 
 /** The state in bold and why, as two sentences; with the titles of what runs inside a run. */
 export function verdict(work: Work, now: number, inside: string[] = []): [string, string] {
@@ -101,7 +101,7 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
     case 'waiting':
       if (!asksYou(work)) return ['Waits.', reason];
       // What it asks stands below, with the field for the answer.
-      return ['Needs you.', isAsked(work) ? '' : reason];
+      return ['Needs you.', ''];
     case 'completed':
       if (work.merged_at) return ['Merged.', reason];
       return completed(work, reason);
@@ -128,9 +128,6 @@ function completed(work: Work, reason: string): [string, string] {
   if (!canMerge(work)) return ['Completed.', reason || 'Nothing was checked.'];
   return ['Completed, not proven:', [`${proofLine(work)}.`, reason].filter(Boolean).join(' ')];
 }
-
-const isAsked = ({ questions, reason }: Work): boolean =>
-  questions.length === 0 || questions.some(({ text }) => reason?.includes(text));
 
 const ending = (agents: number): string =>
   agents > 0

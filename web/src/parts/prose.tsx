@@ -43,6 +43,9 @@ function paragraph(text: string, key: string): ReactNode {
   );
 }
 
+/** A line of an agent with its code and emphasis. */
+export const Line = ({ children }: { children: string }) => <bdi>{inline(children)}</bdi>;
+
 function inline(text: string): ReactNode[] {
   return text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).map((part, place) => {
     if (place % 2 === 0) return visible(part);

@@ -6,9 +6,14 @@ const isNumber = (column: Column): column is { num: string } =>
   typeof column === 'object' && column !== null && 'num' in column;
 
 /** A panel with rows under their headings, which are cards where the window is narrow. */
-export const Table = (props: { columns: Column[]; wide?: boolean; children: ReactNode }) => (
+export const Table = (props: {
+  columns: Column[];
+  wide?: boolean;
+  className?: string;
+  children: ReactNode;
+}) => (
   <div className={props.wide ? 'panel scrollx' : 'panel'}>
-    <table className="table cardy">
+    <table className={`table cardy ${props.className ?? ''}`}>
       <thead>
         <tr>
           {props.columns.map((column, place) =>
@@ -16,6 +21,9 @@ export const Table = (props: { columns: Column[]; wide?: boolean; children: Reac
               <th key={place} className="num">
                 {column.num}
               </th>
+            ) : column === '' ? (
+              // An empty heading would be read out as one without a name.
+              <td key={place} />
             ) : (
               <th key={place}>{column}</th>
             ),

@@ -53,7 +53,7 @@ function deedsOf(work: Work | undefined): Goal[] {
 /** What can be begun, by its kind. */
 function useBeginnings(): Goal[] {
   const patterns = usePatterns().data ?? [];
-  const names = ['task', ...patterns.map(({ name }) => name).filter((name) => !name.startsWith('('))];
+  const names = ['task', ...patterns.filter(({ is_broken }) => !is_broken).map(({ name }) => name)];
   return names.map((pattern) => ({
     key: `new-${pattern}`,
     text: `New ${pattern.replaceAll('-', ' ')}`,

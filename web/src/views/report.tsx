@@ -191,9 +191,9 @@ function Next({ entry }: { entry: Entry }) {
 
 /** A score alone is not a check. */
 function proofOf(entry: Entry): string {
-  if (!entry.verified) return 'Completed, not proven';
-  const isChecked = entry.evidence.some((check) => check.passed) || entry.parts.some((part) => part.verified);
-  return entry.scores.length > 0 && !isChecked ? 'Scored, no check was made' : 'Verified';
+  if (entry.verified) return 'Verified';
+  const isChecked = entry.evidence.some((check) => check.passed);
+  return entry.scores.length > 0 && !isChecked ? 'Judged by a score, not proven' : 'Completed, not proven';
 }
 
 function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string | undefined }) {
@@ -211,7 +211,7 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
             It asks: <Said>{entry.question}</Said>
           </p>
         )}
-        {entry.reason && !(entry.question && entry.reason.includes(entry.question)) && (
+        {entry.reason && !entry.question && (
           <p className="dim">
             <Said>{sentence(capital(named(inline(entry.reason), titleOf)))}</Said>
           </p>

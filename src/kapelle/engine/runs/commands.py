@@ -27,6 +27,7 @@ from kapelle.patterns.results import Checked, Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Process, ProcessEnd
+from kapelle.runner.redaction import redact
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.processes import Announce
@@ -153,7 +154,9 @@ class CommandContext(GitContext):
         else:
             diff = await self._parts.workspaces.diff(self._owner)
         if diff.files:
-            text = diff.stat[-MAX_OUTPUT:]
+            run = await self._parts.db.read(runs.row, self.run_id)
+            stat = redact(diff.stat.encode(), self._parts.secrets_of(run))
+            text = stat.decode("utf-8", "replace")[-MAX_OUTPUT:]
         else:
             text = "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)

@@ -12,7 +12,7 @@ from typing import Any, Unpack, get_args
 from pydantic import ValidationError
 
 from kapelle.domain.budget import RemainingBudget
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, invalid_spec
 from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind, WorkSpec
@@ -70,7 +70,9 @@ class DurableContext(CommandContext):
             return task_id
 
         label = asked.get("title") or prompt.strip()[:80]
-        step = StepRequest("task", label, perform, begin, self._task_ended)
+        expects_json = {"expects_json": True} if asked.get("expects_json") else {}
+        step = StepRequest("task", label, perform, begin, self._task_ended, data=expects_json)
+        step = replace(step, role=asked.get("role"), cycle=asked.get("cycle"))
         return TaskResult.model_validate(await self._journal.step(step))
 
     async def _child(self, step: StepRequest, *, may_ask: bool = True, patient: bool = True) -> str:
@@ -112,7 +114,7 @@ class DurableContext(CommandContext):
         try:
             return TaskSpec.model_validate({**inherited, **asked, **told, **own})
         except ValidationError as error:
-            raise InvalidInput(f"ctx.task: {sentence(error)}") from None
+            raise invalid_spec(error, "ctx.task: ") from None
 
     async def _submit(self, step: StepRequest, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
@@ -242,7 +244,7 @@ class DurableContext(CommandContext):
         try:
             spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
         except ValidationError as error:
-            raise InvalidInput(f"ctx.note: {sentence(error)}") from None
+            raise invalid_spec(error, "ctx.note: ") from None
 
         def end(connection: Connection, _made: None) -> None:
             notes.put(connection, spec, None, self.run_id)

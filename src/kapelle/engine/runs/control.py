@@ -14,12 +14,18 @@ from kapelle.domain.budget import (
     limit_reason,
     money_spent,
 )
-from kapelle.domain.errors import Conflict, InvalidInput, LimitReached
+from kapelle.domain.errors import Conflict, LimitReached, invalid_field
 from kapelle.domain.ids import is_id
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import (
+    FINAL,
+    RUN_FINAL,
+    RunStatus,
+    StopCause,
+    Stopper,
+    TaskStatus,
+)
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.patterns.results import MAKES_WAY, NOBODY
 from kapelle.runner.process_dir import is_running
 from kapelle.store import attempts, children, deliveries, events, runs, steps
 from kapelle.store.database import Connection
@@ -170,17 +176,19 @@ class Control:
             while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.require(still=child["status"] == TaskStatus.RUNNING)
                 if child["waiting_for"] == "input" and not may_ask:
-                    reason = f"{NOBODY}: {child['reason']}"
-                    await end_child(self._parts, child_id, reason)
+                    reason = f"nobody is there to answer: {child['reason']}"
+                    await end_child(self._parts, child_id, StopCause(Stopper.INPUT, reason))
                 elif child["waiting_for"] == "rate_limit" and not patient:
-                    await end_child(self._parts, child_id, f"{MAKES_WAY}: {child['reason']}")
+                    reason = f"makes way for another agent: {child['reason']}"
+                    await end_child(self._parts, child_id, StopCause(Stopper.RATE_LIMIT, reason))
                 try:
                     if not spent:
                         await self.require_time_and_money()
                 except LimitReached as error:
                     spent = True
                     limit = error.message
-                    await end_child(self._parts, child_id, limit_reason(limit), limit=limit)
+                    cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+                    await end_child(self._parts, child_id, cause)
                 await changed.wait(_LONG_S if spent else await self._look_again_s())
         # As its row tells also after a restart.
         if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
@@ -195,21 +203,18 @@ class Control:
                 await changed.wait(min(left, await self._look_again_s()))
 
 
-async def cancel(
-    parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True, limit: str | None = None
-) -> None:
-    """End a run and the runs inside it; its tasks are ended too, or left to go on. limit is what
-    the run around it has used up, where that is the cause."""
+async def cancel(parts: Parts, run_id: str, cause: StopCause, *, with_tasks: bool = True) -> None:
+    """End a run and the runs inside it; its tasks are ended too, or left to go on."""
     stop = "cancel" if with_tasks else "abandon"
-    stops, family = await parts.db.write(_cancel, run_id, reason, stop, limit)
+    stops, family = await parts.db.write(_cancel, run_id, cause, stop)
     for attempt_id, request in stops:
         parts.stop(attempt_id, request)
     for member in family:
-        parts.stop(member, reason)  # its checks
+        parts.stop(member, cause.reason)  # its checks
 
 
 def _cancel(
-    connection: Connection, run_id: str, reason: str, stop: str, limit: str | None = None
+    connection: Connection, run_id: str, cause: StopCause, stop: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
@@ -220,32 +225,34 @@ def _cancel(
         for one in below:
             if is_id("task", one.id) and one.status not in FINAL:
                 with suppress(Conflict):  # it ended with one that it depends on
-                    requests.append(actions.cancel(connection, one.id, reason, limit))
+                    requests.append(actions.cancel(connection, one.id, cause))
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
         if status in _AT_REST:
-            runs.change(connection, member, RunStatus.CANCELLED, reason, limit_reached=limit)
+            runs.change(connection, member, RunStatus.CANCELLED, cause.reason, **cause.marks)
         elif status not in RUN_FINAL:
-            _request_stop(connection, member, stop, reason, limit)
+            _request_stop(connection, member, stop, cause)
     return [request for request in requests if request is not None], family
 
 
 def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
     """End a run that cannot go on as failed, and all that it has started."""
-    stops, _ = _cancel(connection, run_id, reason, "cancel")
+    stops, _ = _cancel(connection, run_id, StopCause(Stopper.DAEMON, reason), "cancel")
     if runs.row(connection, run_id)["status"] not in RUN_FINAL:
         runs.change(connection, run_id, RunStatus.FAILED, reason)
     return stops
 
 
-async def pause(parts: Parts, run_id: str, reason: str, *, now: bool = False) -> None:
+async def pause(parts: Parts, run_id: str, cause: StopCause, *, now: bool = False) -> None:
     """Have a run start nothing more; what is at work ends first, or now goes back to its queue."""
-    for attempt_id, stop in await parts.db.write(_pause, run_id, reason, now):
+    for attempt_id, stop in await parts.db.write(_pause, run_id, cause, now):
         parts.stop(attempt_id, stop)
 
 
-def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[tuple[str, str]]:
+def _pause(
+    connection: Connection, run_id: str, cause: StopCause, now: bool
+) -> list[tuple[str, str]]:
     row = _require_open(connection, run_id)
     if row["status"] == RunStatus.PAUSED or (row["stop"] == "pause" and not now):
         raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
@@ -255,11 +262,11 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
     for member in family:
         status = RunStatus(runs.row(connection, member)["status"])
         if status in {RunStatus.QUEUED, RunStatus.WAITING}:
-            runs.change(connection, member, RunStatus.PAUSED, reason)
+            runs.change(connection, member, RunStatus.PAUSED, cause.reason, **cause.marks)
         elif status is RunStatus.RUNNING:
-            _request_stop(connection, member, "pause", reason)
+            _request_stop(connection, member, "pause", cause)
     requests = [
-        actions.requeue(connection, task["id"])
+        actions.requeue(connection, task["id"], cause.by)
         for task in (runs.open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
         if task["stop"] is None
@@ -280,7 +287,7 @@ def resume(connection: Connection, run_id: str) -> None:
     for member in runs.family(connection, run_id):
         found = runs.row(connection, member)
         if found["stop"] == "pause":
-            runs.update(connection, member, stop=None, reason=None)
+            runs.update(connection, member, stop=None, stopped_by=None, reason=None)
             events.append(connection, "run.resumed", member, title=found["title"])
         if found["status"] == RunStatus.PAUSED:
             runs.change(connection, member, RunStatus.QUEUED, "resumed")
@@ -299,22 +306,22 @@ def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]
         raise Conflict(f"{run_id} is a part of {row['parent_id']}, which has gone on without it.")
     if row["archived_at"] is not None:
         raise Conflict(f"{run_id} is archived.", hint="Start a new run.")
-    if spec[limit] <= row["spec"].get(limit, row["progress"].get(limit, 0)):
-        raise InvalidInput(f"{limit}: {run_id} has had {spec[limit]} already; give it more.")
+    earlier = row["spec"].get(limit, row["progress"].get(limit, 0))
+    if spec[limit] <= earlier:
+        raise invalid_field(limit, f"{run_id} has had {earlier} already; give it more")
     afresh = {"ended_at": None, "result": None, "limit_reached": None}
     runs.change(connection, run_id, RunStatus.QUEUED, "resumed", spec=spec, **afresh)
     deliveries.withdraw_draft(connection, run_id)
 
 
-def _request_stop(
-    connection: Connection, run_id: str, stop: str, reason: str, limit: str | None = None
-) -> None:
-    runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit)
+def _request_stop(connection: Connection, run_id: str, stop: str, cause: StopCause) -> None:
+    cause = cause.behind(runs.row(connection, run_id))
+    runs.update(connection, run_id, stop=stop, reason=cause.reason, **cause.marks)
     if stop == "pause":
         kind = "run.pausing"
     else:
         kind = "run.stopping"
-    events.append(connection, kind, run_id, reason=reason)
+    events.append(connection, kind, run_id, reason=cause.reason, stopped_by=cause.by)
 
 
 def _require_open(connection: Connection, run_id: str) -> runs.Row:
@@ -325,13 +332,13 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
 
 
 async def end_child(
-    parts: Parts, child_id: str, reason: str, *, with_tasks: bool = True, limit: str | None = None
+    parts: Parts, child_id: str, cause: StopCause, *, with_tasks: bool = True
 ) -> None:
     """End a task or run that something else started, unless it has just ended by itself."""
     with suppress(Conflict):
         if is_id("run", child_id):
-            await cancel(parts, child_id, reason, with_tasks=with_tasks, limit=limit)
-        elif stop := await parts.db.write(actions.cancel, child_id, reason, limit):
+            await cancel(parts, child_id, cause, with_tasks=with_tasks)
+        elif stop := await parts.db.write(actions.cancel, child_id, cause):
             parts.stop(*stop)
 
 
@@ -345,7 +352,8 @@ async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bo
             for child in left:
                 # Each is told once: telling is an event, which would wake this for ever.
                 if child["stop"] not in END:
-                    await end_child(parts, child["id"], reason, with_tasks=with_tasks)
+                    cause = StopCause(Stopper.PARENT, reason)
+                    await end_child(parts, child["id"], cause, with_tasks=with_tasks)
             await changed.wait(_LOOK_S)
 
 

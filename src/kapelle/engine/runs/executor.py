@@ -26,7 +26,7 @@ from kapelle.domain.errors import (
     Unavailable,
     sentence,
 )
-from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, Stopper
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.retry import TRANSIENT_ERRORS, with_retries
@@ -371,15 +371,19 @@ def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: 
         return False
     if status in RUN_FINAL:
         values = {"result": verdict.result, "limit_reached": verdict.limit}
+        if status is RunStatus.CANCELLED:
+            values["stopped_by"] = row["stopped_by"]
         runs.change(connection, run_id, status, verdict.reason, **values)
         has_work = row["workspace_commit"] not in {None, row["workspace_base_commit"]}
         if verdict.unfinished and has_work:
             deliveries.ask_draft(connection, run_id)
     # It rests, unless what it rests for was done in this very moment.
     elif row["stop"] == "pause":
-        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+        values = {"stop": None, "stopped_by": row["stopped_by"]}
+        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], **values)
     elif status is RunStatus.PAUSED and verdict.reason is not None:
-        runs.change(connection, run_id, RunStatus.PAUSED, verdict.reason)
+        values = {"stopped_by": Stopper.DAEMON}
+        runs.change(connection, run_id, RunStatus.PAUSED, verdict.reason, **values)
     elif status is RunStatus.WAITING and verdict.asked <= steps.unanswered(connection, run_id):
         text = " · ".join(one.text for one in questions.unanswered(connection, [run_id]))
         runs.change(connection, run_id, RunStatus.WAITING, text, waiting_for="input")

@@ -40,7 +40,7 @@ class StepRequest:
     perform makes it, again after a crash. begin stores it with whatever belongs to its beginning;
     end, in the transaction that ends it, stores what belongs to its end and makes the result of
     what perform returned, or raises StepNotReady. One that may be made twice is made at_once: it is
-    stored in one transaction when it was made.
+    stored in one transaction when it was made. role and cycle say what a task is for.
     """
 
     kind: str
@@ -50,6 +50,8 @@ class StepRequest:
     end: Callable[[Connection, Any], Any] | None = None
     data: dict[str, Any] = field(default_factory=dict)
     at_once: bool = False
+    role: str | None = None
+    cycle: int | None = None
     position: str = ""  # its place, which the journal gives it
 
 
@@ -96,6 +98,10 @@ class Journal:
         """The result of a step, which JSON can hold: remembered, or made now."""
         if not isinstance(step.label, str):
             raise InvalidInput(f"ctx.{step.kind} takes a text, not {step.label!r}.")
+        if not isinstance(step.role, str | None):
+            raise InvalidInput(f"ctx.{step.kind}: role is a text, not {step.role!r}.")
+        if not isinstance(step.cycle, int | None):
+            raise InvalidInput(f"ctx.{step.kind}: cycle is a whole number, not {step.cycle!r}.")
         return await self._repeated(replace(step, position=self._next()))
 
     async def _repeated(self, step: StepRequest) -> Any:
@@ -226,8 +232,17 @@ class Journal:
     def _insert(
         self, connection: Connection, step: StepRequest, subject: str | None = None
     ) -> None:
-        what = (self._run_id, step.position, step.kind, step.label)
-        steps.begin(connection, *what, data=step.data, subject=subject)
+        steps.begin(
+            connection,
+            self._run_id,
+            step.position,
+            step.kind,
+            step.label,
+            role=step.role,
+            cycle=step.cycle,
+            subject=subject,
+            data=step.data,
+        )
 
     def note(self, connection: Connection, step: StepRequest, data: dict[str, Any]) -> None:
         """Keep what a step that goes on needs to know if it is made again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, invalid_field, invalid_spec
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.environment import search_path_of
@@ -75,7 +75,8 @@ async def examine(
     settings = parts.work_settings(checked.directory).on_path(search_path_of(checked.shell))
     by_template, _ = await submit.with_template(parts, checked)
     for role in dict.fromkeys(by_template.roles):
-        agent = submit.require_agent(role.agent, settings)
+        field = "agent" if role.agent in (None, by_template.agent) else ""
+        agent = submit.require_agent(role.agent, settings, field)
         given: dict[str, Any] = {"model": role.model, "system_prompt": role.system_prompt}
         submit.require_abilities(agent, settings, budget=checked.budget_usd, **given)
         limits: dict[str, Any] = {"limit_of_turns": role.max_turns, "list_of_tools": role.tools}
@@ -84,13 +85,13 @@ async def examine(
         given = {"tools": role.tools, "model": role.model}
         submit.require_command(parts, agent, settings, checked.directory, **given)
     for name in checked.fallback_agents:
-        submit.require_agent(name, settings)
+        submit.require_agent(name, settings, "fallback_agents")
     shared = {"directory": checked.directory, "agent": checked.agent, "model": checked.model}
     for name, inner in checked.inner_runs:
         await examine(parts, name, {**shared, **inner})
     kind = await submit.workspace_kind(parts, checked, settings)
     for place, shares in checked.places:
-        here = await is_here(parts.workspaces, checked, require_directory(place))
+        here = await is_here(parts.workspaces, checked, require_directory(place, ""))
         if shares and not here and kind is WorkspaceKind.WORKTREE:
             raise foreign(place)
         if is_by_default(checked, settings, kind) and not checkouts_around(Path(place)):
@@ -107,12 +108,12 @@ async def validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> Pattern
     """The specification of a run, or InvalidInput that names every field that is wrong."""
     directory = spec.get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):
-        raise InvalidInput("directory: the directory must be given as an absolute path.")
+        raise invalid_field("directory", "the directory must be given as an absolute path")
     found = await find_pattern(parts, pattern, Path(require_directory(directory)))
     try:
         return found.spec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{pattern}: {sentence(error)}") from None
+        raise invalid_spec(error, f"{pattern}: ") from None
 
 
 def _title(spec: PatternSpec) -> str:

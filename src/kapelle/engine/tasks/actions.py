@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.ids import kind_of
 from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
-from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.text import excerpt
 from kapelle.store import accounts, attempts, deliveries, events, messages, runs, steps, tasks
@@ -57,20 +57,15 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     return task
 
 
-def cancel(
-    connection: Connection, task_id: str, reason: str, limit_reached: str | None = None
-) -> StopReason:
-    """Cancel a task. Raises Conflict if it has ended.
-
-    limit_reached is the limit of its run that is used up, if that is the cause.
-    """
+def cancel(connection: Connection, task_id: str, cause: StopCause) -> StopReason:
+    """Cancel a task. Raises Conflict if it has ended."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
-        return _stop(connection, task_id, "cancel", reason, limit_reached)
-    tasks.move(connection, task, TaskStatus.CANCELLED, reason, limit_reached=limit_reached)
+        return _stop(connection, task, "cancel", cause)
+    tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
     return None
 
 
@@ -186,11 +181,12 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
         tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
-def requeue(connection: Connection, task_id: str) -> StopReason:
+def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) -> StopReason:
     """Queue a task again from the present state of its base; a running attempt is stopped first."""
-    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    task = tasks.row(connection, task_id)
+    status = TaskStatus(task["status"])
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
-        return _stop(connection, task_id, "requeue", "requeued by a person")
+        return _stop(connection, task, "requeue", StopCause(by, "requeued by a person"))
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
     require_ended(connection, task_id, "requeued")
@@ -282,12 +278,13 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
         )
 
 
-def _stop(
-    connection: Connection, task_id: str, stop: str, reason: str, limit_reached: str | None = None
-) -> StopReason:
+def _stop(connection: Connection, task: Row, stop: str, cause: StopCause) -> StopReason:
     """Store a request to stop, and return the attempt that it is for."""
-    tasks.update(connection, task_id, stop=stop, reason=reason, limit_reached=limit_reached)
-    events.append(connection, "task.stopping", task_id, reason=reason)
+    task_id: str = task["id"]
+    cause = cause.behind(task)
+    tasks.update(connection, task_id, stop=stop, reason=cause.reason, **cause.marks)
+    facts = {"reason": cause.reason, "stopped_by": cause.by}
+    events.append(connection, "task.stopping", task_id, **facts)
     running = attempts.latest(connection, task_id)
     if running is None:
         return None

@@ -44,7 +44,7 @@ def require_harmless(directory: str, environ: Mapping[str, str]) -> None:
         "everything there, and its changes could not be taken back.",
         hint="Use a repository or a directory of its own. To work there anyway: "
         '--in-place (in REST and MCP: "workspace": "in_place").',
-    )
+    ).about("directory")
 
 
 def _repositories(place: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.outcome import Evidence
-from kapelle.domain.states import AttemptStatus, RunStatus, TaskStatus
+from kapelle.domain.states import AttemptStatus, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
@@ -41,6 +41,7 @@ from kapelle.settings.models import LimitsSettings, default_max_attempts
 from kapelle.store import accounts, attempts, children, events, messages, questions, runs, tasks
 from kapelle.store.database import Connection, about
 
+_log = logging.getLogger("kapelle.queue")
 _MB = 1_000_000
 # Trusting a repository wakes its tasks; this interval notices changed files.
 _TRUST_AGAIN = timedelta(minutes=10)
@@ -133,8 +134,8 @@ def begin_attempts(
             continue  # postponed together with an earlier task
         limit = runs.calls_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
-            cause = {"limit_reached": limit}
-            tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
+            cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+            tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
             continue
         if isinstance(among, NotTrusted):
             until = datetime.now(UTC) + _TRUST_AGAIN
@@ -196,6 +197,7 @@ def _wait(
     # The reason has no time: the time is a field that every view shows.
     waits = {"waiting_for": "rate_limit", "not_before": until}
     tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
+    _log.debug("%s waits for a rate limit until %s", task["id"], until.isoformat())
 
 
 def _begin(
@@ -222,7 +224,6 @@ def _begin(
     return attempt_id
 
 
-_log = logging.getLogger("kapelle.queue")
 _READING_S = 1.0
 
 
@@ -298,11 +299,14 @@ class TaskQueue:
         obstacle = (
             "the daemon is stopping" if self.paused else find_obstacle(limits, reading, running)
         )
+        before = self.held
         if obstacle is None and ready:
             choices = [(task["id"], self._candidates(task)) for task in ready]
             attempt_ids = await self._parts.db.write(begin_attempts, choices, self._parts.performer)
             failpoint("conductor_after_begin")
+            _log.debug("%d of %d tasks that may start were begun", len(attempt_ids), len(choices))
             for attempt_id in attempt_ids:
+                _log.debug("%s is begun", attempt_id)
                 self._performers.start(attempt_id)
                 failpoint("conductor_after_start")
             running += len(attempt_ids)
@@ -310,6 +314,8 @@ class TaskQueue:
         # Assigned together, so that no reader sees a reason that contradicts the number.
         self.running = running
         self.held = obstacle
+        if obstacle != before:
+            _log.debug("%d attempts are running; %s", running, obstacle or "another may start")
         if runs_wait and not self.paused:
             await self._runs.admit()
         if due is None:

@@ -1,6 +1,7 @@
 """Settle an attempt: write attempt, task, account and history in one transaction."""
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -32,6 +33,7 @@ from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
+_log = logging.getLogger("kapelle.attempts")
 # Failures of an agent that could work: the provider did not refuse it.
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
@@ -49,6 +51,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             failures = settings.failures
         others = list_candidates(parts, task, settings)
 
+    # Not looked for: it may be packed, or not be there where no agent was started.
+    output = str(parts.process_directory(attempt_id) / "out.log")
     folder = folder_of(parts, attempt_id)
     delivery = await asyncio.to_thread(MessageDelivery.of, folder)
 
@@ -63,7 +67,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             moment = datetime.fromtimestamp(printed_at, UTC)
             unconfirmed = questions.told_since(connection, attempt_id, moment)
             unread = "\n\n".join(filter(None, [unread, format_answers(unconfirmed)])) or None
-        _Settlement(connection, attempt, task, evidence, others, failures, unread).write()
+        _Settlement(connection, attempt, task, evidence, others, failures, output, unread).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
@@ -81,6 +85,7 @@ class _Settlement:
     evidence: Evidence
     others: Sequence[AgentCandidate]
     failures: FailuresSettings
+    output_path: str
     unread: str | None  # messages of people that the agent has not read
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -121,6 +126,14 @@ class _Settlement:
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
             failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            output_path=self.output_path,
+        )  # fmt: skip
+        # Reasons may quote an agent, so they are left to the history, which masks secrets.
+        cause = self.failure.kind.value if self.failure else "no failure"
+        _log.debug(
+            "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
+            attempt["id"], outcome.attempt.value, cause,
+            task["id"], outcome.task.value, outcome.not_before, task["tries"],
         )  # fmt: skip
         self._move_task(outcome, reason)
 
@@ -304,6 +317,7 @@ class _Settlement:
             "next_mode": outcome.next_mode,
             "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
+            "stopped_by": task["stopped_by"] if outcome.task is TaskStatus.CANCELLED else None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
             values["result"] = self.evidence.result
@@ -315,7 +329,7 @@ class _Settlement:
                 "workspace_base_commit": None,
                 "starting_tree": None,
             }
-        if outcome.task is TaskStatus.QUEUED and reason != "requeued":
+        if outcome.task is TaskStatus.QUEUED and task["stop"] is None:
             reason = f"tries again after: {reason}"
         if task["status"] == TaskStatus.WAITING:  # the agent asked while it worked
             if waits:

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
-from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
+from kapelle.domain.errors import (
+    AgentMisconfigured,
+    Conflict,
+    FieldProblem,
+    InvalidInput,
+    KapelleError,
+)
 from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
@@ -133,11 +139,14 @@ async def with_template(parts: Parts, spec: W) -> tuple[W, str | None]:
     return spec.model_copy(update=changes), template.guidelines
 
 
-def require_directory(directory: str) -> str:
-    """Return a directory. Raises InvalidInput if it does not exist."""
-    if not os.path.isdir(directory):
-        raise InvalidInput(f"There is no directory {directory}.")
-    return directory
+def require_directory(directory: str, field: str = "directory") -> str:
+    """Return a directory. Raises InvalidInput, about the field, if it does not exist."""
+    if os.path.isdir(directory):
+        return directory
+    error = InvalidInput(f"There is no directory {directory}.")
+    if field:
+        error.about(field)
+    raise error
 
 
 def require_still_there(directory: str, repository: str | None = None) -> None:
@@ -150,8 +159,20 @@ def require_still_there(directory: str, repository: str | None = None) -> None:
         )
 
 
-def require_agent(name: str | None, settings: Settings) -> str:
-    """Return the named agent, or the default agent. Raises if it cannot run."""
+def require_agent(name: str | None, settings: Settings, field: str = "agent") -> str:
+    """Return the named agent, or the default agent. Raises if it cannot run.
+
+    field names the agent in the specification; it is empty if there is no such field.
+    """
+    try:
+        return _find_usable_agent(name, settings)
+    except KapelleError as error:
+        if field:
+            error.about(field)
+        raise
+
+
+def _find_usable_agent(name: str | None, settings: Settings) -> str:
     agent = name or registry.resolve_default(settings)
     adapter = registry.get(agent, settings)
     if adapter.installed() is None:
@@ -180,9 +201,12 @@ def _submit(
         if (stored.prompt, stored.agent, stored.directory) != request:
             raise Conflict(f"This idempotency key was used for another task, {stored.id}.")
         return stored
-    depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
-    for other in depends_on:
-        tasks.row(connection, other)
+    try:
+        depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
+        for other in depends_on:
+            tasks.row(connection, other)
+    except KapelleError as error:
+        raise error.about("depends_on") from None
     if spec.continue_from is not None:
         earlier = tasks.get(connection, spec.continue_from)
         values["continue_from"] = earlier.id
@@ -289,7 +313,7 @@ async def workspace_kind(
     raise InvalidInput(
         f"{spec.directory} is in {problem}, so there can be no worktree.",
         hint=f"{advice} in the directory itself with --in-place.",
-    )
+    ).about("directory")
 
 
 def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
@@ -332,10 +356,14 @@ def require_abilities(
     }
     for name in (name for name in can if given.get(name) and not can[name]):
         told = name.replace("_", " ").replace("mcp", "MCP")
-        raise InvalidInput(
-            f"`{field}`: " * bool(field)
-            + f"The agent {agent} cannot be given a {told}{' in a terminal' * interactive}.",
-            hint="A command template needs the placeholder for it, or has to tell what it used."
-            if adapter.settings.command
-            else "docs/agents.md tells what each agent can.",
-        )
+        text = f"The agent {agent} cannot be given a {told}"
+        if interactive:
+            text += " in a terminal"
+        if adapter.settings.command:
+            hint = "A command template needs the placeholder for it, or has to tell what it used."
+        else:
+            hint = "docs/agents.md tells what each agent can."
+        if field:
+            fields = [FieldProblem((field,), text, "rule")]
+            raise InvalidInput(f"`{field}`: {text}.", hint=hint, fields=fields)
+        raise InvalidInput(f"{text}.", hint=hint)

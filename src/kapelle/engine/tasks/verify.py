@@ -11,6 +11,7 @@ from typing import Any
 
 from kapelle.agents.base import AgentAdapter, AgentVerdict, Summary
 from kapelle.agents.failures import classify
+from kapelle.domain.answers import UnreadableAnswer, require_json
 from kapelle.domain.errors import (
     Conflict,
     ConflictMarkersLeft,
@@ -21,7 +22,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import CheckResult
+from kapelle.domain.task import ANSWER_CHECK, CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.output import (
@@ -45,7 +46,7 @@ from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import lines_of
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, events, questions, tasks
+from kapelle.store import attempts, events, questions, steps, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
@@ -92,10 +93,14 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
             await _require_resolved(attempt)
             failed_checks = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
+            unreadable = await _find_unreadable(attempt, verdict.result, commit)
             await _remove_files_of_checks(attempt, commit)
             if failed_checks:
                 reason = f"failed its check: {', '.join(failed_checks)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed_checks))
+            elif unreadable:
+                reason = f"its answer is unusable: {unreadable}"
+                failure = Failure(FailureClass.CHECKS, unreadable)
         except (WorkspaceError, Conflict, Tampered) as error:
             success = False
             reason = error.with_hint
@@ -267,6 +272,30 @@ async def _commit(attempt: ActiveAttempt) -> str | None:
     return str(attempt.row["checked_commit"])
 
 
+async def _find_unreadable(
+    attempt: ActiveAttempt, result: str | None, commit: str | None
+) -> str | None:
+    """Return why a run cannot read the answer that it asked for, and record that as a check."""
+    run_id = attempt.task["run_id"]
+    if run_id is None or not await attempt.parts.db.read(
+        steps.expects_json, run_id, attempt.task_id
+    ):
+        return None
+    try:
+        await asyncio.to_thread(require_json, result or "")
+    except UnreadableAnswer as error:
+        problem = str(error)
+    else:
+        return None
+    position = len(attempt.checks)
+    if position not in await attempt.parts.db.read(attempts.recorded_checks, attempt.id):
+        check = CheckResult(
+            name=ANSWER_CHECK, passed=False, output=problem, duration_s=0.0, commit=commit
+        )
+        await attempt.write(_record_check, attempt, position, check)
+    return problem
+
+
 async def _require_resolved(attempt: ActiveAttempt) -> None:
     """Raise ConflictMarkersLeft if files still have conflict markers from a merged base."""
     # Only a resumed attempt may have had its base merged into its branch.
@@ -417,7 +446,7 @@ async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    text = redact(diff.stat.encode(), parts.spell_secrets([attempt.id], attempt.task_env))
+    text = redact(diff.stat.encode(), parts.secrets_of(attempt.task, [attempt.id]))
     return True, text.decode("utf-8", "replace")[-MAX_OUTPUT:]
 
 

@@ -20,6 +20,11 @@ _LAST_BYTES = 64 << 20
 # What a terminal or a wrapped line puts inside a secret: the ends of lines and colour codes.
 _LINE_ENDS = b"\r\n"
 _COLOUR = rb"\x1b\[[0-?]*[ -/]*[@-~]"
+# What a wrapped line puts there where it is indented: no more than this, so that a secret is looked
+# for in a bounded part of the text. Where the blanks belong to the secret they count.
+_MOST_INDENT = 64
+_INDENTED = rb"[\r\n](?:" + _COLOUR + rb")*[ \t]{1,%d}" % _MOST_INDENT
+_INDENT = re.compile(_INDENTED)
 _BROKEN = re.compile(rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,4})?\Z")
 _COLOURS = re.compile(_COLOUR)
 # What stands between the digits where bytes are written in hexadecimal: 73:6b, 0x73, \\x73, %73.
@@ -34,8 +39,8 @@ _FEW = 6
 class Redactor:
     """Replaces every pattern, the longest first, and holds back only what may still become one.
 
-    Patterns are found across line ends and colour codes; those of hexadecimal digits alone also
-    in upper case and with anything usual between the digits.
+    Patterns are found across line ends, also where the next line is indented, and colour codes;
+    those of hexadecimal digits alone also in upper case and with anything usual between the digits.
     """
 
     def __init__(self, patterns: tuple[bytes, ...], *, eager: bool = False) -> None:
@@ -85,6 +90,11 @@ class Redactor:
         return _Patterns(found, _LINE_ENDS)
 
     @cached_property
+    def _indented(self) -> "_IndentedPatterns":
+        found = {pattern for pattern in self._given if not _DIGITS.fullmatch(pattern)}
+        return _IndentedPatterns(found, _LINE_ENDS)
+
+    @cached_property
     def _tail(self) -> int:
         """How far from the end what may still become one can begin."""
         longest = max(map(len, self._given), default=0)
@@ -119,7 +129,8 @@ class Redactor:
         if not any(needle in bare for needle in self._needles):
             return []
         found: list[tuple[int, int]] = []
-        for begin, end in sorted(self._texts.spans(data) + self._digits.spans(data)):
+        spans = self._texts.spans(data) + self._digits.spans(data) + self._indented.spans(data)
+        for begin, end in sorted(spans):
             if found and begin < found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             else:
@@ -132,7 +143,8 @@ class Redactor:
         tail = data[start:]
         if broken := _BROKEN.search(tail[-48:]):
             tail = tail[: -len(broken[0])]
-        return start + min(self._texts.begins(tail), self._digits.begins(tail))
+        begins = (self._texts.begins(tail), self._digits.begins(tail), self._indented.begins(tail))
+        return start + min(begins)
 
 
 def _bare(data: bytes) -> bytes:
@@ -213,6 +225,25 @@ class _Patterns:
             if data[at:] in self._beginnings:
                 return at
         return earliest if earliest < end else None
+
+
+class _IndentedPatterns(_Patterns):
+    """Patterns across wrapped lines that are indented; data without such lines costs one look."""
+
+    def __init__(self, patterns: set[bytes], ignored: bytes) -> None:
+        super().__init__(patterns, ignored)
+        one = rb"|".join((_COLOUR, _INDENTED, rb"[" + re.escape(ignored) + rb"]"))
+        self._without = rb"(?:" + one + rb")+"
+        self._removed = re.compile(self._without)
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        return super().spans(data) if _INDENT.search(data) else []
+
+    def begins(self, data: bytes) -> int:
+        return super().begins(data) if _INDENT.search(data) else len(data)
+
+    def _counting(self, data: bytes) -> bytes:
+        return self._removed.sub(b"", data)
 
 
 def _needles(patterns: set[bytes]) -> list[bytes]:

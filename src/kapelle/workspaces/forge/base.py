@@ -1,7 +1,9 @@
 """A forge: five calls about pull requests, and what its answers mean for a person."""
 
+import logging
 import re
 import ssl
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,6 +18,7 @@ from kapelle.domain.views import Comment
 if TYPE_CHECKING:
     import httpx2
 
+_log = logging.getLogger("kapelle.forge")
 PullRequestState = Literal["draft", "open", "merged", "closed"]
 _TIMEOUT_S = 30.0
 _MOST_SAID = 500
@@ -214,13 +217,18 @@ class Forge(ABC):
         headers = {"Authorization": self._authorization, "Accept": "application/json"}
         # Redirected, other methods than GET become a GET, or change something else than was asked.
         how: dict[str, Any] = {"timeout": _TIMEOUT_S, "follow_redirects": method == "GET"}
+        # Neither query, body nor headers: they may hold a token or somebody's text.
+        place = f"{method} {url.partition('?')[0]}"
+        began = time.monotonic()
         try:
             if self._context is None:
                 self._context = _make_context(self.site.ca_file)
             async with httpx2.AsyncClient(verify=self._context, **how) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
         except httpx2.HTTPError as error:
+            _log.debug("%s failed: %s", place, type(error).__name__)
             raise _connection_problem(self.host, error) from None
+        _log.debug("%s: %d in %.2f s", place, answer.status_code, time.monotonic() - began)
         if method != "GET" and (answer.is_redirect or answer.status_code == _NOT_ALLOWED):
             await self._require_present_name(answer)
         if answer.status_code < 400:

@@ -66,6 +66,7 @@ export function Notes() {
         {byFolder(notes).map(([folder, some]) => (
           <Table
             key={folder}
+            className="notes"
             columns={[folder ? <Said>{folder}</Said> : 'Key', { num: 'Size' }, 'By', 'Written']}
           >
             {some.map((note) => (

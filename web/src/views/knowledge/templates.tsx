@@ -1,5 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
+import { ApiError } from '../../api/client';
 import {
   deleteTemplate,
   keepTemplate,
@@ -104,9 +105,10 @@ function useTyped(template: TemplateSpec, before: string | null, done: () => voi
     wrong.name = typed.name ? `Only these: ${OF_NAME}` : 'Give it a name.';
   if (sent && sent.guidelines === typed.guidelines && !typed.guidelines.trim())
     wrong.guidelines = 'Write what an agent is to be told.';
-  const told = keep.error?.message ?? '';
-  const place = (Object.keys(LABELS) as (keyof TemplateSpec)[]).find((name) => told.startsWith(name));
-  if (place && sent?.[place] === typed[place]) wrong[place] = told.replace(place, LABELS[place]);
+  const problem = keep.error instanceof ApiError ? keep.error.fields[0] : undefined;
+  const place = (Object.keys(LABELS) as (keyof TemplateSpec)[]).find((name) => name === problem?.path[0]);
+  if (problem && place && sent?.[place] === typed[place])
+    wrong[place] = problem.kind === 'value' ? `${LABELS[place]} ${problem.message}` : problem.message;
   const submit = () => {
     send(typed);
     if (NAME.test(typed.name) && typed.guidelines.trim()) keep.mutate(typed, { onSuccess: done });
@@ -216,7 +218,7 @@ export function Record({ template }: { template: Template }) {
               <td className="num">
                 {Math.round(record.success_rate * 100)} %<span className="faint"> of {record.tasks}</span>
               </td>
-              <td className="num">{money(record.cost_usd)}</td>
+              <td className="num">{money(record.cost_usd, '–')}</td>
               <td className="num">{record.turns === null ? '' : record.turns.toFixed(1)}</td>
               <td className="num">{record.duration_s === null ? '' : span(record.duration_s)}</td>
             </tr>

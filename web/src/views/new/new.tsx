@@ -88,7 +88,7 @@ export function View() {
   const defs = pattern === 'task' ? document.data : own?.$defs;
   const kinds = [
     'task',
-    ...(patterns.data ?? []).filter(({ name }) => !name.startsWith('(')).map(({ name }) => name),
+    ...(patterns.data ?? []).filter(({ is_broken }) => !is_broken).map(({ name }) => name),
   ];
   return (
     <Frame title="New">

@@ -1,3 +1,4 @@
+import type { FieldError } from '../../api/client';
 import { capital, sentence } from '../../model/format';
 import { TIME, wordsOf } from './words';
 
@@ -290,44 +291,42 @@ export function chosenOf(pattern: string, typed: Typed): Typed {
   return { ...Object.fromEntries(kept), ...(by === 'judge' ? { eval_mode: 'agent' } : {}) };
 }
 
-/** What a refusal says about each field, with the words of the form: by the names that it begins
- * with or quotes, or by what was typed. */
+/** What a refusal says about each field, with the words of the form. */
 export function problemsOf(
-  error: { message: string; hint: string | null },
+  error: { code: string; hint: string | null; fields: FieldError[] },
   fields: { name: string; label?: string }[],
   typed: Typed,
 ): Record<string, string> {
   const found: Record<string, string> = {};
   const known = new Map(fields.map(({ name, label }) => [name, label ?? name]));
-  if (/^No agent was named/.test(error.message) && known.has('agent'))
-    return { agent: `Choose who does it: no default is set. ${error.hint ?? ''}` };
-  for (const part of error.message
-    .replace(/^[a-z-]+: (?=[a-z_`])/, (all) => (known.has(all.slice(0, -2)) ? all : ''))
-    .split('; ')) {
-    const first = /^(?:spec\.)?`?([a-z_]+)/.exec(part)?.[1] ?? '';
-    const quotes = [...part.matchAll(/`([a-z_]+)`/g)].map(([, name = '']) => name);
-    const place =
-      [first, ...quotes].find((name) => known.has(name)) ??
-      ECHOES.find((name) => known.has(name) && typed[name]?.trim() && part.includes(typed[name].trim()));
+  for (const problem of error.fields) {
+    const place = [...namesIn(problem, typed), ...problem.names].find((name) => known.has(name));
     if (!place) continue;
-    const plain = inWords(part, known);
-    found[place] = found[place] ? `${found[place]} ${plain}` : plain;
+    const words =
+      place === 'agent' && !typed.agent && error.code === 'agent_not_found'
+        ? `Choose who does it: no default is set. ${error.hint ?? ''}`
+        : inWords(problem, place, known);
+    found[place] = found[place] ? `${found[place]} ${words}` : words;
   }
   return found;
 }
 
-/** A refusal with the labels of fields instead of their names. */
-function inWords(part: string, known: Map<string, string>): string {
-  const [, name = '', item, rest = ''] = /^(?:spec\.)?([a-z_]+)(?:\.(\d+))?[\w.]*:? (.*)$/s.exec(part) ?? [];
-  const label = known.get(name);
-  const isPlace = label && /^(must|may|is|holds|lacks)\b/.test(rest);
-  const line = item === undefined ? '' : `, line ${Number(item) + 1},`;
-  const text = isPlace ? `“${label}”${line} ${rest}` : label && rest ? `${rest}` : part;
-  const quotes = text.replace(/`([a-z_]+)`/g, (all, word: string) =>
-    known.has(word) ? `“${known.get(word)}”` : all,
-  );
-  return sentence(capital(quotes));
+/** What the field that a problem is about may be called in the form. */
+function namesIn({ path }: FieldError, typed: Typed): string[] {
+  const [name = '', part = ''] = path[0] === 'spec' ? path.slice(1) : path;
+  const after = name === 'depends_on' && typed['when.after'] ? ['when.after'] : [];
+  return [...after, `${name}.${part}`, String(name)];
 }
 
-/** Fields whose value stands in what is said against it. */
-const ECHOES = ['directory', 'agent', 'model', 'base', 'when.after'];
+/** A problem with the labels of fields instead of their names. */
+function inWords(problem: FieldError, place: string, known: Map<string, string>): string {
+  const label = known.get(place);
+  const item = problem.path.find((part) => typeof part === 'number');
+  const line = item === undefined ? '' : `, line ${Number(item) + 1},`;
+  const text = problem.kind === 'value' && label ? `“${label}”${line} ${problem.message}` : problem.message;
+  const quoted = problem.names.reduce(
+    (all, name) => all.replaceAll(`\`${name}\``, `“${known.get(name) ?? name}”`),
+    text,
+  );
+  return sentence(capital(quoted));
+}

@@ -1,5 +1,5 @@
 import type { Run, Step } from '../../api/client';
-import { price } from '../../model/price';
+import { money } from '../../model/format';
 import type { State } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -96,11 +96,7 @@ function Row({ run, item, outcome }: { run: Run; item: Item; outcome: Outcome | 
       <td className="num faint">
         {work && <Elapsed from={work.started_at} to={work.ended_at ?? run.ended_at} />}
       </td>
-      <td className="num">
-        {facts?.cost_usd === undefined
-          ? ''
-          : price({ usd: facts.cost_usd, unknown: Number(facts.cost_usd === null) })}
-      </td>
+      <td className="num">{facts?.cost_usd === undefined ? '' : money(facts.cost_usd, '–')}</td>
     </tr>
   );
 }

@@ -16,18 +16,22 @@ interface Stance {
   reasons?: string[];
 }
 
-const SIDE = /^Side (one|two) \(round (\d+)\)/;
+const SIDES: Record<string, string> = { side_one: 'Side one', side_two: 'Side two' };
+
+const sideOf = (step: Step): string | undefined => SIDES[step.role ?? ''];
 
 /** The rounds as their steps tell them: both sides of a round are branches of one step. */
 function roundsOf(steps: Step[]): Map<string, Step[]> {
   const found = new Map<string, Step[]>();
   for (const step of steps) {
-    if (step.kind !== 'task' || !SIDE.test(step.label)) continue;
-    const [at, side] = [step.position.split('.')[0] ?? '', SIDE.exec(step.label)?.[1]];
-    const others = (found.get(at) ?? []).filter((one) => SIDE.exec(one.label)?.[1] !== side);
+    const side = sideOf(step);
+    if (!side) continue;
+    const at = step.position.split('.')[0] ?? '';
+    const others = (found.get(at) ?? []).filter((one) => one.role !== step.role);
+    // The one side before the other, as it happens, in the order of their names.
     found.set(
       at,
-      [...others, step].sort((a, b) => a.label.localeCompare(b.label)),
+      [...others, step].sort((a, b) => (sideOf(a) ?? '').localeCompare(sideOf(b) ?? '')),
     );
   }
   return found;
@@ -36,13 +40,13 @@ function roundsOf(steps: Step[]): Map<string, Step[]> {
 /** The rounds, both sides beside each other, and what followed. */
 export function Debate({ run, steps }: { run: Run; steps: Step[] }) {
   const rounds = [...roundsOf(steps)];
-  const after = steps.filter((step) => step.kind === 'task' && !SIDE.test(step.label));
+  const after = steps.filter((step) => step.kind === 'task' && !sideOf(step));
   if (rounds.length === 0) return <Empty title="Nobody has said anything yet" />;
   return (
     <>
       {rounds.map(([at, sides]) => (
         <section key={at}>
-          <h2 className="faint mb-2">Round {SIDE.exec(sides[0]?.label ?? '')?.[2]}</h2>
+          <h2 className="faint mb-2">Round {sides[0]?.cycle}</h2>
           <ul className="candidates">
             {sides.map((step) => (
               <li key={step.position} className="panel">
@@ -91,7 +95,7 @@ function OneSide({ run, step }: { run: Run; step: Step }) {
       <h3>
         <Glyph state={stepState(step, run)} />
         <Link to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
-          {facts?.agent ?? `Side ${SIDE.exec(step.label)?.[1]}`}
+          {facts?.agent ?? sideOf(step)}
         </Link>
         {stance?.verdict && <span>{stance.verdict}</span>}
         <Elapsed className="faint" from={step.started_at} to={step.ended_at ?? run.ended_at} />

@@ -1,7 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import type { Run, Step } from '../../api/client';
-import { clock, secondsBetween, shortCommit } from '../../model/format';
-import { price } from '../../model/price';
+import { clock, money, secondsBetween, shortCommit } from '../../model/format';
 import type { State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
@@ -144,10 +143,10 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What the agent of an iteration cost; unknown where it told nothing. */
+/** What the agent of an iteration cost; – where it told nothing. */
 function costOf({ task }: Iteration): string {
   const usd = task?.ended_at ? taskOf(task)?.cost_usd : undefined;
-  return usd === undefined ? '' : price({ usd, unknown: Number(usd === null) });
+  return usd === undefined ? '' : money(usd, '–');
 }
 
 const round = (value: number): number => Math.round(value * 100) / 100;

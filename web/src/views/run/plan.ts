@@ -45,7 +45,7 @@ export function planOf(run: Run, steps: Step[], iteration: number): Part[] {
   const begun = steps[at];
   if (!begun) return [];
   const subgoals = (begun.data as { subgoals: Subgoal[] }).subgoals;
-  const answer = steps.slice(0, at).findLast((step) => step.kind === 'task' && step.label.startsWith('Plan'));
+  const answer = steps.slice(0, at).findLast((step) => step.role === 'plan');
   const told = objectIn<{ subgoals?: Subgoal[] }>(answer ? (taskOf(answer)?.text ?? '') : '')?.subgoals ?? [];
   const end = steps.findIndex((step, place) => place > at && step.kind === 'commit');
   const inside = steps.slice(at + 1, end < 0 ? undefined : end);

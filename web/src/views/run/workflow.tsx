@@ -37,8 +37,6 @@ function cycleOf(run: Run): string {
   return `cycle ${Math.min(Number(run.progress.cycle ?? 0), most)} of ${most}`;
 }
 
-const PHASE = /^(Assess|Review|Implement) \(cycle (\d+)\)/;
-
 const PHASES = ['assess', 'review', 'implement'];
 
 const factsOf = (run: Run): Facts => ({ ...(run.progress as Facts), ...(run.result as Facts | null) });
@@ -62,7 +60,7 @@ export function WorkflowPhases({ run }: { run: Run }) {
 export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
   const facts = factsOf(run);
   const plan = facts.milestones ?? [];
-  const phases = steps.filter((step) => step.kind === 'task' && PHASE.test(step.label));
+  const phases = steps.filter((step) => step.role && PHASES.includes(step.role));
   const next = plan.find((one) => !one.evidence);
   const stateOf = (one: Milestone): State =>
     one.evidence ? 'ok' : within(run, one === next && phaseOf(run) === 'implement' ? 'run' : 'todo');
@@ -117,7 +115,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
 /** What the worklog says of a phase, or until it does, what its agent said. */
 function textOf(step: Step, worklog: { task: string; text: string }[]): string {
   const said = taskOf(step)?.text ?? '';
-  const review = step.label.startsWith('Review') ? objectIn<{ summary?: string }>(said)?.summary : null;
+  const review = step.role === 'review' ? objectIn<{ summary?: string }>(said)?.summary : null;
   return worklog.find((entry) => entry.task === step.subject)?.text ?? review ?? said;
 }
 
@@ -141,7 +139,6 @@ function OneMilestone({ one, state }: { one: Milestone; state: State }) {
 }
 
 function OnePhase({ run, step, text }: { run: Run; step: Step; text: string }) {
-  const [, phase, cycle] = PHASE.exec(step.label) ?? [];
   const facts = taskOf(step);
   const state = stepState(step, run);
   return (
@@ -149,7 +146,7 @@ function OnePhase({ run, step, text }: { run: Run; step: Step; text: string }) {
       <span className="t">
         <Glyph state={state} />
         <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject ?? '' }}>
-          Cycle {cycle}, {phase?.toLowerCase()}
+          Cycle {step.cycle}, {step.role}
         </Link>
       </span>
       <span className="faint cut desk">

@@ -10,7 +10,7 @@ import { Table } from '../../parts/table';
 import { Moment, Said } from '../../parts/text';
 import { View as Frame } from '../../shell/layout';
 import { useScope } from '../../shell/preferences';
-import { cronWords } from '../next_times';
+import { cronWords, zone } from '../next_times';
 
 const STATES: Record<Schedule['status'], State> = {
   active: 'queued',
@@ -79,7 +79,12 @@ export function View() {
                 </td>
                 <td>
                   {schedule.next_at ? (
-                    <Moment at={schedule.next_at} />
+                    <>
+                      <Moment at={schedule.next_at} />
+                      {schedule.cron && schedule.timezone !== zone() && (
+                        <span className="faint"> {zone()}</span>
+                      )}
+                    </>
                   ) : (
                     <span className="faint">{schedule.reason ?? schedule.status}</span>
                   )}

@@ -6,6 +6,7 @@ import { areProof, blindLine } from '../../model/proof';
 import { canMerge, hasEnded, latest, obstacle, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
 import { PullRequest } from '../../parts/proofs';
+import { Line } from '../../parts/prose';
 import { Moment, Said } from '../../parts/text';
 import { countLines, PlusMinus } from '../patch';
 import { nameOf } from './checks';
@@ -45,8 +46,14 @@ function Claim({ task }: { task: Task }) {
       <Rung state={over ? 'none' : 'todo'} name="Said" value={faint(over ? 'nothing' : 'nothing yet')} />
     );
   }
-  const said = task.result ? <q>{oneLine(task.result).slice(0, 140)}</q> : 'done';
-  return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Said" value={<bdi>{said}</bdi>} />;
+  const said = task.result ? (
+    <q>
+      <Line>{oneLine(task.result).slice(0, 140)}</Line>
+    </q>
+  ) : (
+    'done'
+  );
+  return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Said" value={said} />;
 }
 
 function Changed({ task }: { task: Task }) {
