@@ -94,19 +94,18 @@ class ProcessLocation:
         how = {"timeout_s": timeout_s, "label": label}
         # An agent may have written its secrets into files that the command prints.
         agents = self.settings.agents.values()
-        groups = [self.settings.mcp, *(agent.mcp for agent in agents)]
-        servers = [server for group in groups for server in group.values()]
+        servers = [*self.settings.mcp.values()]
+        for agent in agents:
+            servers += agent.mcp.values()
         secrets = [*(agent.env for agent in agents), *server_secrets(servers)]
         return self._launch(process, argv, self.variables.values, *secrets, cwd=self.cwd, **how)
 
-    async def judge_check(
-        self, check: CheckSpec, process: Process, ended: ProcessEnd
-    ) -> CheckResult:
+    async def judge_check(self, check: CheckSpec, process: Process, end: ProcessEnd) -> CheckResult:
         """Return the result of a check whose command has ended here."""
         output = await asyncio.to_thread(both_streams, process.directory, MAX_OUTPUT)
-        if not ended.succeeded:
+        if not end.succeeded:
             output = await asyncio.to_thread(self.with_hints, output, check.command or "")
-        return check_result(check, ended, output).model_copy(update={"directory": str(self.cwd)})
+        return check_result(check, end, output).model_copy(update={"directory": str(self.cwd)})
 
     def with_hints(self, output: str, command: str) -> str:
         """Return the output of a failed command with hints about the environment."""

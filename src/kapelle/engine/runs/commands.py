@@ -130,7 +130,7 @@ class CommandContext(GitContext):
         if subject is None:
             return result
         result = result.model_copy(update={"commit": subject.commit})
-        changed = await subject.changed_during(ended, before)
+        changed = await subject.list_changes_during(ended, before)
         return await subject.examine(name, spec, result, changed, policy)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:

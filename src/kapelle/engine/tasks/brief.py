@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kapelle.agents.base import AgentAdapter
@@ -141,7 +142,8 @@ async def earlier_attempt(
     ]
     last = next(reversed(attempts_with_work or ended_attempts), None)
     checks = await parts.db.read(attempts.checks_of, [last.id] if last else [])
-    failed_checks = [check for results in checks.values() for check in results if not check.passed]
+    results = chain.from_iterable(checks.values())
+    failed_checks = [check for check in results if not check.passed]
     diffstat = None
     if task.workspace.branch:
         try:

@@ -338,7 +338,7 @@ def require_command(
 
 
 def require_abilities(
-    agent: str, settings: Settings, *, interactive: bool = False, field: str = "", **given: object
+    agent: str, settings: Settings, *, interactive: bool = False, field: str = "", **options: object
 ) -> None:
     """Raise InvalidInput if an agent gets an option that it does not support.
 
@@ -354,9 +354,9 @@ def require_abilities(
         "budget": able.budget or able.usage or able.cost,
         "list_of_tools": able.tools,
     }
-    for name in (name for name in can if given.get(name) and not can[name]):
-        told = name.replace("_", " ").replace("mcp", "MCP")
-        text = f"The agent {agent} cannot be given a {told}"
+    for name in (name for name in can if options.get(name) and not can[name]):
+        noun = name.replace("_", " ").replace("mcp", "MCP")
+        text = f"The agent {agent} cannot be given a {noun}"
         if interactive:
             text += " in a terminal"
         if adapter.settings.command:

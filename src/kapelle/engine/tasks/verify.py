@@ -379,7 +379,7 @@ async def _run_command(
     if subject is None:
         return result
     result = result.model_copy(update={"commit": commit})
-    changed = await subject.changed_during(process_end, before)
+    changed = await subject.list_changes_during(process_end, before)
     await _put_back(attempt, check)
     return await subject.examine(name, check, result, changed, policy)
 
