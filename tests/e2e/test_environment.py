@@ -384,7 +384,7 @@ def test_a_failed_command_shows_its_lines_without_the_noise_of_npm(
     shown = kapelle.cli("status", failed["id"]).stdout
     assert "Cannot find module m" in shown
     assert "npm error" not in shown
-    assert "node_modules is in your checkout" in checks_of(failed)[0]["output"]
+    assert "node_modules exists in your checkout" in checks_of(failed)[0]["output"]
 
     (repository / ".kapelle").mkdir()
     setup = 'workspace.setup = "printf \\"one\\\\ntwo\\\\n\\" >&2; exit 3"\n'

@@ -272,7 +272,7 @@ do = [{ say = "The hammer is too small." }, { fail = "It does not move." }]
 def test_a_failure_is_analyzed_before_the_next_attempt(kapelle: Instance, tmp_path: Path) -> None:
     judge = """
 [[rule]]
-match = '(?s)write a diagnosis.*Hammer it in.*The hammer is too small'
+match = '(?s)Diagnose the failure.*Hammer it in.*The hammer is too small'
 do = [{ result = "Use a bigger hammer." }]
 """
     set_up(tmp_path, '[roles]\njudge = "foreman"\n', smith=HAMMERING, foreman=judge)

@@ -69,7 +69,7 @@ States = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a check: a commit in the worktree of an owner, and how to run a command there."""
+    """The subject of a check: a commit in the worktree of an owner, and how to run commands."""
 
     place: ProcessLocation
     owner: str
@@ -290,7 +290,7 @@ class Subject:
         return scripts
 
     def _key(self, judges: Judges, files: Mapping[str, str]) -> str:
-        """Return the key that a proof is remembered by: the command and the content of its judges."""
+        """Return the key of a remembered proof: the command, and the content of its judges."""
         digest = hashlib.sha256(f"{self.repository}\0{judges.command}".encode())
         for path, content in sorted(judges.among(files).items()):
             digest.update(f"\0{path}\0{content}".encode("utf-8", "backslashreplace"))
