@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.engine.container import find_left_marks, script_of
+from kapelle.engine.processes.container import find_left_marks, script_of
 from kapelle.home import Home
 from kapelle.settings import Settings
 from tests.e2e.ensembles import play

@@ -18,6 +18,7 @@ from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import counted, excerpt
 from kapelle.domain.views import Comment
+from kapelle.engine.background import repeat
 from kapelle.engine.merge import (
     MergeQueue,
     find_deliverable_commit,
@@ -26,10 +27,9 @@ from kapelle.engine.merge import (
     require_no_secret,
     secrets_of,
 )
-from kapelle.engine.output import MAX_OUTPUT
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import fence
-from kapelle.engine.retry import repeat
+from kapelle.engine.processes.output import MAX_OUTPUT
+from kapelle.engine.processes.prompt import fence
 from kapelle.engine.tasks.attempt import recall_worktree
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint

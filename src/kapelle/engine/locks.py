@@ -30,7 +30,7 @@ from kapelle.domain.lock import (
 )
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.text import relocated
-from kapelle.engine.retry import repeat
+from kapelle.engine.background import repeat
 from kapelle.store import locks
 from kapelle.store.database import Database
 from kapelle.workspaces import checkouts_around

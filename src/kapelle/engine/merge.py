@@ -23,9 +23,9 @@ from kapelle.domain.task import CheckResult, Task, Workspace
 from kapelle.domain.text import cut
 from kapelle.domain.views import MergeView, UndoView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
-from kapelle.engine.environment import Origin, list_copies_and_links
-from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import Origin, list_copies_and_links
+from kapelle.engine.processes.launch import ProcessLocation
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall_worktree, task_diff

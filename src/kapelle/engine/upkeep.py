@@ -13,9 +13,9 @@ from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
 from kapelle.engine import archive
-from kapelle.engine.container import end_left_commands, remove_containers
 from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.container import end_left_commands, remove_containers
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
 from kapelle.secrets import REQUEST_AGE_S

@@ -16,13 +16,19 @@ from kapelle.agents.base import AgentAdapter as Adapter
 from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.summary import OutputFold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
-from kapelle.engine.environment import (
+from kapelle.engine.processes.environment import (
     Origin,
     agent_environment,
     build_agent_command,
     map_into_worktree,
 )
-from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output, with_side_log
+from kapelle.engine.processes.output import (
+    SideLog,
+    attempt_usage,
+    output_tail,
+    read_output,
+    with_side_log,
+)
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text

@@ -16,9 +16,9 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import excerpt
-from kapelle.engine.environment import Origin, map_into_worktree, select_variables
-from kapelle.engine.output import MAX_OUTPUT, check_result
-from kapelle.engine.prompt import Earlier, compose_prompt
+from kapelle.engine.processes.environment import Origin, map_into_worktree, select_variables
+from kapelle.engine.processes.output import MAX_OUTPUT, check_result
+from kapelle.engine.processes.prompt import Earlier, compose_prompt
 from kapelle.engine.runs.git import GitContext, T
 from kapelle.library.agent import Agent, Request, Stop
 from kapelle.library.budget import Account

@@ -19,9 +19,9 @@ from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AccountWindow, AgentView, LoginView, PausedModel
-from kapelle.engine.environment import Origin, agent_environment
-from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import Origin, agent_environment
+from kapelle.engine.processes.launch import ProcessLocation
 from kapelle.engine.tasks.accounts import Credential, account_of, find_credential
 from kapelle.engine.tasks.consult import Answer, build_question, read_answer
 from kapelle.runner.command import printed

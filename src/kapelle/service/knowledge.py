@@ -28,9 +28,9 @@ from kapelle.domain.learning import (
 from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.text import counted, search_terms
+from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import fence, format_learning
-from kapelle.engine.retry import repeat
+from kapelle.engine.processes.prompt import fence, format_learning
 from kapelle.engine.tasks.brief import project_of
 from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
-from kapelle.engine.retry import TRANSIENT_ERRORS, with_retries
+from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
 from kapelle.runner.command import RunningCommand
 from kapelle.workspaces import git as git_module
 from kapelle.workspaces.git import Git, GitLocation, LockBusy
@@ -86,7 +86,7 @@ async def test_what_could_not_be_started_is_done_later(
         return run(self)
 
     monkeypatch.setattr(RunningCommand, "run", second_time)
-    monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
+    monkeypatch.setattr("kapelle.engine.background._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
     found = await with_retries(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
     assert found == box.commit_of("main")
@@ -94,7 +94,7 @@ async def test_what_could_not_be_started_is_done_later(
 
 async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
-    monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
+    monkeypatch.setattr("kapelle.engine.background._PAUSE_S", 0.01)
     refs = Refs.of(Git("git", box.root, "K", "k@localhost"), box.repo / ".git")
     main = box.commit_of("main")
     lock = box.write(".git/refs/heads/x.lock", "")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import Learning, LearningSpec, as_markdown, from_markdown
 from kapelle.domain.text import search_terms
-from kapelle.engine.prompt import compose_prompt, fence
+from kapelle.engine.processes.prompt import compose_prompt, fence
 
 _line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 _name = _line.map(str.strip).filter(bool)

@@ -7,8 +7,13 @@ import pytest
 from kapelle.client.environment import with_shell
 from kapelle.domain.environment import shell_of
 from kapelle.domain.specs import Shell
-from kapelle.engine.environment import Origin, leads_into, map_into_worktree, select_variables
-from kapelle.engine.prompt import Earlier, compose_prompt
+from kapelle.engine.processes.environment import (
+    Origin,
+    leads_into,
+    map_into_worktree,
+    select_variables,
+)
+from kapelle.engine.processes.prompt import Earlier, compose_prompt
 from kapelle.home import Home
 from kapelle.secrets import secrets_in
 

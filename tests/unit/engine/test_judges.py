@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kapelle.engine.judges import list_executed, named_scripts
+from kapelle.engine.processes.judges import list_executed, named_scripts
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.background import with_retries
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.output import MAX_OUTPUT, check_facts
 from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
-from kapelle.engine.proof import Subject
-from kapelle.engine.retry import with_retries
+from kapelle.engine.processes.environment import Origin, search_path_of
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.processes.output import MAX_OUTPUT, check_facts
+from kapelle.engine.processes.proof import Subject
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext
 from kapelle.engine.runs.journal import Journal, StepRequest

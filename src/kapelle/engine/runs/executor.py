@@ -27,9 +27,9 @@ from kapelle.domain.errors import (
     sentence,
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, Stopper
+from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.retry import TRANSIENT_ERRORS, with_retries
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
     END,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
+from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import with_retries
 from kapelle.engine.runs.control import IN_ORDER, Control, RunInterrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint

@@ -13,8 +13,8 @@ from kapelle.domain.errors import NotFound, Unavailable
 from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
+from kapelle.engine.background import TRANSIENT_ERRORS, repeat, with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import TRANSIENT_ERRORS, repeat, with_retries
 from kapelle.home import read_own
 from kapelle.runner.shim import files
 from kapelle.store import events, runs

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.engine.environment import list_copies_and_links
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import list_copies_and_links
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
 

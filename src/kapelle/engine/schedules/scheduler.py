@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
-from kapelle.engine.retry import repeat
+from kapelle.engine.background import repeat
 from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets

@@ -20,10 +20,10 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Task, Workspace, WorkspaceView
-from kapelle.engine.container import end_left_commands
-from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import TAMPERED, Parts
+from kapelle.engine.processes.container import end_left_commands
+from kapelle.engine.processes.environment import Origin, search_path_of
+from kapelle.engine.processes.launch import ProcessLocation
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks

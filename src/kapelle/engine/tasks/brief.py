@@ -13,9 +13,14 @@ from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
 from kapelle.domain.text import search_terms
-from kapelle.engine.container import INSTRUCTIONS
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import Earlier, compose_follow_up, compose_prompt, format_learning
+from kapelle.engine.processes.container import INSTRUCTIONS
+from kapelle.engine.processes.prompt import (
+    Earlier,
+    compose_follow_up,
+    compose_prompt,
+    format_learning,
+)
 from kapelle.engine.tasks.attempt import ActiveAttempt, agent_of, recall_worktree, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, learnings, tasks

@@ -14,10 +14,10 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
-from kapelle.engine.environment import Origin
-from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output
-from kapelle.engine.prompt import format_earlier
+from kapelle.engine.processes.environment import Origin
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.processes.output import SideLog, attempt_usage, output_tail, read_output
+from kapelle.engine.processes.prompt import format_earlier
 from kapelle.engine.tasks.accounts import find_credential
 from kapelle.engine.tasks.attempt import ActiveAttempt
 from kapelle.engine.tasks.brief import earlier_attempt

@@ -18,9 +18,9 @@ from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.engine import messages
-from kapelle.engine.container import begin_container
+from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import with_retries
+from kapelle.engine.processes.container import begin_container
 from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import find_credential
 from kapelle.engine.tasks.attempt import AGENT, ActiveAttempt, ClaimLost

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import (
+from kapelle.engine.processes.environment import (
     explain_omitted,
     list_copies_and_links,
     list_paths_into_checkout,

@@ -22,11 +22,11 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.states import AttemptStatus, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Exit
+from kapelle.engine.background import repeat
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
-from kapelle.engine.retry import repeat
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.tasks.accounts import (
     AgentCandidate,

@@ -20,8 +20,8 @@ from kapelle.domain.errors import (
 from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
-from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import search_path_of
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.patterns.spec import PatternSpec

@@ -25,7 +25,8 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import ANSWER_CHECK, CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.output import (
+from kapelle.engine.parts import CHECK_STARTED
+from kapelle.engine.processes.output import (
     MAX_OUTPUT,
     SideLog,
     attempt_usage,
@@ -36,8 +37,7 @@ from kapelle.engine.output import (
     session_counters,
     total_usage,
 )
-from kapelle.engine.parts import CHECK_STARTED
-from kapelle.engine.proof import Subject
+from kapelle.engine.processes.proof import Subject
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, ActiveAttempt, require_claim, task_diff
 from kapelle.engine.tasks.browser import keep_pictures, stop_application

@@ -30,7 +30,7 @@ from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
-from kapelle.engine.output import SideLog, attempt_usage, highest_usage
+from kapelle.engine.processes.output import SideLog, attempt_usage, highest_usage
 from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, tail_text

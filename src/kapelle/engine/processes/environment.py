@@ -15,7 +15,7 @@ from kapelle.agents.base import AgentAdapter, AgentCommand, AgentRequest
 from kapelle.domain.environment import allowed, fitting
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import Shell
-from kapelle.engine.output import SideLog
+from kapelle.engine.processes.output import SideLog
 from kapelle.home import read_small
 from kapelle.runner.shim import files as written
 from kapelle.settings import Settings

@@ -12,8 +12,9 @@ from kapelle.agents.base import AgentAdapter, AgentRequest
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.container import begin_container, script_of
-from kapelle.engine.environment import (
+from kapelle.engine.parts import Parts
+from kapelle.engine.processes.container import begin_container, script_of
+from kapelle.engine.processes.environment import (
     Origin,
     Variables,
     agent_environment,
@@ -22,8 +23,7 @@ from kapelle.engine.environment import (
     map_into_worktree,
     select_variables,
 )
-from kapelle.engine.output import MAX_OUTPUT, SideLog, check_result
-from kapelle.engine.parts import Parts
+from kapelle.engine.processes.output import MAX_OUTPUT, SideLog, check_result
 from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.secrets import server_secrets

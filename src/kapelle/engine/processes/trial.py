@@ -11,7 +11,7 @@ from types import MappingProxyType
 from kapelle.domain.errors import Conflict, WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.text import counted_files
-from kapelle.engine.judges import Judges, is_test
+from kapelle.engine.processes.judges import Judges, is_test
 from kapelle.runner.process_dir import ProcessEnd
 
 # Limits of the number of files that are garbled one by one, and of the total time for that.

@@ -23,7 +23,8 @@ from kapelle.domain.errors import LimitReached, Tampered
 from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
-from kapelle.engine.judges import (
+from kapelle.engine.parts import Parts
+from kapelle.engine.processes.judges import (
     Judges,
     imported_modules,
     is_makefile,
@@ -32,9 +33,8 @@ from kapelle.engine.judges import (
     list_includes,
     named_scripts,
 )
-from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.parts import Parts
-from kapelle.engine.trial import (
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.processes.trial import (
     CopyContent,
     Suspects,
     Trial,

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import select_variables
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import select_variables
 from kapelle.home import Home, read_own
 from kapelle.runner.command import Command, CommandResult, RunningCommand
 from kapelle.settings.models import DockerSettings, Settings

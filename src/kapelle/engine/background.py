@@ -14,7 +14,7 @@ from kapelle.store.database import DatabaseWatch
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_log = logging.getLogger("kapelle.retry")
+_log = logging.getLogger("kapelle.background")
 _PAUSE_S = 1.0
 # Errors that pass once somebody frees space, memory or file descriptors.
 TRANSIENT_ERRORS = {
