@@ -84,6 +84,7 @@ async def archive_run(parts: Parts, text: str) -> Run:
     for task_id in await parts.db.read(runs.ended_tasks, run.id):
         with suppress(Conflict):  # it was resumed meanwhile
             await archive_task(parts, task_id)
+    # The first of a family is the run itself; each run archives its own children.
     for child in (await parts.db.read(runs.family, run.id))[1:]:
         if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
@@ -287,6 +288,7 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
             return archive(connection, tasks.get, task_id)
         return None
 
+    # The row goes last: after a crash, the next round finds it and deletes the rest.
     task = await parts.db.write(put_away)
     if task is None:
         return

@@ -18,8 +18,13 @@ _log = logging.getLogger("kapelle.background")
 _PAUSE_S = 1.0
 # Errors that pass once somebody frees space, memory or file descriptors.
 TRANSIENT_ERRORS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
-}  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+}
 
 
 async def repeat(

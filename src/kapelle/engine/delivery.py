@@ -77,6 +77,7 @@ class Deliveries:
             return _LOOK_S
         due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
         old = dict.fromkeys(await db.read(deliveries.stale, now), self._refresh)
+        # Work that is due for both is delivered.
         for owner, duty in (old | due).items():
             if owner not in self._active:
                 self._active[owner] = asyncio.create_task(duty(owner))
@@ -101,6 +102,7 @@ class Deliveries:
             else:
                 values = await self._merge(work)
         except Unavailable as error:
+            # The forge or the network is down: retry with exponential backoff.
             wait_s = min(_LONGEST_S, 10.0 * 2 ** min(row["tries"], 10))
             later = datetime.now(UTC) + timedelta(seconds=wait_s)
             retry = {"reason": error.with_hint, "tries": row["tries"] + 1, "next_at": later}
@@ -151,6 +153,7 @@ class Deliveries:
                 directory, base, settings, self._parts.environ
             )
         except Unavailable:
+            # Retried as a whole: the repetition finds the merge and only pushes.
             raise
         except KapelleError as error:
             reason = f"It is merged into {base}, but {base} is not pushed: {error.message}"

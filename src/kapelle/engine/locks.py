@@ -76,9 +76,9 @@ class PathClaim:
         return not apart and conflicts(self.paths, other.paths)
 
     def is_same(self, other: "PathClaim") -> bool:
-        return (self.owner, self.checkout, {*self.paths}) == (
-            other.owner, other.checkout, {*other.paths}
-        )  # fmt: skip
+        if (self.owner, self.checkout) != (other.owner, other.checkout):
+            return False
+        return {*self.paths} == {*other.paths}
 
 
 class LockManager:
@@ -108,12 +108,14 @@ class LockManager:
         await self.sweep()
         theirs = (one.paths for one in (*self._held, *self._queue) if one.owner == request.owner)
         own = {*request.paths}.union(*theirs)
-        for many, most, what in (
-            (len(own), _MOST, "locks"), (sum(map(is_glob, own)), MAX_GLOBS, "globs")
-        ):  # fmt: skip
-            if many > most:
-                text = f"Limit of {most} {what} reached."
-                raise LimitReached(text, hint="Lock a folder as a whole.")
+        if len(own) > _MOST:
+            raise LimitReached(f"Limit of {_MOST} locks reached.", hint="Lock a folder as a whole.")
+        # Globs are compared with each other in every step, so there may be only few.
+        if sum(map(is_glob, own)) > MAX_GLOBS:
+            raise LimitReached(
+                f"Limit of {MAX_GLOBS} globs reached.", hint="Lock a folder as a whole."
+            )
+        # A repeated call joins the claim that is waiting already, and keeps its place.
         claim = next((other for other in self._queue if other.is_same(request)), request)
         claim.asks += 1
         if claim is request:
@@ -129,8 +131,10 @@ class LockManager:
                     async with asyncio.timeout(timeout_s):
                         await claim.granted.wait()
         finally:
+            # Also after a cancelled call: a claim that nobody waits for loses its place soon.
             claim.asks -= 1
             claim.until = max(claim.until, self._clock() + (PATIENCE_S if timeout_s else 0.0))
+        # The holds of this claim share its event, also if the claim was joined by several calls.
         holds = [hold for hold in self._held if hold.granted is claim.granted]
         if not holds:
             in_way = [self._view(other) for other in self._list_blockers(claim)]
@@ -202,6 +206,7 @@ class LockManager:
     async def sweep(self) -> None:
         """Release locks of ended attempts and locks that were not renewed in time."""
         owners = {claim.owner for claim in (*self._held, *self._queue)} - {PERSON}
+        # An idle daemon asks nothing of the database.
         if owners:
             dead = await self._db.read(locks.ended, sorted(owners))
         else:

@@ -131,10 +131,17 @@ class MergeQueue:
         else:
             verify = None
         merge = await parts.workspaces.merge(
-            work.id, target, f"{spec.message or title}\n\n{noun}: {work.id}", expected=commit,
-            style=spec.style, by_person=active.by_person, verify=verify,
-            sign=active.by_person and parts.settings().git.sign == "auto", undone=undone,
-        )  # fmt: skip
+            work.id,
+            target,
+            f"{spec.message or title}\n\n{noun}: {work.id}",
+            expected=commit,
+            style=spec.style,
+            by_person=active.by_person,
+            verify=verify,
+            sign=active.by_person and parts.settings().git.sign == "auto",
+            undone=undone,
+        )
+        # Also if git has it already without a record: a crash came between the two.
         if not merge.already or work.merged_at is None:
             await parts.db.write(_record_merge, work, merge)
         has_dropped_trust = active.by_person and await self._drop_trust(work)
@@ -305,6 +312,7 @@ async def diff_work(parts: Parts, work: Task | Run) -> Diff:
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])
+    # The worktree may be archived; its content is kept under a ref.
     await recall_worktree(parts, work)
     row = await parts.db.read(work_rows(work.id).row, work.id)
     is_open = row["merged_at"] is None and row["merge_undone_at"] is None

@@ -87,6 +87,7 @@ def settle_messages(
     waiting = [row for row in rows if row["state"] == "waiting"]
     read = [row["id"] for row in waiting if delivery.was_read(row["id"])]
     messages.mark_delivered(connection, read)
+    # Unread messages no longer belong to this attempt.
     messages.give_back(connection, attempt_id)
     if foreign := delivery.foreign([row["id"] for row in rows]):
         _warn(connection, task_id, attempt_id, foreign)

@@ -103,6 +103,7 @@ class Parts:
         config = source if source and source.config else None
         version = (stamp(self.home.config), config, is_trusted)
         if version not in self.settings_cache:
+            # The keys hold file stamps, so every change of a file adds an entry.
             if len(self.settings_cache) > _MOST_SETTINGS:
                 self.settings_cache.clear()
             combination = combined(self.home, source, is_trusted, self.environ)

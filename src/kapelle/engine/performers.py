@@ -38,6 +38,7 @@ class Performers:
 
     async def restart(self, running: Collection[str]) -> None:
         """Start the running attempts or runs that nobody performs here."""
+        # Forget those whose rows have moved on.
         self._ended = {key: self._ended[key] for key in running if key in self._ended}
         for subject in running:
             if subject in self._tasks:

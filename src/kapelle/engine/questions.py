@@ -78,6 +78,7 @@ def answer(
         raise Conflict(f"This question of {question.work_id} was {was} already.")
     choices = dict(enumerate(question.choices, 1))
     choice = text.strip()
+    # A number stands for a choice, unless a choice is literally that number.
     if choices and choice.isdecimal() and choice not in question.choices:
         if int(choice) not in choices:
             numbered = ", ".join(f"{number} {label}" for number, label in choices.items())
@@ -114,6 +115,7 @@ def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> N
     events.append(connection, "task.answered", task_id, attempt["id"] if attempt else None, **facts)
     if left := questions.unanswered(connection, [task_id]):
         tasks.update(connection, task_id, question=left[0].text, reason=f"It asks: {left[0].text}")
+    # The agent waits for the answer itself, so its attempt continues.
     elif attempt is not None and attempt["ended_at"] is None:
         tasks.move(connection, task, TaskStatus.RUNNING)
     else:

@@ -151,6 +151,7 @@ async def stop_left_processes(parts: Parts) -> None:
         present = {name for name in names if not name.endswith(SUFFIX)}
         unknown = present - await parts.db.read(read_names)
         reasons |= {place / name: f"{name} is in no database" for name in unknown}
+    # In a thread: there may be very many directories.
     for process_dir in await asyncio.to_thread(_list_unfinished, reasons):
         _log.warning("ending a process: %s", reasons[process_dir])
         parts.runner.stop(process_dir, reasons[process_dir])

@@ -170,7 +170,9 @@ def _write_scripts(home: Home, settings: Settings, worktree: Path) -> Path:
     place = home.containers / name
     (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
-        "top": shlex.quote(top), "base": shlex.quote(_base(settings, top)), "name": name,
+        "top": shlex.quote(top),
+        "base": shlex.quote(_base(settings, top)),
+        "name": name,
         "engine": shlex.quote(docker.engine),
         "marks": shlex.quote(str(place / "marks")),
         # A compose file may refer to these variables.
@@ -182,13 +184,20 @@ def _write_scripts(home: Home, settings: Settings, worktree: Path) -> Path:
             f'-e {one}="${{{one}-}}" ' for one in (*_NAMES, *settings.environment.set)
         ),
         **(_service(docker) if docker.service else _image(docker)),
-    }  # fmt: skip
-    enter, begin = (_IN_SERVICE, _BEGIN_SERVICE) if docker.service else (_IN_IMAGE, _BEGIN_IMAGE)
-    scripts = {SCRIPT: _EXEC, "end": _END, "begin": begin, "remove": _REMOVE}
-    bodies = {file: body.replace("{enter}", enter) for file, body in scripts.items()}
-    texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
-    for file, text in {"worktree": top, **texts}.items():
+    }
+    if docker.service:
+        enter = _IN_SERVICE
+        begin = _BEGIN_SERVICE
+    else:
+        enter = _IN_IMAGE
+        begin = _BEGIN_IMAGE
+    texts = {"worktree": top}
+    for file, body in {SCRIPT: _EXEC, "end": _END, "begin": begin, "remove": _REMOVE}.items():
+        # {enter} first, since it holds placeholders of its own.
+        texts[file] = (_HEAD + body.replace("{enter}", enter)).format_map(facts)
+    for file, text in texts.items():
         path = place / file
+        # A command may be running the present script, so it is replaced as a whole.
         if not _holds(path, text):
             fresh = place / f".{file}.{os.getpid()}"
             fresh.write_text(text, encoding="utf-8")

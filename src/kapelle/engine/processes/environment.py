@@ -97,6 +97,7 @@ def agent_environment(
 ) -> dict[str, str]:
     """Return an agent's variables, without those of its command and its task."""
     env = select_variables(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
+    # A variable that the agent needs itself is passed on even if a pattern drops it.
     dropped_names = fitting(env, agent.drops) - set(agent.passes)
     env = {name: value for name, value in env.items() if name not in dropped_names}
     return env | settings.environment.set | agent.settings.env
@@ -187,6 +188,7 @@ def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:
     tops = checkouts_around(directory)
     if place is None or not tops or place == tops[0]:
         return paths
+    # A .kapelle below the top names paths relative to its own directory.
     inside = os.path.relpath(place, tops[0])
     return [os.path.join(inside, path) for path in paths]
 

@@ -74,6 +74,7 @@ class ProcessLocation:
                 raise WorkspaceError(
                     f"The directory {directory} of a check is outside the repository."
                 )
+            # The same place inside the worktree.
             target = worktree / target.relative_to(top)
         return replace(self, cwd=target)
 
@@ -165,15 +166,21 @@ class ProcessLocation:
         base = agent_environment(parts.environ, settings, agent, self.origin)
         command, side_log = build_agent_command(agent, replace(request, environ=base | env))
         variables = map_into_worktree(base | command.env | env, self.origin).values
+        # The agent itself runs outside of the container, and calls the script for its commands.
         if script := script_of(parts.home, settings, self.origin.worktree):
             path = variables.get("PATH", os.defpath)
             variables["PATH"] = os.pathsep.join([str(script.parent), path])
         secrets = server_secrets(request.mcp_servers.values())
         how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
         launch = self._launch(
-            process, command.argv, variables, *secrets,
-            cwd=request.workspace, stdin=command.stdin, **how,
-        )  # fmt: skip
+            process,
+            command.argv,
+            variables,
+            *secrets,
+            cwd=request.workspace,
+            stdin=command.stdin,
+            **how,
+        )
         return launch, side_log
 
     def _launch(

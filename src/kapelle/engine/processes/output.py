@@ -104,11 +104,16 @@ def highest_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
     """Return the sum of all known usage; the cost is unknown if the cost of any part is."""
     present = [part for part in parts if part is not None]
-    if len(present) < 2:
-        return present[0] if present else None
-    counts = [part.model_dump() for part in present]
-    columns = {name: [count[name] for count in counts] for name in Usage.model_fields}
-    return Usage(**{name: None if None in some else sum(some) for name, some in columns.items()})
+    if not present:
+        return None
+    total: dict[str, Any] = present[0].model_dump()
+    for part in present[1:]:
+        for name, value in part.model_dump().items():
+            if total[name] is None or value is None:
+                total[name] = None
+            else:
+                total[name] += value
+    return Usage.model_validate(total)
 
 
 class SideLog(BaseModel):

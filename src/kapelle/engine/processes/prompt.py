@@ -28,25 +28,42 @@ class Earlier:
 
 
 def compose_prompt(
-    prompt: str, context: dict[str, str], earlier: list[Earlier], message: str | None,
-    diagnosis: str | None = None, memory: Sequence[Learning] = (), guidelines: str | None = None,
-) -> str:  # fmt: skip
+    prompt: str,
+    context: dict[str, str],
+    earlier: list[Earlier],
+    message: str | None,
+    diagnosis: str | None = None,
+    memory: Sequence[Learning] = (),
+    guidelines: str | None = None,
+) -> str:
     """Return the task's prompt, followed by one section for each piece of context."""
     lines = "\n".join(f"- {key}: {value}" for key, value in context.items())
+    notes = ""
     if memory:
         notes = fence("\n".join(map(format_learning, memory)))
-    else:
-        notes = ""
     sections = [
-        ("## Guidelines", guidelines), ("## Context", lines), (_MEMORY, notes),
-        *(format_earlier(piece).split("\n", 1) for piece in earlier),
-        ("## Why the previous attempt failed", diagnosis), ("## Message", message),
-    ]  # fmt: skip
-    return "\n\n".join([prompt, *(f"{head}\n{text}" for head, text in sections if text)])
+        prompt,
+        _format_section("## Guidelines", guidelines),
+        _format_section("## Context", lines),
+        _format_section(_MEMORY, notes),
+        *map(format_earlier, earlier),
+        _format_section("## Why the previous attempt failed", diagnosis),
+        # The message comes last: it is the newest, and outweighs the rest.
+        _format_section("## Message", message),
+    ]
+    return "\n\n".join(filter(None, sections))
+
+
+def _format_section(heading: str, text: str | None) -> str:
+    """Return a section of a prompt; empty without a text."""
+    if not text:
+        return ""
+    return f"{heading}\n{text}"
 
 
 def fence(text: str) -> str:
     """Return a text between marks that nothing inside the text can close."""
+    # Longer than every run of the letter inside.
     mark = "~" * (max([2, *map(len, re.findall("~+", text))]) + 1)
     return f"{mark}\n{text.strip()}\n{mark}"
 

@@ -130,6 +130,7 @@ def _decide_cron(situation: Situation, decision: ScheduleDecision) -> None:
     now = situation.now
     if decision.next_at is None or decision.next_at > now:
         return
+    # Missed slots share one firing; slots within the grace period start normally.
     late, fresh = _due(situation, decision.next_at)
     if late is not None and schedule["missed"] == MissedPolicy.FAIL:
         decision.add(late.newest, Outcome.MISSED, _describe_missed(late))
@@ -199,6 +200,7 @@ def _decide_every(situation: Situation, decision: ScheduleDecision) -> None:
         return
     if not situation.in_flight:
         slot = decision.next_at
+        # A slot identifies its work, so it must be later than every earlier one.
         if situation.last_slot is not None:
             slot = max(slot, situation.last_slot + INSTANT)
         _fire(situation, decision, slot)

@@ -142,6 +142,7 @@ class Scheduler:
             self._retries[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
+            # The specification itself is at fault, so a retry would not help.
             await self._db.write(transitions.record_failed_start, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
@@ -160,6 +161,7 @@ class Scheduler:
     async def _subject(self, slot: Slot) -> str:
         """Return the work that a slot starts, or has started before a crash."""
         schedule_id, moment = slot
+        # A crash may have come between the start and its record.
         key = transitions.key_of(schedule_id, moment)
         earlier = await self._db.read(schedules.subject_of_key, key)
         if earlier is not None:

@@ -92,8 +92,9 @@ def choose_agent(
     If all available candidates have failed, the first of them is returned.
     """
     able = [candidate for candidate in among if candidate.find_pause(pauses) is None]
+    # With one candidate there is no choice, so the history is not read.
     if len(able) < 2:
-        return able[0] if able else None
+        return next(iter(able), None)
     failed_agents = list_failed_agents(connection, task_id)
     return next((candidate for candidate in able if candidate.agent not in failed_agents), able[0])
 

@@ -35,8 +35,11 @@ class NewLimits(Spec):
 
 _UNCHANGED = NewLimits()
 _AFRESH: dict[str, Any] = {
-    "next_mode": "fresh", "next_message": None, "tries": 0, "uncounted": 0,
-}  # fmt: skip
+    "next_mode": "fresh",
+    "next_message": None,
+    "tries": 0,
+    "uncounted": 0,
+}
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:

@@ -47,9 +47,13 @@ class ActiveAttempt:
     """One attempt in progress; row and task are the stored rows, with all writes since then."""
 
     def __init__(
-        self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings,
+        self,
+        parts: Parts,
+        row: dict[str, Any],
+        task: dict[str, Any],
+        settings: Settings,
         process_rows: Mapping[str, Row],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.parts = parts
         self.row = row
         self.task = task

@@ -72,6 +72,7 @@ async def start_application(attempt: ActiveAttempt) -> None:
     if not settings.serve:
         return
     port = _port(attempt)
+    # After a crash, the port is known from the name of the process.
     if port is None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -134,6 +135,7 @@ def keep_pictures(attempt: ActiveAttempt) -> None:
 def read_picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
     """Return the media type and the beginning of a picture; None for any other file."""
     try:
+        # The agent may have put a link or a pipe there, which must not be followed or waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

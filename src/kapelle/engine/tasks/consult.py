@@ -83,6 +83,7 @@ async def consulting_usage(attempt: ActiveAttempt) -> list[Usage | None]:
     """Return the usage of the questions that were asked for an attempt, which pays for them."""
     settings = attempt.settings
     usages = list[Usage | None]()
+    # Without a process beside the agent, nobody was asked.
     if len(attempt.processes) < 2:
         return usages
     rows = await attempt.parts.db.read(processes.of_owner, attempt.id)
@@ -133,9 +134,14 @@ _LONGEST_FAILED_PROMPT = 20_000
 _LONGEST_DIAGNOSIS = 10_000
 # A diagnosis helps if the work was wrong, not if the provider or the machine failed.
 _WORTH_IT = {
-    FailureClass.CHECKS, FailureClass.TASK, FailureClass.TOOL, FailureClass.TIMEOUT,
-    FailureClass.STALLED, FailureClass.CONTEXT_OVERFLOW, FailureClass.UNKNOWN,
-}  # fmt: skip
+    FailureClass.CHECKS,
+    FailureClass.TASK,
+    FailureClass.TOOL,
+    FailureClass.TIMEOUT,
+    FailureClass.STALLED,
+    FailureClass.CONTEXT_OVERFLOW,
+    FailureClass.UNKNOWN,
+}
 
 
 async def diagnose(attempt: ActiveAttempt) -> str | None:

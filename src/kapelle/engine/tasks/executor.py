@@ -65,6 +65,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
         failpoint("perform_after_prepare")
         end = await with_retries(_run)(attempt)
     except Unavailable:
+        # The disk or the database, not the attempt: the performer starts again later.
         raise
     except KapelleError as error:
         if attempt is not None:
@@ -123,6 +124,7 @@ async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLi
     launch, side_log = place.agent(
         attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
     )
+    # Stored before the agent starts, since a new daemon has to find the log.
     if side_log is not None:
         side_log = await asyncio.to_thread(side_log.after_present)
         await attempt.update(side_log=side_log.model_dump())

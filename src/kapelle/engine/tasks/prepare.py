@@ -118,6 +118,7 @@ async def _make_worktree(attempt: ActiveAttempt) -> None:
         # After a merge the branch may be gone, but not the commit.
         commit = earlier.merged_at and earlier.workspace.commit
         base = commit or earlier.workspace.branch
+    # The worktree may have been archived since the last attempt.
     await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
     arguments = (
         Path(task["directory"]),
@@ -225,4 +226,5 @@ async def _set_up(attempt: ActiveAttempt, command: str) -> None:
         output = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = end.ending(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{output}")
+    # Only a noted success keeps later attempts from setting up again.
     await attempt.write(processes.note_success, attempt.id, _SETUP)

@@ -210,10 +210,18 @@ def _begin(
     now = datetime.now(UTC)
     number = last["number"] + 1 if last else 1
     attempts.insert(
-        connection, id=attempt_id, task_id=task["id"], number=number, status=AttemptStatus.RUNNING,
-        mode=task["next_mode"], message=task["next_message"], **asdict(candidate),
-        performer=performer, warnings=[], started_at=now,
-    )  # fmt: skip
+        connection,
+        id=attempt_id,
+        task_id=task["id"],
+        number=number,
+        status=AttemptStatus.RUNNING,
+        mode=task["next_mode"],
+        message=task["next_message"],
+        **asdict(candidate),
+        performer=performer,
+        warnings=[],
+        started_at=now,
+    )
     start_values = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
     reset_values = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
     tasks.move(connection, task, TaskStatus.RUNNING, **start_values, **reset_values)
@@ -256,6 +264,7 @@ class TaskQueue:
             self.held = problem.with_hint
             return _SWEEP_S
         try:
+            # A pass runs at every event, and the sweep only now and then.
             if self._swept_at is None or time.monotonic() - self._swept_at >= self._sweep_s:
                 await self._sweep()
                 self._swept_at = time.monotonic()
@@ -352,6 +361,7 @@ class TaskQueue:
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
         beside = [one.directory for one in (await self._parts.processes(attempt_id)).values()]
+        # The agent may still run: nobody would watch it any more.
         for process_dir in [self._parts.process_directory(attempt_id), *beside]:
             self._parts.runner.stop(process_dir, problem)
         failure = Failure(FailureClass.LOST, problem)

@@ -69,6 +69,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             unread = "\n\n".join(filter(None, [unread, format_answers(unconfirmed)])) or None
         _Settlement(connection, attempt, task, evidence, others, failures, output, unread).write()
 
+    # A lost claim means that the attempt is settled, or that another performer settles it.
     with suppress(ClaimLost):
         await parts.db.write(settle)
         if os.path.lexists(folder):
@@ -123,18 +124,30 @@ class _Settlement:
         values = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
         attempts.update(connection, attempt["id"], **self._result_values(), **values)
         events.append(
-            connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
-            number=attempt["number"], agent=attempt["agent"], reason=reason,
-            failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            connection,
+            f"attempt.{outcome.attempt}",
+            task["id"],
+            attempt["id"],
+            number=attempt["number"],
+            agent=attempt["agent"],
+            reason=reason,
+            failure=self.failure.kind if self.failure else None,
+            code=exit.code,
+            signal=exit.signal,
             output_path=self.output_path,
-        )  # fmt: skip
+        )
         # Reasons may quote an agent, so they are left to the history, which masks secrets.
         cause = self.failure.kind.value if self.failure else "no failure"
         _log.debug(
             "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
-            attempt["id"], outcome.attempt.value, cause,
-            task["id"], outcome.task.value, outcome.not_before, task["tries"],
-        )  # fmt: skip
+            attempt["id"],
+            outcome.attempt.value,
+            cause,
+            task["id"],
+            outcome.task.value,
+            outcome.not_before,
+            task["tries"],
+        )
         self._move_task(outcome, reason)
 
     def _failed_ci(self) -> bool:
@@ -229,9 +242,15 @@ class _Settlement:
             account = attempt["account"]
         accounts.pause(self.connection, account, until, reason)
         events.append(
-            self.connection, "account.paused", attempt["task_id"], attempt["id"],
-            account=account, agent=attempt["agent"], until=until.isoformat(), reason=reason,
-        )  # fmt: skip
+            self.connection,
+            "account.paused",
+            attempt["task_id"],
+            attempt["id"],
+            account=account,
+            agent=attempt["agent"],
+            until=until.isoformat(),
+            reason=reason,
+        )
 
     def _history(self) -> History:
         """Return the history of the task, including this attempt."""

@@ -39,10 +39,23 @@ from kapelle.workspaces import (
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
-    "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "browser", "template",
+    "prompt",
+    "system_prompt",
+    "model",
+    "deps_policy",
+    "fork_session",
+    "timeout_s",
+    "max_turns",
+    "budget_usd",
+    "retry",
+    "context",
+    "coordinate",
+    "tools",
+    "read_only",
+    "browser",
+    "template",
     "interactive",
-}  # fmt: skip
+}
 
 Also = Callable[[Connection, str], None]
 W = TypeVar("W", bound=WorkSpec)
@@ -62,9 +75,12 @@ ALONE = Belonging()
 
 
 async def submit(
-    parts: Parts, spec: TaskSpec, idempotency_key: str | None = None,
-    belonging: Belonging = ALONE, also: Also | None = None,
-) -> Task:  # fmt: skip
+    parts: Parts,
+    spec: TaskSpec,
+    idempotency_key: str | None = None,
+    belonging: Belonging = ALONE,
+    also: Also | None = None,
+) -> Task:
     """Validate and store a task.
 
     also is called in the same transaction, but only if the task is new. A repeated idempotency key
@@ -81,6 +97,7 @@ async def submit(
     values["shell"] = parts.secrets.keep_shell(spec.shell)
     with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
         task = await parts.db.write(_submit, spec, values, also)
+    # The key was used before, so the new id and its secrets are not needed.
     if task.id != values["id"]:
         parts.secrets.forget(values["id"])
     return task
@@ -104,13 +121,27 @@ async def validate_spec(
     # In a run, only agents that can use tools get them.
     servers = spec.mcp or ((spec.coordinate or spec.browser) and not belonging.run_id)
     require_abilities(
-        agent, settings, interactive=spec.interactive, model=spec.model, mcp_server=servers,
-        system_prompt=spec.system_prompt, limit_of_turns=spec.max_turns, budget=spec.budget_usd,
+        agent,
+        settings,
+        interactive=spec.interactive,
+        model=spec.model,
+        mcp_server=servers,
+        system_prompt=spec.system_prompt,
+        limit_of_turns=spec.max_turns,
+        budget=spec.budget_usd,
         list_of_tools=spec.tools,
-    )  # fmt: skip
+    )
     options = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
-    require_command(parts, agent, settings, spec.directory, spec.prompt, spec.system_prompt,
-                    interactive=spec.interactive, **options)  # fmt: skip
+    require_command(
+        parts,
+        agent,
+        settings,
+        spec.directory,
+        spec.prompt,
+        spec.system_prompt,
+        interactive=spec.interactive,
+        **options,
+    )
     if belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     kind = await workspace_kind(parts, spec, settings)
@@ -326,9 +357,16 @@ def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
 
 
 def require_command(
-    parts: Parts, agent: str, settings: Settings, directory: str, prompt: str = "",
-    system_prompt: str | None = None, *, interactive: bool = False, **options: Any,
-) -> None:  # fmt: skip
+    parts: Parts,
+    agent: str,
+    settings: Settings,
+    directory: str,
+    prompt: str = "",
+    system_prompt: str | None = None,
+    *,
+    interactive: bool = False,
+    **options: Any,
+) -> None:
     """Raise now, and not in the first attempt, if an agent has no command for a request."""
     if len(prompt) > _LARGE_PROMPT or options.get("mcp_servers") or options["tools"] or interactive:
         adapter = registry.get(agent, settings, interactive=interactive)

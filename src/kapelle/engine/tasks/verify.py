@@ -92,6 +92,7 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
             commit = await _commit(attempt)
             await _require_resolved(attempt)
             failed_checks = await _check(attempt, commit)
+            # A check may have moved the branch away from what was checked.
             await _require_unmoved(attempt, commit)
             unreadable = await _find_unreadable(attempt, verdict.result, commit)
             await _remove_files_of_checks(attempt, commit)
@@ -333,6 +334,7 @@ async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
             result = await _make_check(attempt, position, check)
         made_on = {"commit": commit, "directory": result.directory or str(attempt.directory)}
         results[position] = result.model_copy(update=made_on)
+        # Recorded one by one, so that no check is repeated after a crash.
         await attempt.write(_record_check, attempt, position, results[position])
     await _warn(attempt, list(results.values()))
     return [result.verdict for _, result in sorted(results.items()) if not result.passed]

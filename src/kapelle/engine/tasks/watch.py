@@ -176,6 +176,7 @@ async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
     spent_usd = 0.0
     # Related tasks may use the same budget during the attempt.
     in_tree = await attempt.parts.db.glance(children.in_tree, attempt.task_id)
+    # The tightest budget of all parents applies.
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
         read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
@@ -532,6 +533,7 @@ class AttemptWatch:
 
     async def _end(self, failure: Failure) -> bool:
         """Store why the agent is ended, then end it."""
+        # Stored first: after a crash, the reason would be lost with the ended agent.
         await self._attempt.update(ended_for=_CAUSE.dump_python(failure, mode="json"))
         self._attempt.parts.runner.stop(self._attempt.process_dir, failure.evidence)
         return True
