@@ -10,7 +10,8 @@ PARALLEL := -n 4 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup web machine demo quick test test-agents versions lowest check house fix bench chaos docs constraints clean
+.PHONY: setup web machine demo quick test test-agents versions lowest check house hooks fix bench chaos docs \
+	api constraints wheel image test-image docs-site clean
 
 setup: $(READY)
 
@@ -70,9 +71,14 @@ house: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/typos
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python web/build.py check
+
+# Have git run the quick checks before each commit, and look at its message.
+hooks: setup
+	$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
 
 fix: setup
 	$(BIN)/ruff check --fix .
@@ -91,10 +97,41 @@ chaos: setup machine
 docs: setup
 	$(BIN)/python docs/generate.py
 
+# Accept the public API as it is now; a test compares it with what is stored.
+api: setup
+	$(BIN)/python -m tests.public_api
+
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:
-	$(BIN)/pip freeze --exclude-editable --exclude uv > constraints.txt
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
+
+# The source distribution and, built from it, the wheel: as they are published.
+wheel: setup
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist
+
+# The container image of that wheel: make image ENGINE=podman BASE=ubuntu:26.04 TAG=kapelle:1 UID=$$(id -u)
+ENGINE ?= docker
+BASE ?= debian:trixie-slim
+TAG ?= kapelle:latest
+UID ?= 1000
+image: wheel
+	$(ENGINE) build --build-arg BASE=$(BASE) --build-arg UID=$(UID) --tag $(TAG) $(ARGS) .
+
+# Use that image as a new user would.
+test-image: image
+	KAPELLE_IMAGE=$(TAG) KAPELLE_ENGINE=$(ENGINE) $(BIN)/pytest tests/e2e/test_image.py
+
+# The documentation as a site, into site/; SERVE=1 shows it and follows changes.
+docs-site: .venv.site/.ready
+	.venv.site/bin/python -m mkdocs $(if $(SERVE),serve,build --strict)
+
+.venv.site/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv.site
+	.venv.site/bin/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	.venv.site/bin/pip install --quiet --disable-pip-version-check --group site
+	touch $@
 
 clean:
-	rm -rf web/dist web/node_modules web/src/api/schema.ts
+	rm -rf dist site web/dist web/node_modules web/src/api/schema.ts
 	rm -rf .venv .venv.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

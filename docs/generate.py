@@ -31,7 +31,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
-from kapelle.settings.config import children_of
+from kapelle.settings.config import list_children
 from kapelle.settings.models import REPOSITORY_KEYS, DockerSettings, Price, ReadJson
 
 DOCS = Path(__file__).parent
@@ -117,13 +117,15 @@ def configuration() -> str:
     """The tables of docs/configuration.md."""
     sections = [
         ("", Settings),
-        *children_of(Settings).items(),
+        *list_children(Settings).items(),
         ("workspace.docker", DockerSettings),
         ("agents.NAME", AgentSettings),
         ("agents.NAME.read", ReadJson),
         ("prices.MODEL", Price),
     ]
-    return "\n".join(_settings_table(name, model) for name, model in sections if children_of(model))
+    return "\n".join(
+        _settings_table(name, model) for name, model in sections if list_children(model)
+    )
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
@@ -150,7 +152,7 @@ def _settings_table(section: str, model: Any) -> str:
     told = _docstrings(model)
     rows = []
     for name, field in model.model_fields.items():
-        if not children_of(field.annotation) and name != "agents":
+        if not list_children(field.annotation) and name != "agents":
             about = told.get(name, field.description)
             rows.append(f"| `{field.alias or name}` | {_settings_default(field)} | {about} |")
     if rows:

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.daemon import BenchDaemon, Client
 from bench.report import Row, Run
 from kapelle.home import disk_use
-from kapelle.workspaces.repository import count_loose
+from kapelle.workspaces.repository import count_loose_objects
 
 _MOST_KB, _MOST_INODES = 5, 2
 _DAY_S = 86_400
@@ -39,7 +39,7 @@ def measure(run: Run) -> list[Row]:
         while any(entry.is_dir() for entry in os.scandir(daemon.home.attempts)):
             time.sleep(1)
         # Git's own upkeep may be under way already, and is not done twice at once.
-        while count_loose(repository / ".git" / "objects") > _FEW_OBJECTS:
+        while count_loose_objects(repository / ".git" / "objects") > _FEW_OBJECTS:
             with closing(Client(daemon.home.socket)) as client:
                 client.post("/prune", {})
             time.sleep(1)

@@ -43,6 +43,8 @@ from kapelle.library.interaction import Suspend as Suspend
 from kapelle.library.mock import MockAgent as MockAgent
 from kapelle.library.orchestrator import Orchestrator as Orchestrator
 from kapelle.library.outcome import TeamOutcome as TeamOutcome
+from kapelle.library.worktree import Worktree as Worktree
+from kapelle.library.worktree import worktree as worktree
 from kapelle.patterns.best_of import BestOfSpec as BestOfSpec
 from kapelle.patterns.loop import LoopSpec as LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec as PipelineSpec
@@ -50,7 +52,5 @@ from kapelle.patterns.pipeline import StepSpec as StepSpec
 from kapelle.patterns.spec import CandidateSpec as CandidateSpec
 from kapelle.patterns.spec import PatternSpec as PatternSpec
 from kapelle.patterns.team import TeamSpec as TeamSpec
-from kapelle.workspaces.sync import Worktree as Worktree
-from kapelle.workspaces.sync import worktree as worktree
 
 __version__: str

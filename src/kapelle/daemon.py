@@ -1,4 +1,4 @@
-"""The daemon: wires the parts by hand, serves until it is told to stop, and goes."""
+"""The daemon: connect the parts, serve until stopped, and shut down."""
 
 import argparse
 import asyncio
@@ -30,9 +30,9 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
-from kapelle.home import Home, NoRegularFile, file_identity, read_own, write_private
+from kapelle.home import Home, NoRegularFile, read_file_identity, read_own, write_private
 from kapelle.runner.runner import Runner
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.sentry import ErrorReports
 from kapelle.service import Service
 from kapelle.service.daemon import Stopping
@@ -43,13 +43,13 @@ from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
 
 if __name__ == "__main__":
-    # All that is imported stays: looking through it for garbage is a tenth of the start.
+    # Imported modules stay in memory: collecting garbage among them would be a tenth of the start.
     gc.disable()
 
 
 _log = logging.getLogger("kapelle")
 _SHORTEST_TOKEN = 32
-# How often the daemon looks at its own files.
+# How often the daemon checks its own files.
 _LOOK_S = 2.0
 
 
@@ -82,8 +82,8 @@ def main() -> None:
         _give_up(error.with_hint)
     except OSError as error:
         _give_up(f"{error.strerror or error}: {error.filename or home.root}")
-    # The threads and the watched attempts are left as they are: whatever a stop interrupts
-    # goes on with the next daemon, exactly as after a crash.
+    # Threads and attempts are not waited for: the next daemon continues interrupted work, as after
+    # a crash.
     logging.shutdown()
     os._exit(code)
 
@@ -96,7 +96,7 @@ def _set_log_level(settings: Settings) -> None:
 
 
 class CountingHandler(logging.StreamHandler[Any]):
-    """Writes a line once a minute, however often it comes, and then how often it came."""
+    """Writes a repeated line once a minute, and then how often it was repeated."""
 
     def __init__(self, pause_s: float = 60.0) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class CountingHandler(logging.StreamHandler[Any]):
         self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.created - self._pause_s)
+        self._write_counts(record.created - self._pause_s)
         key = (record.name, record.levelno, record.getMessage())
         at, count = self._seen.get(key, (record.created, -1))
         self._seen[key] = (at, count + 1)
@@ -112,18 +112,18 @@ class CountingHandler(logging.StreamHandler[Any]):
             super().emit(record)
 
     def close(self) -> None:
-        self._tell(float("inf"))
+        self._write_counts(float("inf"))
         super().close()
 
-    def _tell(self, before: float) -> None:
-        """Write how often the lines that were first seen before a time came again."""
-        # They are in the order in which they came.
+    def _write_counts(self, before: float) -> None:
+        """Write the number of repetitions of lines first seen before a time."""
+        # The dictionary is ordered by the time of the first occurrence.
         while self._seen and (first := next(iter(self._seen.items())))[1][0] <= before:
             (name, level, text), (_, count) = first
             del self._seen[name, level, text]
             if count:
-                told = f"{text} (and {count} times more)"
-                super().emit(logging.LogRecord(name, level, "", 0, told, None, None))
+                line = f"{text} (and {count} times more)"
+                super().emit(logging.LogRecord(name, level, "", 0, line, None, None))
 
 
 def _give_up(sentence: str) -> NoReturn:
@@ -132,7 +132,7 @@ def _give_up(sentence: str) -> NoReturn:
 
 
 class DaemonLock:
-    """What makes this the only daemon of its home, whose socket goes with it."""
+    """The lock that makes this the only daemon of its home; closing it removes the socket."""
 
     def __init__(self, home: Home, *, wait: bool = False) -> None:
         self._home = home
@@ -140,15 +140,15 @@ class DaemonLock:
 
     @property
     def is_ours(self) -> bool:
-        return file_identity(self._home.lock) == file_identity(self.descriptor)
+        return read_file_identity(self._home.lock) == read_file_identity(self.descriptor)
 
     def keep(self) -> None:
-        """Take it again where its file was lost; raise Unavailable if another daemon has."""
+        """Take the lock again if its file was deleted; raises Unavailable if another has it."""
         if not self.is_ours:
-            taken = take_lock(self._home)
+            descriptor = take_lock(self._home)
             os.close(self.descriptor)
-            self.descriptor = taken
-            _log.warning("%s was lost and is taken again", self._home.lock)
+            self.descriptor = descriptor
+            _log.warning("%s was deleted; the lock is taken again", self._home.lock)
 
     def close(self) -> None:
         if self.is_ours:
@@ -158,7 +158,10 @@ class DaemonLock:
 
 
 def take_lock(home: Home, *, wait: bool = False) -> int:
-    """Be the only daemon of this home, if need be when the other one has ended, or say who is."""
+    """Take the lock of this home, with `wait` as soon as the other daemon has ended.
+
+    Raises Unavailable with the process that holds the lock.
+    """
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -169,29 +172,29 @@ def take_lock(home: Home, *, wait: bool = False) -> int:
             f"A daemon is already running for {home.root} (process {holder}).",
             hint="kapelle stop ends it.",
         ) from None
-    # In this order it needs no new room on a full disk.
+    # Write before truncating, which needs no new space on a full disk.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
     return descriptor
 
 
 def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> socket.socket:
-    """The TCP socket; by default at the port of last time, where agents still look for it."""
+    """Return the TCP socket; by default at the last port, which agents may still use."""
     host = options.host or settings.server.host
     if not is_loopback(host) and not options.expose:
         raise InvalidInput(
-            f"{host} can be reached from other machines, and whoever has the token rules yours.",
+            f"{host} can be reached from other machines; the token gives full control of this one.",
             hint="kapelle serve --expose allows it.",
         )
     if options.port is None:
         port = settings.server.port
     else:
         port = options.port
-    return listen(host, [port] if port else [_recorded(home, "port"), 0])
+    return listen(host, [port] if port else [_read_recorded(home, "port"), 0])
 
 
-def _recorded(home: Home, what: str) -> int:
-    """A number of the daemon's record, 0 when it cannot be read."""
+def _read_recorded(home: Home, what: str) -> int:
+    """Return a number of daemon.json; 0 if it cannot be read."""
     try:
         return int(json.loads(read_own(home.info))[what])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -205,29 +208,16 @@ async def _serve(
     listener: socket.socket,
     reports: ErrorReports | None,
 ) -> int:
+    """Serve until a person or a signal stops this daemon; return its exit code.
+
+    The order matters: merges and work of a crashed daemon are taken over before any request is
+    served, and the database is closed last.
+    """
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    token = _kept_text(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
-    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+    url_host = f"[{host}]" if ":" in host else host
+    token = _read_or_create(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
     db = await asyncio.to_thread(_open_database, home, settings)
-    parts: Parts = Parts(
-        home=home,
-        db=db,
-        runner=Runner(home.root),
-        workspaces=Workspaces(
-            home.root,
-            settings.git.author_name,
-            settings.git.author_email,
-            filters=lambda: parts.settings().git.filters,
-            is_alone=True,
-        ),
-        environ=dict(os.environ),
-        secret=token,
-        vault=Vault(home),
-        url=f"http://{shown}:{port}",
-        # Host and home, as the first daemon of this home named them.
-        performer=_kept_text(home.identity, lambda: name),
-    )
+    parts = _make_parts(home, settings, db, token, f"http://{url_host}:{port}")
     if reports is not None:
         reports.redact_by(parts.all_secrets)
     await parts.runner.start()
@@ -239,7 +229,7 @@ async def _serve(
     parts.projects = await db.read(projects.current)
     merges = MergeQueue(parts)
     service = Service(parts, queue, merges, stopping)
-    names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
+    names = ("127.0.0.1", "localhost", "[::1]", url_host, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
     most = raise_file_limit()
@@ -249,7 +239,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     record = _Record(home, token, parts.url, port)
     await _announce(record, db)
-    # Nobody is answered before all of this is done.
+    # Requests are served only after all of the above.
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
@@ -274,32 +264,57 @@ async def _serve(
     await asyncio.wait(serving, timeout=3)
     await queue.close()
     await parts.runner.close()
-    # Whoever copies the database file then has all of it.
+    # After the checkpoint, the database file alone holds everything.
     await db.checkpoint()
     return 0
 
 
+def _make_parts(home: Home, settings: Settings, db: Database, token: str, url: str) -> Parts:
+    """Connect what every use case needs."""
+    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+    parts: Parts = Parts(
+        home=home,
+        db=db,
+        runner=Runner(home.root),
+        workspaces=Workspaces(
+            home.root,
+            settings.git.author_name,
+            settings.git.author_email,
+            filters=lambda: parts.settings().git.filters,
+            is_alone=True,
+        ),
+        environ=dict(os.environ),
+        secret=token,
+        vault=Vault(home),
+        url=url,
+        # The name of the first daemon of this home; it stays when the host is renamed.
+        performer=_read_or_create(home.identity, lambda: name),
+    )
+    return parts
+
+
 async def _finish_merges(parts: Parts) -> None:
-    """Complete what a daemon that died in the middle of a merge left in somebody's checkout."""
+    """Complete merges that a crashed daemon left unfinished in a person's checkout."""
     try:
         for task_id in await parts.workspaces.finish_merges():
-            _log.warning("the merge of %s, which was interrupted, is finished", task_id)
+            _log.warning("completed the interrupted merge of %s", task_id)
     except KapelleError as error:
-        _log.warning("an interrupted merge could not be finished: %s", error.message)
+        _log.warning("an interrupted merge could not be completed: %s", error.message)
 
 
 async def _take_over(parts: Parts) -> None:
-    """Claim what other homes left running: this daemon is the only one on its database."""
+    """Take over the attempts and runs of other homes: only one daemon uses a database."""
     for noun in (attempts, runs):
         count = await parts.db.write(noun.take_over, parts.performer)
         if count:
-            _log.warning("%d running %s are taken over", count, noun.__name__.split(".")[-1])
+            _log.warning("took over %d running %s", count, noun.__name__.split(".")[-1])
 
 
 async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]]) -> None:
+    """Wait for a request to stop; raises Unavailable if a part of the daemon ends first."""
     stop = asyncio.create_task(stopping.event.wait())
-    done, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
-    for task in done - {stop}:
+    ended_tasks, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
+    for task in ended_tasks - {stop}:
         if not task.cancelled():
             error = task.exception()
         else:
@@ -323,8 +338,11 @@ def _open_database(home: Home, settings: Settings) -> Database:
     return db
 
 
-def _kept_text(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
-    """What a file says; one that is missing or that a crash or a full disk cut short is made."""
+def _read_or_create(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
+    """Return the text of a file; write a new one if it is missing or too short.
+
+    A crash or a full disk may have cut it short.
+    """
     text = ""
     with contextlib.suppress(FileNotFoundError, NoRegularFile, UnicodeDecodeError):
         text = read_own(path).decode().strip()
@@ -336,7 +354,7 @@ def _kept_text(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """What others find this daemon by: its token and daemon.json."""
+    """The files by which clients find this daemon: its token and daemon.json."""
 
     home: Home
     token: str
@@ -344,10 +362,10 @@ class _Record:
     port: int
 
     def write(self) -> None:
-        """Write what is missing of it."""
+        """Write the files that are missing or belong to another process."""
         if not self.home.token.is_file():
             write_private(self.home.token, self.token.encode())
-        if _recorded(self.home, "pid") != os.getpid():
+        if _read_recorded(self.home, "pid") != os.getpid():
             info = {
                 "pid": os.getpid(),
                 "url": self.url,
@@ -359,7 +377,10 @@ class _Record:
 
 
 async def _announce(record: _Record, db: Database) -> None:
-    """Let others find this daemon, which goes on without that on a full disk: one can cancel."""
+    """Write the daemon's record and event; without them it serves all the same.
+
+    On a full disk, a person can still cancel tasks.
+    """
     try:
         try:
             record.write()
@@ -368,41 +389,41 @@ async def _announce(record: _Record, db: Database) -> None:
             record.write()
         await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
     except (OSError, Unavailable) as error:
-        _log.error("the daemon starts without saying so: %s", error)
+        _log.error("the daemon starts, but could not record its start: %s", error)
 
 
 async def _look_after(lock: DaemonLock, record: _Record, db: Database, stopping: Stopping) -> None:
-    """Doubt this daemon's own files: take the lock again, write its record anew, rescue rows."""
+    """Repair this daemon's own files: its lock, its record, and a lost database."""
     while True:
         await asyncio.sleep(_LOOK_S)
         try:
             lock.keep()
             record.write()
         except Unavailable as error:
-            _log.error("this daemon leaves: %s", error.message)
+            _log.error("this daemon stops: %s", error.message)
             stopping.event.set()
         except OSError as error:
-            _log.error("the daemon's lock and record cannot be looked after: %s", error)
+            _log.error("the daemon's lock and record cannot be repaired: %s", error)
         await _rescue(db)
 
 
 async def _keep_log_level(parts: Parts) -> None:
-    """Follow the setting log.level, which may be changed at any time."""
+    """Follow the setting log.level, which may change at any time."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        with contextlib.suppress(KapelleError):  # whoever asks for work is told what is wrong
+        with contextlib.suppress(KapelleError):  # reported to whoever submits work
             _set_log_level(parts.settings())
 
 
 async def _rescue(db: Database) -> None:
-    """Keep what a database that is gone held, while this process can still read it."""
+    """Copy the rows of a database whose file is gone, while this process can still read it."""
     if db.problem is None:
         return
     try:
-        if (made := await db.rescue()) is not None:
-            _log.warning("what the database held is in %s", made)
+        if (copy := await db.rescue()) is not None:
+            _log.warning("the content of the database is saved in %s", copy)
     except (OSError, KapelleError) as error:
-        _log.error("the rows cannot be rescued: %s", error)
+        _log.error("the rows could not be saved: %s", error)
     problem = await db.find_problem()
     _log.error("%s", problem.with_hint if problem else "the database is back")
 

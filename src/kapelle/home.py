@@ -1,4 +1,4 @@
-"""Where Kapelle keeps its files: one private directory per instance, and the paths inside it."""
+"""The private directory of one Kapelle instance, and the paths inside it."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ class _Inside:
 
 @dataclass(frozen=True)
 class Home:
-    """The state directory of one Kapelle instance; the user's config may live elsewhere."""
+    """The state directory of one Kapelle instance; the user's config may be elsewhere."""
 
     root: Path
     config_directory: Path | None = None
@@ -69,10 +69,10 @@ class Home:
 
     @classmethod
     def default(cls, environ: Mapping[str, str] | None = None) -> "Home":
-        """KAPELLE_HOME when it is set, else the platform's state and config directories."""
-        named = (os.environ if environ is None else environ).get("KAPELLE_HOME")
-        if named:
-            return cls(Path(named).expanduser().absolute())
+        """Return the home that KAPELLE_HOME names, else the platform's state directory."""
+        path = (os.environ if environ is None else environ).get("KAPELLE_HOME")
+        if path:
+            return cls(Path(path).expanduser().absolute())
         import platformdirs
 
         state = platformdirs.user_state_path
@@ -81,12 +81,15 @@ class Home:
 
     @property
     def config(self) -> Path:
-        """The user's config.toml."""
+        """Return the path of the user's config.toml."""
         return (self.config_directory or self.root) / "config.toml"
 
     @property
     def socket(self) -> Path:
-        """The daemon's unix socket; in a private temporary directory when the path is too long."""
+        """Return the path of the daemon's unix socket.
+
+        It is in a private temporary directory if the path inside the home is too long for a socket.
+        """
         inside = self.root / "daemon.sock"
         if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
             return inside
@@ -97,13 +100,13 @@ class Home:
         return Path(tempfile.gettempdir()) / f"kapelle-{os.getuid()}-{digest}" / "daemon.sock"
 
     def keep_reserve(self) -> None:
-        """Take a few megabytes of a disk that has plenty, for when it has none."""
+        """Reserve a few megabytes while the disk has plenty, for a time when it is full."""
         free = os.statvfs(self.root)
         if not self.reserve.exists() and free.f_bavail * free.f_frsize > 4 * _RESERVE_BYTES:
             self.reserve.write_bytes(bytes(_RESERVE_BYTES))
 
     def give_up_reserve(self) -> bool:
-        """Make some room on a full disk; whether there was any left to give up."""
+        """Release the reserve on a full disk; return whether there was one."""
         try:
             self.reserve.unlink()
         except OSError:
@@ -122,11 +125,13 @@ class Home:
 
 
 def _make_private(directory: Path) -> None:
+    """Make a directory that only its owner can read; raises InvalidInput if it is shared."""
     advice = "Set KAPELLE_HOME to a directory of your own."
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
-        # In a shared temporary directory somebody else may have made it, or a link, first.
+        # Another user may have made the directory, or a link, in a shared temporary directory
+        # first.
         if {status.st_uid, directory.lstat().st_uid} != {os.getuid()}:
             raise InvalidInput(f"{directory} belongs to another user.", hint=advice)
         if status.st_mode & stat.S_ISVTX:
@@ -137,40 +142,43 @@ def _make_private(directory: Path) -> None:
         raise InvalidInput(f"{directory} cannot be used: {error.strerror}.", hint=advice) from None
 
 
-def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
-    """What has these names, each in the nearest .kapelle from a directory to its git toplevel."""
+def find_in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
+    """Return the paths with these names in the nearest .kapelle that has them.
+
+    Looks from a directory up to its git toplevel.
+    """
     place = os.path.realpath(directory)
     above = ""
-    found = dict[str, Path]()
-    while place != above:  # in plain texts, for every task asks this some times
+    paths = dict[str, Path]()
+    while place != above:  # without pathlib, because every task does this several times
         folder = f"{place.rstrip('/')}/.kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
         if os.path.isdir(folder) and folder != os.path.realpath(home.config.parent):
-            here = {
-                name: Path(folder, name) for name in names if os.path.exists(f"{folder}/{name}")
-            }
-            found = {**here, **found}
+            for name in names:
+                # The nearest one counts, which was found first.
+                if name not in paths and os.path.exists(f"{folder}/{name}"):
+                    paths[name] = Path(folder, name)
         above = place
         place = os.path.dirname(place)
         if os.path.exists(f"{above}/.git"):
             break
-    return [found[name] for name in names if name in found]
+    return [paths[name] for name in names if name in paths]
 
 
 def require_ours(path: Path, directory: Path) -> None:
-    """Raise InvalidInput for what somebody else put into a shared parent such as /tmp."""
-    trusted = {os.getuid(), 0}
-    if os.path.exists(directory):  # it may be away after a switch of branches
-        trusted.add(directory.stat().st_uid)
-    if not {path.stat().st_uid, path.lstat().st_uid} <= trusted:
-        raise InvalidInput(f"{path} belongs to another user; remove it or take it over.")
+    """Raise InvalidInput for a path that another user put into a shared parent such as /tmp."""
+    owners = {os.getuid(), 0}
+    if os.path.exists(directory):  # it may be gone after a switch of branches
+        owners.add(directory.stat().st_uid)
+    if not {path.stat().st_uid, path.lstat().st_uid} <= owners:
+        raise InvalidInput(f"{path} belongs to another user; remove it or change its owner.")
 
 
 def read_small(path: Path) -> bytes:
-    """A file that somebody else may have put there: a regular one, and no larger than 1 MB."""
+    """Read a file that others may have put there: a regular file of at most 1 MB."""
     with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise InvalidInput(f"{path} is no regular file.")
+            raise InvalidInput(f"{path} is not a regular file.")
         data = file.read(_LARGEST_FILE + 1)
     if len(data) > _LARGEST_FILE:
         raise InvalidInput(f"{path} is larger than 1 MB.")
@@ -178,30 +186,30 @@ def read_small(path: Path) -> bytes:
 
 
 class NoRegularFile(OSError):
-    """A pipe, a device or a directory is where a file should be, or the file is far too large."""
+    """A pipe, a device or a directory is in the place of a file, or the file is too large."""
 
 
 def read_own(path: Path) -> bytes:
     """Return the content of a file that Kapelle wrote, though an agent may have replaced it.
 
-    Raises NoRegularFile at once where a plain read would wait or read for ever.
+    Raises NoRegularFile at once where a plain read would wait or read forever.
     """
     with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise NoRegularFile(errno.EINVAL, "It is no regular file", str(path))
+            raise NoRegularFile(errno.EINVAL, "It is not a regular file", str(path))
         if status.st_size > _LARGEST_OWN_FILE:
             raise NoRegularFile(errno.EFBIG, "It is larger than 64 MB", str(path))
         return file.read(_LARGEST_OWN_FILE)
 
 
-def file_identity(path: Path | int) -> tuple[int, int] | None:
-    """Which file has a name or a descriptor, whatever it holds; None when there is none."""
+def read_file_identity(path: Path | int) -> tuple[int, int] | None:
+    """Return the device and inode of a file by name or descriptor; None if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # Enough for the rows of some thousand cancelled tasks.
@@ -209,12 +217,12 @@ _RESERVE_BYTES = 8_000_000
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file at once, readable by its owner only; a link to a file stays a link."""
+    """Replace a file atomically, readable by its owner only; a link to a file stays a link."""
     import tempfile
 
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        target = path  # a link to a device is replaced, and not the device
+        target = path  # replace a link to a device, not the device
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("wb", dir=target.parent, delete=False) as file:
         try:
@@ -228,7 +236,10 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def disk_use(*places: Path) -> tuple[int, int]:
-    """Bytes on the disk and inodes of places with all below them, which may change meanwhile."""
+    """Return the bytes and the inodes that directories use on the disk.
+
+    Their content may change meanwhile.
+    """
     size = count = 0
     pending = list(map(str, places))
     while pending:

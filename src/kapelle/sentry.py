@@ -1,4 +1,4 @@
-"""Reports of the daemon's internal errors to a Sentry server, which a person has to ask for."""
+"""Report internal errors of the daemon to a Sentry server, if a person configured one."""
 
 import logging
 import queue
@@ -14,7 +14,7 @@ from kapelle.runner.redaction import redact
 
 _log = logging.getLogger("kapelle.sentry")
 _MOST_WAITING = 20
-# The same error is reported once in this time.
+# An error is reported once in this time, however often it is logged.
 _PAUSE_S = 60.0
 _CLOSE_S = 2.0
 Patterns = Callable[[], tuple[bytes, ...]]
@@ -23,8 +23,8 @@ Patterns = Callable[[], tuple[bytes, ...]]
 class ErrorReports(logging.Handler):
     """Sends logged exceptions of the daemon to a Sentry server, from a thread of its own.
 
-    The optional package sentry-sdk is imported here, when an address is known. Its integrations
-    stay off: it patches nothing, and sends neither variables nor lines of source.
+    The optional package sentry-sdk is imported when an address is configured. Its integrations stay
+    off: it patches nothing, and sends neither variables nor source lines.
     """
 
     def __init__(self, client: Any) -> None:
@@ -51,7 +51,7 @@ class ErrorReports(logging.Handler):
         try:
             host = Dsn(address).host
         except BadDsn as error:
-            _log.error("no error is reported: the DSN of Sentry is wrong: %s", error)
+            _log.error("errors are not reported: the DSN of Sentry is invalid: %s", error)
             return None
         client = sentry_sdk.Client(
             dsn=address, release=f"kapelle@{__version__}", server_name="", environment="daemon",
@@ -66,11 +66,11 @@ class ErrorReports(logging.Handler):
         return handler
 
     def redact_by(self, patterns: Patterns) -> None:
-        """Take these secrets out of every report; nothing is sent before they are known."""
+        """Set the secrets to remove from every report; nothing is sent before that."""
         self._patterns = patterns
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue an exception that nobody foresaw; an expected error is none of ours to report."""
+        """Queue an unexpected exception; a KapelleError is not an internal error."""
         if record.exc_info:
             error = record.exc_info[1]
         else:
@@ -87,7 +87,7 @@ class ErrorReports(logging.Handler):
         self._reported[key] = record.created
 
     def close(self) -> None:
-        """Send what is waiting, within two seconds."""
+        """Send the queued reports, within two seconds."""
         logging.getLogger("kapelle").removeHandler(self)
         try:
             self._waiting.put(None, timeout=_CLOSE_S)
@@ -112,7 +112,7 @@ class ErrorReports(logging.Handler):
         while (record := self._waiting.get()) is not None:
             try:
                 self._send(record)
-            except Exception as error:  # a report must not become another one
+            except Exception as error:  # a failed report must not cause another report
                 _log.warning("an error could not be reported: %r", error)
 
     def _send(self, record: logging.LogRecord) -> None:
@@ -125,17 +125,19 @@ class ErrorReports(logging.Handler):
         event["level"] = "error"
         event["logentry"] = {"formatted": record.getMessage()}
         event["timestamp"] = datetime.fromtimestamp(record.created, UTC)
-        self._client.capture_event(_redacted(event, self._patterns()))
+        self._client.capture_event(_redact_event(event, self._patterns()))
 
 
-def _redacted(value: Any, patterns: tuple[bytes, ...]) -> Any:
-    """Return the value with the secrets taken out of each text; paths on this machine are left
-    out."""
+def _redact_event(value: Any, patterns: tuple[bytes, ...]) -> Any:
+    """Return an event without secrets and without paths of this machine."""
     if isinstance(value, str):
         return redact(value.encode("utf-8", "replace"), patterns).decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        kept = {key: one for key, one in value.items() if key not in {"abs_path", "vars"}}
-        return {key: _redacted(one, patterns) for key, one in kept.items()}
+        fields: dict[Any, Any] = {}
+        for key, one in value.items():
+            if key not in {"abs_path", "vars"}:
+                fields[key] = _redact_event(one, patterns)
+        return fields
     if isinstance(value, list | tuple):
-        return [_redacted(one, patterns) for one in value]
+        return [_redact_event(one, patterns) for one in value]
     return value

@@ -291,7 +291,7 @@ def test_a_task_that_changes_a_filtered_file_fails_and_says_what_to_type(
     write = '[[do]]\nwrite = "new.bin"\ncontent = "topsecret"'
     task = run(kapelle, repository, write)
     assert task["status"] == "failed"
-    assert "new.bin goes through the filter up" in task["reason"]
+    assert "new.bin needs the filter up" in task["reason"]
     assert "kapelle config set git.filters '[\"up\"]'" in task["reason"]
     assert git(repository, "rev-parse", f"kapelle/{task['id']}") == git(
         repository, "rev-parse", "main"

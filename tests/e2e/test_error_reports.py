@@ -110,7 +110,7 @@ def test_the_variable_counts_and_a_false_address_stops_nothing(
     daemon.stop()
     daemon.env["SENTRY_DSN"] = "nonsense"
     daemon.start()
-    assert "the DSN of Sentry is wrong" in daemon.home.log.read_text()
+    assert "the DSN of Sentry is invalid" in daemon.home.log.read_text()
     assert sink.raw == ""
 
 

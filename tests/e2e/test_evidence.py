@@ -76,7 +76,7 @@ def test_a_forged_end_with_a_killed_supervisor_is_tampered_and_nothing_goes_on(
     task = end_of(shell, _FORGE_AND_KILL, repository)
     assert (task["status"], task["attempts"][-1]["failure"]) == ("failed", "tampered")
     assert task["attempts"][-1]["exit"]["kind"] == "tampered"
-    assert task["reason"].startswith("tampered: somebody else wrote exit.json of agent")
+    assert task["reason"].startswith("tampered: another process wrote exit.json of agent")
     assert tampered_with(shell, task) == ["agent"]
     assert not [process for process in shell.processes() if "sleep" in process.cmdline()]
 
@@ -116,7 +116,7 @@ def test_a_condition_that_writes_its_own_end_fails_the_run(
     spec = {"until": [_FORGE_AND_KILL], "agent": "sh", "max_iterations": 2}
     run = perform(shell, "loop", repository, prompt="echo x >> x", **spec)
     assert run["status"] == "failed"
-    assert "tampered: somebody else wrote exit.json" in run["reason"]
+    assert "tampered: another process wrote exit.json" in run["reason"]
 
 
 def test_a_branch_that_moves_during_the_checks_is_not_completed(

@@ -288,7 +288,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
 ) -> None:
     id_ = kapelle.play(_WRITE.format(name="a.txt"), repository)
     branch = kapelle.wait(id_)["workspace"]["branch"]
-    assert f"{forge.host} is no forge that Kapelle knows" in refused(kapelle, id_)
+    assert f"{forge.host} is not a known forge" in refused(kapelle, id_)
     configure(kapelle, forge)
 
     def answer(status: int, said: str, **headers: str) -> None:
@@ -311,7 +311,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     assert told.is_error
     assert "Validation Failed" in told.structured_content["delivery"]["reason"]
     answer(502, "Bad Gateway")
-    assert "answered 502: Bad Gateway. It is tried again." in refused(kapelle, id_, "pending")
+    assert "answered 502: Bad Gateway. Kapelle retries it." in refused(kapelle, id_, "pending")
     assert kapelle.cli("wait", id_).returncode == 1
     report = kapelle.get("/report")
     assert [entry["group"] for entry in report["entries"]] == ["needs"]
@@ -330,7 +330,7 @@ def test_whatever_goes_wrong_is_a_sentence_with_what_to_type(
     # Somebody else's commits on the branch are not overwritten.
     other = git(repository, "commit-tree", "main^{tree}", "-m", "other")
     git(repository, "push", "--quiet", "--force", str(forge.bare), f"{other}:refs/heads/{branch}")
-    assert f"holds a commit that Kapelle did not push, {other[:12]}" in refused(kapelle, id_)
+    assert f"holds {other[:12]}, which Kapelle did not push" in refused(kapelle, id_)
     assert forge.tip(branch) == other
     git(forge.bare, "update-ref", "-d", f"refs/heads/{branch}")
     git(forge.bare, "update-ref", "refs/heads/kept", "main")

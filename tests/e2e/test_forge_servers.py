@@ -135,7 +135,7 @@ def test_a_renamed_repository_is_told_and_nothing_is_changed_by_its_old_name(
     client = _KINDS[kind](forge.site(kind))
     wanted = PullRequestDraft("work", "main", "Do it", "Done.", None)
     forge.rename("o/new", status)
-    with pytest.raises(ForgeError, match=r"o/r at .* is o/new now") as opening:
+    with pytest.raises(ForgeError, match=r"o/r at .* was renamed to o/new") as opening:
         asyncio.run(client.open(wanted))
     assert "git remote set-url origin" in str(opening.value.hint)
     forge.rename("o/r", status)
@@ -143,7 +143,7 @@ def test_a_renamed_repository_is_told_and_nothing_is_changed_by_its_old_name(
     made = asyncio.run(client.open(wanted))
     forge.rename("o/new", status)
     before = dict(forge.pulls[0])
-    with pytest.raises(ForgeError, match="is o/new now"):
+    with pytest.raises(ForgeError, match="was renamed to o/new"):
         asyncio.run(client.update(made, PullRequestDraft("work", "main", "Do it", "Other.", None)))
     assert forge.pulls == [before]
     # What only reads goes on.
@@ -164,7 +164,7 @@ def test_an_internal_server_below_a_path_with_an_authority_of_its_own(
         git(repository, *personal, "http.sslVerify", "false")
         # It is pushed, but the token is sent to nobody whose certificate is not trusted.
         told = refused(kapelle, id_)
-        assert (hint in told, "tried again" in told) == (True, False)
+        assert (hint in told, "retries" in told) == (True, False)
         git(repository, *personal, "--unset", "http.sslVerify")
         git(repository, *personal, f"http.https://{forge.host}/.sslCAInfo", str(authority))
         kapelle.cli("pr", id_, check=True)
@@ -226,7 +226,7 @@ def test_commits_of_others_refused_pushes_and_merged_work(
     forge.reject_pushes("\033[31mGitea: User permission denied.\033[0m", "x" * 500)
     told = play_on(kapelle, id_, "c.txt")["delivery"]
     assert told["status"] == "failed"
-    assert "It says: Gitea: User permission denied. xxx" in told["reason"]
+    assert "Its message: Gitea: User permission denied. xxx" in told["reason"]
     # What to type is not cut off behind it.
     assert f"`kapelle pr {id_}` again" in kapelle.cli("status", id_).stdout.replace("\n", " ")
     forge.reject_pushes()

@@ -119,7 +119,7 @@ def test_whoever_lost_its_lock_to_another_daemon_leaves(kapelle: Instance) -> No
     with kapelle.home.lock.open("w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert kapelle.process.wait(20) == 0
-    assert "this daemon leaves" in kapelle.log_tail()
+    assert "this daemon stops" in kapelle.log_tail()
     assert kapelle.home.socket.exists(), "it may be the other one's"
 
 

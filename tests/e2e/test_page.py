@@ -289,7 +289,7 @@ def test_a_pull_request_is_where_it_is_needed_and_where_its_work_is(
         work, repository, title="Add a file", checks=["test -f new.txt"], deliver="pr"
     )
     expect(page.get_by_text("could not be made a pull request")).to_be_visible()
-    expect(page.locator(".evi")).to_contain_text("is no forge that Kapelle knows")
+    expect(page.locator(".evi")).to_contain_text("is not a known forge")
     configure(kapelle, forge)
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()

@@ -95,7 +95,7 @@ def test_only_the_verified_commit_is_merged(kapelle: Instance, repository: Path)
         prompt=play({"run": "date +%N > w"}), count=2, eval=evil, direction="minimize",
     )  # fmt: skip
     assert run["status"] == "failed"
-    assert "not verified" in run["reason"]
+    assert "unverified commits" in run["reason"]
     assert "evil.txt" not in files_on_branch(repository, run)
 
 

@@ -601,7 +601,7 @@ def test_what_was_shown_is_what_is_trusted(wary: Instance, repository: Path) -> 
     [seen] = wary.get(f"/trust?directory={repository}")
     configure(repository, 'checks = ["id"]\n')
     with kapelle.connect(home=wary.home.root) as client:
-        with pytest.raises(Conflict, match="has changed since it was looked at"):
+        with pytest.raises(Conflict, match="has changed since you reviewed it"):
             client.trust(repository, seen["digest"])
         assert client.trusted() == []
         with pytest.raises(NotTrusted, match="is not trusted"):

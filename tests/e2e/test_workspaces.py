@@ -217,7 +217,7 @@ def test_commits_that_nobody_verified_are_not_merged(kapelle: Instance, reposito
     worktree = Path(kapelle.wait(task_id)["workspace"]["path"])
     (worktree / "a.txt").write_text("bad", encoding="utf-8")
     git(worktree, "commit", "--quiet", "--all", "--message=Later")
-    with pytest.raises(ApiError, match="not verified"):
+    with pytest.raises(ApiError, match="unverified commits"):
         kapelle.post(f"/tasks/{task_id}/merge")
     kapelle.post(f"/tasks/{task_id}/merge", {"force": True})
     assert git(repository, "show", "main:a.txt") == "bad"

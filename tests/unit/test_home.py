@@ -9,7 +9,7 @@ import pytest
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home, write_private
-from kapelle.settings.trust import executable
+from kapelle.settings.trust import find_executable
 
 
 def mode(path: Path) -> int:
@@ -86,7 +86,7 @@ def test_write_private_replaces_at_once_and_keeps_links(tmp_path: Path) -> None:
 
 
 def repository_config(home: Home, directory: Path) -> Path | None:
-    return executable(home, directory).config
+    return find_executable(home, directory).config
 
 
 def config(directory: Path) -> Path:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kapelle.runner.redaction import patterns, redact
-from kapelle.runner.shim.streams import Redactor
+from kapelle.runner.redaction import redact, spell_secrets
+from kapelle.runner.shim.redactor import Redactor
 
 SECRET = "pa ss/w+örd$\"'<&>~"
 RAW = SECRET.encode()
@@ -69,7 +69,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_every_spelling_at_every_cut(spelling: bytes) -> None:
-    found = patterns([SECRET])
+    found = spell_secrets([SECRET])
     text = b"before " + spelling + b" after"
     clean = redact(text, found)
     assert b"[redacted]" in clean
@@ -81,11 +81,11 @@ def test_every_spelling_at_every_cut(spelling: bytes) -> None:
 
 
 def test_the_longest_is_first_and_short_secrets_are_left_alone() -> None:
-    found = patterns(["short", "secret-1", "secret-1", "another secret"])
+    found = spell_secrets(["short", "secret-1", "secret-1", "another secret"])
     assert list(found) == sorted(found, key=lambda p: (-len(p), p))
     assert len(set(found)) == len(found)
     assert b"short" not in found
-    assert patterns([]) == ()
+    assert spell_secrets([]) == ()
 
 
 def test_nothing_is_held_back_without_need() -> None:
@@ -110,7 +110,7 @@ def test_any_cut_gives_what_one_replacement_gives(found: list[bytes], chunks: li
 
 @given(st.text(min_size=6, max_size=20), st.binary(max_size=20), st.binary(max_size=20))
 def test_any_secret_is_found(secret: str, before: bytes, after: bytes) -> None:
-    found = patterns([secret])
+    found = spell_secrets([secret])
     raw = secret.encode("utf-8", "surrogatepass")
     # What could be mistaken for a part of the replacement proves nothing.
     assume(not {*b"[]"} & {*raw} and raw not in b"redacted")
@@ -126,7 +126,7 @@ def _stream(chunks: list[bytes], found: tuple[bytes, ...]) -> bytes:
 
 def test_a_line_is_not_held_back_for_its_last_characters() -> None:
     """Whoever follows an agent sees a line when it is there, though a secret may begin so."""
-    redactor = Redactor(patterns(["hunter2-hunter2"]))
+    redactor = Redactor(spell_secrets(["hunter2-hunter2"]))
     for line in (b"Which branch\n", b"type hu\n", b"0x68\n", b"6\n"):
         assert redactor.feed(line) == line
     assert redactor.feed(b"it is hunter\n") == b"it is "
@@ -137,7 +137,7 @@ def test_a_line_is_not_held_back_for_its_last_characters() -> None:
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_a_secret_goes_on_behind_the_line_that_was_not_held_back(first: int, size: int) -> None:
     secret = b"sk-live-0123456789"
-    redactor = Redactor(patterns([secret.decode()]))
+    redactor = Redactor(spell_secrets([secret.decode()]))
     shown = redactor.feed(b"key " + secret[:first] + b"\n")
     rest = secret[first:] + b" end\n"
     later = [redactor.feed(rest[n : n + size]) for n in range(0, len(rest), size)]
@@ -147,7 +147,7 @@ def test_a_secret_goes_on_behind_the_line_that_was_not_held_back(first: int, siz
 
 
 def test_deep_indentation_is_looked_through_in_linear_time() -> None:
-    found = patterns(["sk-live-0123456789abcdef", "hunter2-hunter2-hunter2"])
+    found = spell_secrets(["sk-live-0123456789abcdef", "hunter2-hunter2-hunter2"])
     text = (b"sk-live-0123" + b"\n" + b" " * 64) * 4000
 
     def took(data: bytes) -> float:
@@ -161,7 +161,7 @@ def test_deep_indentation_is_looked_through_in_linear_time() -> None:
 
 
 def test_much_text_without_a_secret_stays_as_it_is() -> None:
-    found = patterns([SECRET, "0123456789abcdef0123", "another secret"])
+    found = spell_secrets([SECRET, "0123456789abcdef0123", "another secret"])
     line = b"\x1b[32mok\x1b[0m 12:34:56 0x00ff a-b_c%20d \\u0041 {1, 2}\r\n"
     text = line * 4000
     assert _stream([text[n : n + 1000] for n in range(0, len(text), 1000)], found) == text

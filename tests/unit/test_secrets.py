@@ -15,7 +15,8 @@ import pytest
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import McpServer
 from kapelle.home import Home
-from kapelle.secrets import Vault, secrets_in, server_secrets
+from kapelle.secrets.detection import collect_server_values, find_secrets
+from kapelle.secrets.vault import Vault
 
 needs_keyring = pytest.mark.skipif(find_spec("keyring") is None, reason="keyring is not installed")
 
@@ -49,9 +50,9 @@ def vault(home: Home) -> Iterator[Vault]:
 def test_without_a_keyring_a_private_file_keeps_the_keys(vault: Vault, home: Home) -> None:
     assert vault.place == "file"
     assert vault.get("codex") is None
-    vault.put("codex", "key-of-codex")
-    vault.put("claude", "key-of-claude")
-    vault.put("codex", "newer-key")
+    vault.store_key("codex", "key-of-codex")
+    vault.store_key("claude", "key-of-claude")
+    vault.store_key("codex", "newer-key")
     assert stat.S_IMODE(home.credentials.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
     again = Vault(home)
@@ -60,8 +61,8 @@ def test_without_a_keyring_a_private_file_keeps_the_keys(vault: Vault, home: Hom
 
 
 def test_a_key_is_forgotten_and_the_others_stay(vault: Vault, home: Home) -> None:
-    vault.put("codex", "key-of-codex")
-    vault.put("claude", "key-of-claude")
+    vault.store_key("codex", "key-of-codex")
+    vault.store_key("claude", "key-of-claude")
     assert vault.forget("codex")
     assert not vault.forget("codex")
     assert (vault.get("codex"), vault.get("claude")) == (None, "key-of-claude")
@@ -71,9 +72,9 @@ def test_a_key_is_forgotten_and_the_others_stay(vault: Vault, home: Home) -> Non
 def test_a_file_that_was_opened_to_others_is_private_after_the_next_key(
     vault: Vault, home: Home
 ) -> None:
-    vault.put("codex", "key-of-codex")
+    vault.store_key("codex", "key-of-codex")
     home.credentials.chmod(0o644)
-    vault.put("claude", "key-of-claude")
+    vault.store_key("claude", "key-of-claude")
     assert stat.S_IMODE(home.credentials.stat().st_mode) == 0o600
 
 
@@ -85,25 +86,25 @@ def _write_garbage(path: Path) -> None:
 def test_a_damaged_file_is_put_aside_and_holds_no_key(
     vault: Vault, home: Home, make: Callable[[Path], None]
 ) -> None:
-    vault.put("codex", "key-of-codex")
+    vault.store_key("codex", "key-of-codex")
     home.credentials.unlink()
     make(home.credentials)
     assert vault.all() == ["key-of-codex"]
     assert vault.get("claude") is None
     damaged = home.root / "credentials.damaged"
     assert (damaged.exists(), home.credentials.exists()) == (True, False)
-    assert str(damaged) in (vault.unreadable() or "")
-    vault.put("claude", "key-of-claude")
+    assert str(damaged) in (vault.explain_unreadable() or "")
+    vault.store_key("claude", "key-of-claude")
     assert Vault(home).get("claude") == "key-of-claude"
 
 
 def test_a_file_that_cannot_be_read_now_is_not_overwritten(vault: Vault, home: Home) -> None:
-    vault.put("codex", "key-of-codex")
+    vault.store_key("codex", "key-of-codex")
     kept = home.credentials.rename(home.root / "kept")
     home.credentials.symlink_to(home.credentials)  # too many levels of links
     assert Vault(home).get("codex") is None
     with pytest.raises(KapelleError, match=r"credentials\.json cannot be read"):
-        Vault(home).put("claude", "key-of-claude")
+        Vault(home).store_key("claude", "key-of-claude")
     later = Vault(home)
     assert later.get("codex") is None
     home.credentials.unlink()
@@ -117,7 +118,7 @@ def test_a_keyring_keeps_the_keys_of_each_home_apart(tmp_path: Path) -> None:
         one, other = Home(tmp_path / "one"), Home(tmp_path / "other")
         vault = Vault(one)
         assert vault.place == "keyring"
-        vault.put("codex", "key-of-codex")
+        vault.store_key("codex", "key-of-codex")
         assert "key-of-codex" not in one.credentials.read_text()
         assert Vault(one).get("codex") == "key-of-codex"
         assert Vault(other).get("codex") is None
@@ -131,7 +132,7 @@ def test_a_key_that_the_keyring_keeps_is_not_called_forgotten_while_it_is_locked
 ) -> None:
     home, keyring = Home(tmp_path / "home"), _in_memory()
     with keyring_is(keyring):
-        Vault(home).put("codex", "key-of-codex")
+        Vault(home).store_key("codex", "key-of-codex")
     with keyring_is(_in_memory(locked=True)), pytest.raises(KapelleError, match="keyring"):
         Vault(home).forget("codex")
     with keyring_is(keyring):
@@ -167,6 +168,6 @@ def test_headers_of_mcp_servers_are_secrets_with_and_without_their_scheme() -> N
         headers={"Authorization": "Bearer abc-0123456789", "X": "y" * 9},
     )
     local = McpServer(command=["x"], env={"API_TOKEN": "t0ken-t0ken", "REGION": "eu-central"})
-    found = secrets_in(*server_secrets([web, local]))
+    found = find_secrets(*collect_server_values([web, local]))
     assert {"Bearer abc-0123456789", "abc-0123456789", "y" * 9, "t0ken-t0ken"} <= set(found)
     assert "eu-central" not in found

@@ -14,9 +14,9 @@ from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.specs import CheckKind
 from kapelle.home import Home
 from kapelle.settings import Settings, load, reset_value, set_value
-from kapelle.settings.config import masked, validate
+from kapelle.settings.config import mask_value, validate
 from kapelle.settings.models import EnvironmentSettings, default_max_attempts
-from kapelle.settings.trust import drop, executable, grant, records
+from kapelle.settings.trust import drop, find_executable, grant, read_records
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -103,7 +103,7 @@ def test_reserved_words_are_spelt_plainly_in_files(home: Home) -> None:
         ("[limit]\n", ["no setting limit", "did you mean limits"]),
         ("[agents.x]\ncomand = []\n", ["agents.x.comand", "agents.x.command"]),
         ("[[checks]]\ncomand = 'a'\n", ["checks.0.comand", "checks.0.command"]),
-        ("zzzzzz = 1\n", ["no setting zzzzzz", "known are", "default_agent"]),
+        ("zzzzzz = 1\n", ["no setting zzzzzz", "valid names are", "default_agent"]),
         ("[limits]\nmax_attempts = 'many'\n", ["limits.max_attempts", "'many'", "a whole number"]),
         ("[agents.'a b']\nmodel = 'x'\n", ["agents.a b"]),
         ("limits = 3\n", ["limits", "(it is 3)"]),
@@ -240,7 +240,7 @@ def test_any_layout_can_be_edited(home: Home, layout: str) -> None:
 def test_a_layout_that_would_be_broken_is_left_to_its_owner(home: Home) -> None:
     path = user(home, "agents.x.model = 'm'\nproject = 'p'\n")
     before = path.read_bytes()
-    with pytest.raises(InvalidInput, match=r"only you can change agents\.z\.env"):
+    with pytest.raises(InvalidInput, match=r"agents\.z\.env cannot be changed automatically"):
         set_value(path, "agents.z.env", '{A = "1"}')
     assert path.read_bytes() == before
 
@@ -310,7 +310,7 @@ def test_secrets_are_masked_when_shown(home: Home) -> None:
 def test_what_looks_secret() -> None:
     assert all(map(looks_secret, ["API_KEY", "github_token", "DB_PASSWORD", "AWS_CREDENTIALS"]))
     assert not looks_secret("PATH")
-    assert masked("PATH", "/bin") == "/bin"
+    assert mask_value("PATH", "/bin") == "/bin"
 
 
 @pytest.mark.parametrize(
@@ -397,8 +397,8 @@ def test_no_word_about_trust_is_lost_among_others(home: Home, tmp_path: Path) ->
         (place / ".git").mkdir(parents=True)
         shared(place, 'checks = ["true"]\n')
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda place: grant(home, executable(home, place)), places))
-    assert set(records(home)) == {*map(str, places)}
+        list(pool.map(lambda place: grant(home, find_executable(home, place)), places))
+    assert set(read_records(home)) == {*map(str, places)}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"/a": {"digest": "x"}}', '{"/a": {"later": 1}}'])
@@ -408,7 +408,7 @@ def test_what_cannot_be_read_about_trust_is_not_written_over(
     write(home.trust, text)
     shared(repository, 'checks = ["true"]\n')
     for change in (
-        lambda: grant(home, executable(home, repository)),
+        lambda: grant(home, find_executable(home, repository)),
         lambda: drop(home, repository, forget=True),
     ):
         with pytest.raises(Conflict, match=r"trust\.json cannot be read"):
@@ -421,14 +421,14 @@ def test_what_cannot_be_read_about_trust_is_not_written_over(
 )
 def test_no_repository_passes_secrets_on(home: Home, repository: Path, name: str) -> None:
     shared(repository, f'[environment]\npass = ["{name}"]\n')
-    with pytest.raises(InvalidInput, match=r"environment\.pass cannot have"):
+    with pytest.raises(InvalidInput, match=r"environment\.pass cannot contain"):
         load(home, repository, {"KAPELLE_TRUST": "all"})
 
 
 def test_a_file_without_an_end_is_not_read(home: Home, repository: Path) -> None:
     (repository / ".kapelle").mkdir()
     (repository / ".kapelle" / "config.toml").symlink_to("/dev/zero")
-    with pytest.raises(InvalidInput, match="is no regular file"):
+    with pytest.raises(InvalidInput, match="is not a regular file"):
         load(home, repository, {})
     (repository / ".kapelle" / "config.toml").unlink()
     shared(repository, "# " + "x" * 1_000_000)
@@ -446,7 +446,7 @@ def test_a_container_without_an_image_or_a_service_is_refused(home: Home) -> Non
         load(home, None, workdir)
     assert "[workspace.docker]" in str(error.value.hint)
     image = {"KAPELLE_WORKSPACE__DOCKER__IMAGE": "php:8.3-cli"}
-    assert load(home, None, workdir | image).settings.workspace.docker.wanted
+    assert load(home, None, workdir | image).settings.workspace.docker.is_configured
 
 
 @pytest.mark.parametrize("key", ["engine", "image", "service"])

@@ -29,7 +29,7 @@ async def test_trust_is_dropped_where_it_is_not_known_what_was_merged(
         (tmp_path / name / ".git" / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
         (tmp_path / name / ".kapelle").mkdir()
         (tmp_path / name / ".kapelle/config.toml").write_text('checks = ["true"]', encoding="utf-8")
-        trust.grant(home, trust.executable(home, tmp_path / name))
+        trust.grant(home, trust.find_executable(home, tmp_path / name))
 
     async def recall(*_: object) -> None:
         raise error
@@ -38,5 +38,5 @@ async def test_trust_is_dropped_where_it_is_not_known_what_was_merged(
     workspace = SimpleNamespace(kind=WorkspaceKind.WORKTREE, branch="b", owner=None)
     merged: Any = SimpleNamespace(id="t", directory=str(tmp_path / "mine"), workspace=workspace)
     assert await MergeQueue(parts)._drop_trust(merged) is True
-    dropped = {Path(place).name: kept.dropped for place, kept in trust.records(home).items()}
+    dropped = {Path(place).name: kept.dropped for place, kept in trust.read_records(home).items()}
     assert dropped == {"mine": True, "other": False}

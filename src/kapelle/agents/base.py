@@ -383,11 +383,15 @@ class AgentAdapter(ABC):
         by_command = f"kapelle config set agents.{self.name}.command"
         if not program:
             text = f"The agent {self.name} has no command."
-            return AgentMisconfigured(text, hint=f"{by_command} '{self.example}'")
+            return AgentMisconfigured(text, hint=f"{by_command} '{self.example}'", remedy="")
         text = f"The agent {self.name} needs {program!r}, which is not an executable on PATH."
-        by_path = f"""Install it, or: {by_command} '["/full/path/to/it", …]'"""
-        own = f"{self.package}, or: kapelle agents config set {self.name} program PATH"
-        return AgentMisconfigured(text, hint=own if self.package else by_path)
+        if self.package:
+            remedy = self.package
+            command = f"kapelle agents config set {self.name} program PATH"
+        else:
+            remedy = "Install it"
+            command = f"""{by_command} '["/full/path/to/it", …]'"""
+        return AgentMisconfigured(text, hint=f"{remedy}, or: {command}", remedy=remedy)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         """The variables of every call: an address, a stored key, then what the settings say."""
@@ -431,7 +435,7 @@ class AgentAdapter(ABC):
         else:
             what = "no model"
         hint = f"kapelle agents config set {self.name} model NAME"
-        raise AgentMisconfigured(f"The agent {self.name} has {what}.", hint=hint)
+        raise AgentMisconfigured(f"The agent {self.name} has {what}.", hint=hint, remedy="")
 
     def refuse_prompt(self, request: AgentRequest) -> None:
         """For a program that takes none before it has begun."""

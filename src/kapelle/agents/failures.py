@@ -101,7 +101,7 @@ def _by_exit(exit: Exit, tail: str) -> Failure | None:
     if exit.kind == "lost":
         return Failure(FailureClass.LOST, "nobody saw how it ended")
     if exit.kind == "tampered":
-        return Failure(FailureClass.TAMPERED, "somebody else wrote how it ended")
+        return Failure(FailureClass.TAMPERED, "another process wrote the exit record")
     if exit.kind == "signaled" and exit.signal in _CRASHES:
         return Failure(FailureClass.CRASH, f"signal {exit.signal}")
     if exit.kind == "signaled" and exit.signal == signal.SIGKILL:

@@ -22,7 +22,7 @@ from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
 from kapelle.api.sse import PUSH
 from kapelle.domain.errors import KapelleError, Unavailable
-from kapelle.home import Home, file_identity
+from kapelle.home import Home, read_file_identity
 
 # How long a request's head and body may take to arrive, from the first byte of each.
 _HEAD_S = 10.0
@@ -204,13 +204,13 @@ class PrivateDoor:
 
     async def _until_lost(self) -> None:
         """Return when a new socket listens in the place of a lost one, or at the end."""
-        opened = file_identity(self._home.socket)
+        opened = read_file_identity(self._home.socket)
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._closing.wait()
                 return
-            if file_identity(self._home.socket) == opened:
+            if read_file_identity(self._home.socket) == opened:
                 continue
             try:
                 self._home.create()

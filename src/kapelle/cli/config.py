@@ -53,7 +53,7 @@ def show(
         yield from shown_entries(_entries_of(key))
         return
     found = loaded()
-    entries = [e for e in found.show() if not repo or e[2].startswith("repository")]
+    entries = [e for e in found.show() if not repo or e[0] in found.by_repository]
     yield from shown_entries(entries)
     if repo and not entries and not found.held_back:
         say(f"{config_file(current())} sets nothing.")

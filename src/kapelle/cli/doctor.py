@@ -23,7 +23,7 @@ from kapelle.client.environment import shell_for
 from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, disk_use
-from kapelle.runner.process_tree import own_cgroup
+from kapelle.runner.process_tree import find_own_cgroup
 
 if TYPE_CHECKING:
     from kapelle.agents.registry import AgentInfo
@@ -87,7 +87,7 @@ def python(home: Home) -> Iterator[DoctorFinding]:
 
 
 def git(home: Home) -> Iterator[DoctorFinding]:
-    from kapelle.runner.command import printed
+    from kapelle.runner.command import read_output
 
     program = shutil.which("git")
     problem = "not found"
@@ -96,7 +96,7 @@ def git(home: Home) -> Iterator[DoctorFinding]:
     environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     try:
         if program:
-            said = printed([program, "--version"], environ, Path("/"), _VERSION_S)
+            said = read_output([program, "--version"], environ, Path("/"), _VERSION_S)
         else:
             said = ""
         if version := re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said or ""):
@@ -212,7 +212,7 @@ def cgroup(home: Home) -> Iterator[DoctorFinding]:
         text = "not on this system: agents are ended by process group, which is a weaker promise"
         yield DoctorFinding("cgroup", "warning", text)
         return
-    own = own_cgroup()
+    own = find_own_cgroup()
     writable = own and os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)
     instead = "not writable; agents' process trees are ended one by one"
     yield DoctorFinding("cgroup", "ok", f"{own} is writable" if writable else instead)
@@ -304,13 +304,13 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
     from kapelle.agents.base import version_in
-    from kapelle.runner.command import printed
+    from kapelle.runner.command import read_output
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None
     env = {**os.environ, **info.agent.settings.env}
     try:
-        said = printed([info.installed, "--version"], env, Path("/"), _VERSION_S)
+        said = read_output([info.installed, "--version"], env, Path("/"), _VERSION_S)
     except OSError:
         return None
     return version_in(said or "")

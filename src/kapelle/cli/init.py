@@ -121,7 +121,7 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
 
 def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
-    from kapelle.settings.trust import executable, grant
+    from kapelle.settings.trust import find_executable, grant
 
     home = Home.default()
     here = current()
@@ -145,7 +145,7 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
         if proposal.tables:
             say(_tables(proposal.tables, "  ").strip("\n"))
         accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
-    is_empty = not executable(home, here).items
+    is_empty = not find_executable(home, here).items
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
         mark = "" if accepted else "# "
@@ -163,7 +163,7 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
         say("Start its features with: kapelle tracks -F .kapelle/tracks.toml")
     if is_empty and accepted:
         # It holds what this person has just agreed to, and nothing else.
-        grant(home, executable(home, here))
+        grant(home, find_executable(home, here))
     return str(path), True
 
 

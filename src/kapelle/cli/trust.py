@@ -126,14 +126,14 @@ def prompts(
     text.
     """
     from kapelle.patterns import registry
-    from kapelle.settings.trust import executable, standing
+    from kapelle.settings.trust import determine_standing, find_executable
 
     built_in = {f"{one.name}/{role}": text for one in registry.built_in()
                 for role, text in one.prompts.items()}  # fmt: skip
     asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
-    found = executable(Home.default(), current())
+    found = find_executable(Home.default(), current())
     own = found.prompts
-    trusted = standing(Home.default(), found, os.environ) == "trusted"
+    trusted = determine_standing(Home.default(), found, os.environ) == "trusted"
     if not asked:
         raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
     if copy:

@@ -224,14 +224,14 @@ def _named(refs: list[str], noun: str) -> Iterator[str]:
 
 
 def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[RepositoryLeftovers]":
-    from kapelle.workspaces.uninstall import leftovers_of
+    from kapelle.workspaces.uninstall import find_leftovers
 
-    found = [leftovers_of(path, home.root, ids) for path, ids in sorted(owners.items())]
+    found = [find_leftovers(path, home.root, ids) for path, ids in sorted(owners.items())]
     return [one for one in found if one is not None and not one.is_empty]
 
 
 def _remove(home: Home, owners: dict[str, set[str]], keep_work: bool) -> None:
-    from kapelle.secrets import Vault
+    from kapelle.secrets.vault import Vault
     from kapelle.settings import load
     from kapelle.workspaces.uninstall import remove
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kapelle.domain.environment import fitting, looks_secret, shell_of
 from kapelle.domain.errors import InvalidInput
-from kapelle.home import Home, in_repository, read_small
+from kapelle.home import Home, find_in_repository, read_small
 
 _WORK = ("/tasks", "/runs", "/schedules")
 # A task that follows up on a run: the body is no specification, and its directory is the run's.
@@ -36,7 +36,7 @@ def shell_for(home: Home, directory: object) -> dict[str, Any]:
     """The variables that work in a directory gets from here, and the names of the others."""
     wanted = _passed(home.config)
     if isinstance(directory, str):
-        for config in in_repository(home, Path(directory), "config.toml"):
+        for config in find_in_repository(home, Path(directory), "config.toml"):
             # A repository does not get at secrets by naming them.
             theirs = fitting(os.environ, _passed(config))
             wanted += [name for name in theirs if not looks_secret(name)]

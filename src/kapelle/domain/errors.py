@@ -134,6 +134,19 @@ class AgentNotFound(KapelleError, code="agent_not_found", http_status=422):
 class AgentMisconfigured(KapelleError, code="agent_misconfigured", http_status=422):
     """The agent is known but cannot run as it is set up."""
 
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        fields: Sequence[FieldProblem] = (),
+        remedy: str | None = None,
+    ) -> None:
+        """The remedy is what helps besides a change of Kapelle's configuration, which the hint may
+        offer as well; by default it is the hint."""
+        super().__init__(message, hint=hint, fields=fields)
+        self.remedy = hint if remedy is None else remedy
+
 
 class LimitReached(KapelleError, code="limit_reached", http_status=409, exit_code=1):
     """Nothing is left of what this was allowed to use."""
@@ -181,24 +194,27 @@ def class_of(code: str) -> type[KapelleError]:
     return KapelleError
 
 
-# What pydantic finds wrong with a value, in words that say what it has to be.
+# What a value has to be by what pydantic finds wrong with it; the message adds what it is.
+_MUST_BE = {
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "text or a mapping",
+    "string_type": "text",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a number"),
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+    **dict.fromkeys(("enum", "literal_error"), "{expected}"),
+}
+# What else pydantic finds wrong.
 _WORDS = {
     "missing": "is missing",
     "extra_forbidden": "is not known here",
-    "list_type": "must be a list",
-    "dict_type": "must be a mapping",
-    "model_type": "must be text or a mapping",
-    "string_type": "must be text",
     "string_too_short": "is empty",
     "string_too_long": "may have at most {max_length:,} characters",
     "string_pattern_mismatch": "holds a character that is not allowed there",
-    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "must be a number"),
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
-    **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
     "too_short": "must have at least {min_length} items",
     "too_long": "may have at most {max_length} items",
 }
@@ -242,15 +258,18 @@ def field_problem(details: Any, given: str = "") -> FieldProblem:
     """Return one of pydantic's findings, with what was given where that is among the details."""
     path = tuple(part for part in details["loc"] if part != "[key]")
     facts = details.get("ctx", {})
-    words = _WORDS.get(details["type"])
-    if words is None:
-        cause = facts.get("error")
-        if isinstance(cause, BrokenRule):
-            return FieldProblem(path + cause.path, str(cause), "rule", cause.names)
-        return FieldProblem(path, str(cause or details["msg"]), "rule")
-    message = words.format_map(facts)
-    if facts.get("actual_length") is not None:
-        message += f", not {facts['actual_length']}"
-    if words.startswith("must be") and (given or "input" in details):
-        message += f", not {given or shown(details['input'])}"
-    return FieldProblem(path, message)
+    kind = details["type"]
+    if kind in _MUST_BE:
+        message = f"must be {_MUST_BE[kind].format_map(facts)}"
+        if given or "input" in details:
+            message += f", not {given or shown(details['input'])}"
+        return FieldProblem(path, message)
+    if kind in _WORDS:
+        message = _WORDS[kind].format_map(facts)
+        if facts.get("actual_length") is not None:
+            message += f", not {facts['actual_length']}"
+        return FieldProblem(path, message)
+    cause = facts.get("error")
+    if isinstance(cause, BrokenRule):
+        return FieldProblem(path + cause.path, str(cause), "rule", cause.names)
+    return FieldProblem(path, str(cause or details["msg"]), "rule")

@@ -43,30 +43,47 @@ class Policy:
     response: FailureResponse
     switches: bool = False  # whether a fallback agent, where there is one, takes over
     trips: bool = False  # whether it counts for the circuit breaker of its agent
-    fix: str | None = None  # what a person has to do, for those that stop
+    # What a person has to do, for those that stop: about the agent or the machine, then about the
+    # task.
+    fix: str | None = None
+    task_fix: str | None = None
+
+    def fix_for(self, agent: str, task: str) -> str | None:
+        """Return what a person has to do for a task to go on."""
+        parts = [part for part in (self.fix, self.task_fix) if part is not None]
+        if not parts:
+            return None
+        return ", then: ".join(parts).format(agent=agent, task=task)
+
+    def fix_for_agent(self, agent: str) -> str | None:
+        """Return what a person has to do, as far as it is not about a task."""
+        if self.fix is None:
+            return None
+        return self.fix.format(agent=agent)
 
 
 _LOG_IN = "Log in with the agent's own program, or: kapelle agents config set {agent} api_key"
-_PAY = "Add credit or raise the spend limit at the provider, then: kapelle retry {task}"
+_PAY = "Add credit or raise the spend limit at the provider"
+_RETRY = "kapelle retry {task}"
 _LATER = "Its limit does not end as it says. Later: kapelle retry {task}"
 _OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
-_MAKE_ROOM = "Free some disk space, then: kapelle retry {task}"
+_MAKE_ROOM = "Free some disk space"
 _LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
 _RAISE = "Go on with more: kapelle resume {task} --max-turns 200, or --budget 5"
 
 POLICIES: dict[FailureClass, Policy] = {
     **dict.fromkeys(FailureClass, Policy(FailureResponse.RETRY)),
-    FailureClass.RATE_LIMIT: Policy(FailureResponse.WAIT_FOR_RESET, switches=True, fix=_LATER),
+    FailureClass.RATE_LIMIT: Policy(FailureResponse.WAIT_FOR_RESET, switches=True, task_fix=_LATER),
     FailureClass.OVERLOADED: Policy(FailureResponse.OUTLAST, switches=True),
     FailureClass.AUTHENTICATION: Policy(FailureResponse.STOP, fix=_LOG_IN),
-    FailureClass.BILLING: Policy(FailureResponse.STOP, fix=_PAY),
+    FailureClass.BILLING: Policy(FailureResponse.STOP, fix=_PAY, task_fix=_RETRY),
     FailureClass.CAPABILITY: Policy(FailureResponse.STOP, switches=True, fix=_OTHER_MODEL),
     FailureClass.ENVIRONMENT: Policy(FailureResponse.RETRY, switches=True, trips=True),
-    FailureClass.DISK_FULL: Policy(FailureResponse.STOP, fix=_MAKE_ROOM),
-    FailureClass.LIMIT: Policy(FailureResponse.STOP, fix=_RAISE),
+    FailureClass.DISK_FULL: Policy(FailureResponse.STOP, fix=_MAKE_ROOM, task_fix=_RETRY),
+    FailureClass.LIMIT: Policy(FailureResponse.STOP, task_fix=_RAISE),
     FailureClass.CRASH: Policy(FailureResponse.RETRY, switches=True, trips=True),
     FailureClass.SESSION_LOST: Policy(FailureResponse.AGAIN),
-    FailureClass.TAMPERED: Policy(FailureResponse.STOP, fix=_LOOK),
+    FailureClass.TAMPERED: Policy(FailureResponse.STOP, task_fix=_LOOK),
 }
 
 

@@ -131,7 +131,7 @@ async def put_away_merged(
             return
         # Look again: earlier removals may have taken a while.
         if owner in await parts.db.read(tasks.merged_worktrees, owner):
-            await parts.workspaces.put_away_merged(owner, into or base, squashed=is_squashed)
+            await parts.workspaces.put_away_merged(owner, into or base, is_squashed=is_squashed)
 
     await setbacks.each(sorted(present & worktrees.keys()), put_away)
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,6 @@ class Deliveries:
                 reason = error.with_hint
             else:
                 reason = str(error)
-            reason = reason.replace("`kapelle pr` again", f"`kapelle pr {owner}` again")
             values = {"status": "failed", "reason": reason}
         except Exception as error:
             _log.exception("the delivery of %s failed", owner)
@@ -183,7 +183,7 @@ class Deliveries:
         branch = work.workspace.branch
         if base is None or branch is None:
             raise ForgeError(f"{work.id} has no base branch for a pull request.")
-        remote, forge = await open_forge(self._parts, work.directory)
+        remote, forge = await open_forge(self._parts, work)
         if row["number"] is not None:
             values = await self._find_merged(work, forge, row, commit)
             if values is not None:
@@ -271,7 +271,7 @@ class Deliveries:
         later = now + wait
         await parts.db.write(deliveries.update, owner, next_at=later)
         try:
-            await refresh(parts, (await open_forge(parts, work.directory))[1], owner)
+            await refresh(parts, (await open_forge(parts, work))[1], owner)
         except (KapelleError, OSError) as error:
             if isinstance(error, KapelleError):
                 reason = error.with_hint
@@ -300,10 +300,11 @@ async def make_redactor(parts: Parts, work: Task | Run) -> Callable[[str], str]:
     return lambda text: redact(text.encode("utf-8", "replace"), secrets).decode("utf-8", "replace")
 
 
-async def open_forge(parts: Parts, directory: str) -> tuple[Remote, Forge]:
+async def open_forge(parts: Parts, work: Task | Run) -> tuple[Remote, Forge]:
     """Return the remote that a repository is pushed to, and the forge behind it."""
     settings = parts.settings().forge
-    remote = await parts.workspaces.remote(Path(directory), settings, parts.environ)
+    remote = await parts.workspaces.remote(Path(work.directory), settings, parts.environ)
+    remote = replace(remote, retry=f"kapelle pr {work.id}")
     return remote, await remote.forge(settings)
 
 
@@ -334,7 +335,7 @@ async def with_comments(
     row = await parts.db.read(deliveries.find, work.id)
     if row is None or row["number"] is None:
         raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-    forge = (await open_forge(parts, work.directory))[1]
+    forge = (await open_forge(parts, work))[1]
     comments = await forge.comments(row["number"])
     # Not by time: times are whole seconds, and a comment on a line has the time of its draft.
     new = [comment for comment in comments if not _was_delivered(comment, row)]
@@ -379,7 +380,7 @@ async def push(
     branch = str(work.workspace.branch)
     ours = await parts.db.write(deliveries.pushing, work.id, commit)
     failpoint("deliver_before_push")
-    options = {"branch": branch, "ours": ours, "held": remote_commit}
+    options = {"branch": branch, "ours": ours, "remote_commit": remote_commit}
     options["worktree"] = work.workspace.path
     await parts.workspaces.push(work.id, remote, forge.login, commit, **options)
 
@@ -409,7 +410,7 @@ async def await_ci(
         verdict = CiVerdict("pending")
         with suppress(Unavailable):
             if forge is None:
-                remote, candidate = await open_forge(parts, work.directory)
+                remote, candidate = await open_forge(parts, work)
                 commits = await remote.branches(branch, login=candidate.login)
                 await push(parts, work, commit, remote, candidate, commits.get(branch))
                 failpoint("ci_after_push")

@@ -31,7 +31,7 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall_worktree, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.settings.trust import drop, records
+from kapelle.settings.trust import drop, read_records
 from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
@@ -42,7 +42,7 @@ from kapelle.workspaces import (
     MergeCandidate,
     PastMerge,
     checkouts_around,
-    git_in,
+    format_git_command,
     working_directory,
 )
 
@@ -134,7 +134,7 @@ class MergeQueue:
             work.id,
             target,
             f"{spec.message or title}\n\n{noun}: {work.id}",
-            expected=commit,
+            expected_tip=commit,
             style=spec.style,
             by_person=active.by_person,
             verify=verify,
@@ -158,7 +158,7 @@ class MergeQueue:
             checkout_updated=str(checkout) if checkout else None,
             checks=checks.results,
             trust_dropped=has_dropped_trust,
-            signed=merge.signed,
+            signed=merge.is_signed,
             hooks_not_run=list(habits.hooks) if habits else [],
             identity_missing=bool(habits and active.by_person and not habits.has_identity),
             signature_missing=bool(habits and habits.repository_signs and not merge.already),
@@ -216,7 +216,7 @@ class MergeQueue:
             files = (await diff_work(self._parts, work)).files
         except (KapelleError, OSError):
             _log.exception("cannot tell whether %s changed a trusted .kapelle", work.id)
-            trusted_places = map(Path, records(self._parts.home))
+            trusted_places = map(Path, read_records(self._parts.home))
             return {place for place in trusted_places if any(map(place.is_relative_to, tops))}
         places = set[Path]()
         for file in files:
@@ -306,9 +306,10 @@ async def diff_work(parts: Parts, work: Task | Run) -> Diff:
     for work in place.
     """
     if work.workspace.kind is not WorkspaceKind.WORKTREE:
+        git = format_git_command(Path(work.directory))
         raise Conflict(
             f"{work.id} works in place, so its changes cannot be told apart from others.",
-            hint=f"In a git repository `{git_in(Path(work.directory))} diff` shows what is there.",
+            hint=f"In a git repository `{git} diff` shows what is there.",
         )
     if work.workspace.branch is None:
         return Diff(b"", "", [])
@@ -419,7 +420,7 @@ async def require_no_secret(parts: Parts, work: Task | Run, verb: str, commit: s
             f"{participle}.",
             hint=f"`kapelle diff {work.id}` shows where; {command}",
         )
-    if diff.truncated:
+    if diff.is_truncated:
         raise Conflict(
             f"{work.id} changes too much to be searched for secrets, so it is not {participle}.",
             hint=command,

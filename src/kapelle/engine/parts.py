@@ -17,13 +17,15 @@ from kapelle.engine.locks import LockManager
 from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.runner.redaction import patterns, redact
+from kapelle.runner.redaction import redact, spell_secrets
 from kapelle.runner.runner import Runner
-from kapelle.secrets import SpecSecrets, Vault, secrets_in, server_secrets
+from kapelle.secrets.detection import collect_server_values, find_secrets
+from kapelle.secrets.specs import SpecSecrets
+from kapelle.secrets.vault import Vault
 from kapelle.settings import Settings
-from kapelle.settings.config import combined
+from kapelle.settings.config import combine_layers
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import Executable, executable, require, standing
+from kapelle.settings.trust import Executable, determine_standing, find_executable, require
 from kapelle.store import processes, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -106,7 +108,7 @@ class Parts:
             # The keys hold file stamps, so every change of a file adds an entry.
             if len(self.settings_cache) > _MOST_SETTINGS:
                 self.settings_cache.clear()
-            combination = combined(self.home, source, is_trusted, self.environ)
+            combination = combine_layers(self.home, source, is_trusted, self.environ)
             self.settings_cache[version] = combination.settings
         return self.settings_cache[version]
 
@@ -122,8 +124,8 @@ class Parts:
 
     def standing(self, directory: str) -> tuple[Executable, Standing]:
         """Return what a repository could execute, and whether it is trusted."""
-        source = executable(self.home, Path(directory))
-        return source, standing(self.home, source, self.environ)
+        source = find_executable(self.home, Path(directory))
+        return source, determine_standing(self.home, source, self.environ)
 
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
@@ -151,7 +153,7 @@ class Parts:
             attempt_ids,
             *(stored.env(work["id"]), shell.variables if shell else {}, settings.environment.set),
             *(agent.env for agent in agents),
-            *server_secrets(chain.from_iterable(group.values() for group in servers)),
+            *collect_server_values(chain.from_iterable(group.values() for group in servers)),
         )
 
     def spell_secrets(
@@ -160,7 +162,7 @@ class Parts:
         """Return all spellings of the secrets that these attempts could see."""
         own = [self.secret, *self.vault.all()]
         own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
-        return patterns([*own, *secrets_in(self.environ, *environments)])
+        return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:
         """Return all spellings of every secret that this daemon knows."""
@@ -174,7 +176,7 @@ class Parts:
             settings.environment.set,
             *(agent.env for agent in settings.agents.values()),
             *environments,
-            *server_secrets([*servers, *of_work]),
+            *collect_server_values([*servers, *of_work]),
         )
 
     @contextmanager

@@ -18,7 +18,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.processes.container import end_left_commands, remove_containers
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
-from kapelle.secrets import REQUEST_AGE_S
+from kapelle.secrets.specs import REQUEST_AGE_S
 from kapelle.store import attempts, backup, processes, query
 
 _log = logging.getLogger("kapelle.upkeep")

@@ -31,7 +31,7 @@ from kapelle.engine.processes.output import (
 )
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
-from kapelle.runner.output import LogReader, tail_text
+from kapelle.runner.output import LogReader, read_tail
 from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import AgentSettings, Settings
@@ -150,10 +150,10 @@ class CliAgent(Agent):
         try:
             return block_on(self._execute(request))
         except AgentMisconfigured as error:
-            # Without commands that change a configuration: none is read here.
-            hint = (error.hint or "").partition(", or: kapelle ")[0].rstrip(".")
             reason = error.message
-            reason += f" {hint}." if hint and not hint.startswith("kapelle ") else ""
+            # No configuration of Kapelle is read here.
+            if error.remedy:
+                reason += f" {error.remedy.rstrip('.')}."
             return Response(ok=False, reason=reason, hopeless=True)
 
     async def _execute(self, request: Request) -> Response:
@@ -254,13 +254,13 @@ class CliAgent(Agent):
         text = verdict.result or summary.tail
         if not adapter.reads_whole_output:
             # It prints nothing but text, and all of that is its answer.
-            text = tail_text(directory / OUT, _LONGEST_ANSWER).strip()
+            text = read_tail(directory / OUT, _LONGEST_ANSWER).strip()
         return Response(
             text=text,
             ok=ok,
             reason=None if ok else cause or verdict.reason or "It did not succeed.",
             cost_usd=usage.cost_usd if usage else None,
-            stderr=tail_text(directory / ERR, _LONGEST_ANSWER),
+            stderr=read_tail(directory / ERR, _LONGEST_ANSWER),
             usage=usage,
             session_id=summary.session_id,
         )

@@ -28,7 +28,7 @@ from kapelle.library.outcome import RunState
 from kapelle.patterns.context import Env, Fact, TaskArgs, WorkLocation
 from kapelle.patterns.results import Checked, Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.runner.output import both_streams
+from kapelle.runner.output import read_both_streams
 from kapelle.runner.process_dir import Launch, ProcessEnd
 from kapelle.workspaces import Workspaces, working_directory
 
@@ -192,7 +192,7 @@ class LocalContext(GitContext):
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
         if only_reports:
-            copied = await self._workspaces.copy(task_id, alone=True)
+            copied = await self._workspaces.copy(task_id, is_alone=True)
             made = made.model_copy(update={"path": str(copied)})
         task = self._in_worktree(task_id, title, made)
         if earlier is not None and not earlier.took_in:
@@ -311,7 +311,7 @@ class LocalContext(GitContext):
                 timeout_s=self._account.within(timeout_s),
             )
             ended = await execute(launch, Stop())
-            output = both_streams(directory, MAX_OUTPUT)
+            output = read_both_streams(directory, MAX_OUTPUT)
         if ended.ended_by is not None:
             # What was cut short because the run's time is over says nothing about the work.
             self._account.require()

@@ -24,13 +24,13 @@ from kapelle.library.interaction import (
     ThreadCaller,
 )
 from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
+from kapelle.library.worktree import AUTHOR, create_or_dismiss, library_home
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.roles import TeamResult
 from kapelle.patterns.team import TeamSpec, team
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
-from kapelle.workspaces.sync import AUTHOR, create_or_dismiss, library_home
 
 
 class Orchestrator:

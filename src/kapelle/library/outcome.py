@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from kapelle.domain.budget import NOTHING, Spent
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.library.execution import block_on
+from kapelle.library.worktree import AUTHOR
 from kapelle.patterns.roles import TeamResult
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.sync import AUTHOR
 
 T = TypeVar("T")
 TeamStatus = Literal["completed", "budget", "failed", "needs_input"]
@@ -76,7 +76,7 @@ class TeamOutcome:
 
         async def merge(workspaces: Workspaces) -> str:
             message = f"Merge {self.branch}\n\nRun: {self.run_id}"
-            merged = await workspaces.merge(self.run_id, into, message, expected=self.commit)
+            merged = await workspaces.merge(self.run_id, into, message, expected_tip=self.commit)
             await workspaces.remove(self.run_id)
             return merged.commit
 

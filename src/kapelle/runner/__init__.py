@@ -1,5 +1,5 @@
-"""Executes any command as a detached, supervised process that outlives the daemon.
+"""Execute commands as detached, supervised processes that outlive the daemon.
 
 A process directory holds everything about one execution. The modules here are the daemon's side;
-the package `shim` is the other one.
+the package `shim` is the side of the supervised process.
 """

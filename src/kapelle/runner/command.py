@@ -1,6 +1,7 @@
-"""A short command run to its end in the calling thread, bounded in time and output.
+"""Run a short command to its end in the calling thread, with limits on time and output.
 
-Not asyncio's own subprocesses: in Python 3.11, cancelling one while it starts never returns.
+asyncio's own subprocesses are not used: in Python 3.11, cancelling one while it starts never
+returns.
 """
 
 import math
@@ -20,15 +21,16 @@ from typing import IO
 _CHUNK = 262_144
 _STDERR_TAIL = 8192
 _MOST_PRINTED = 65_536
-# A command that takes longer is ended also when this process dies.
+# A command that runs longer than this gets a guard process, which kills it when Kapelle dies.
 _UNGUARDED_S = 1.0
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, and within which bounds; the descriptors are inherited.
+    """The command line, its environment and its limits.
 
-    Of one that only prints, nothing but its standard output is waited for.
+    The process inherits the descriptors. With `only_prints`, only the end of its standard output is
+    awaited, and its standard error is discarded.
     """
 
     argv: Sequence[str]
@@ -44,31 +46,33 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended, with the beginning of its output and the end of its errors."""
+    """The exit code of a command, the beginning of its output and the end of its errors."""
 
     code: int
     stdout: bytes
     stderr: bytes
-    truncated: bool
+    is_truncated: bool
     timed_out: bool
 
 
-def printed(argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float) -> str | None:
-    """What a program writes to standard output; None when it has not done with it in time.
+def read_output(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
+) -> str | None:
+    """Run a program and return what it writes to standard output; None after a timeout.
 
-    Blocks, so the daemon calls it in a thread. OSError if it cannot be started.
+    Blocks, so the daemon calls it in a thread. Raises OSError if the program cannot be started.
     """
     command = Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05, only_prints=True)
-    finished = RunningCommand(command).run()
-    if finished.timed_out:
+    result = RunningCommand(command).run()
+    if result.timed_out:
         return None
-    return finished.stdout.decode("utf-8", "replace")
+    return result.stdout.decode("utf-8", "replace")
 
 
 class RunningCommand:
-    """A command under way in a session of its own, of which nothing is left at the end.
+    """A running command in a session of its own; none of its processes is left after `run`.
 
-    stop may be called from another thread, even before it has started.
+    `stop` may be called from another thread, even before the command has started.
     """
 
     def __init__(self, command: Command) -> None:
@@ -82,12 +86,15 @@ class RunningCommand:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def stop(self, how: signal.Signals) -> None:
-        """Signal the whole process group."""
+        """Send a signal to the whole process group."""
         self._stopped_by = how
         self._signal(how)
 
     def run(self) -> CommandResult:
-        """Start, talk, reap; raises OSError when the program cannot be started."""
+        """Start the command, exchange its data and reap it.
+
+        Raises OSError when the program cannot be started.
+        """
         command = self._command
         with subprocess.Popen(
             command.argv,
@@ -103,26 +110,31 @@ class RunningCommand:
             if self._stopped_by is not None:
                 self._signal(self._stopped_by)
             self._give_up_at = time.monotonic() + command.timeout_s
-            self._talk(process)
-            while not command.only_prints and not _ends_by(process, self._give_up_at):
+            self._exchange_data(process)
+            while not command.only_prints and not _wait_for_end(process, self._give_up_at):
                 self._escalate()
             self._signal(signal.SIGKILL)
-            # Before it is reaped, for then its number could be another one's.
+            # Before the process is reaped: after that, its number may belong to another process.
             self._dismiss_guard()
             code = process.wait()
         stdout = b"".join(self._stdout)[: command.max_output]
-        truncated = self._size > command.max_output
-        timed_out = self._stopped_by is not None and not truncated
-        return CommandResult(code, stdout, self._stderr, truncated, timed_out)
+        is_truncated = self._size > command.max_output
+        timed_out = self._stopped_by is not None and not is_truncated
+        return CommandResult(code, stdout, self._stderr, is_truncated, timed_out)
 
     def _signal(self, how: signal.Signals) -> None:
-        # Not once it is reaped: the number could belong to another group by then.
+        # Not after the process was reaped: by then the number may belong to another group.
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # the second: macOS, of the dead
+            with suppress(
+                ProcessLookupError, PermissionError
+            ):  # macOS: PermissionError for a dead process
                 os.killpg(self._process.pid, how)
 
-    def _talk(self, process: subprocess.Popen[bytes]) -> None:
-        """Feed and read until both outputs end, or something outside the group keeps them open."""
+    def _exchange_data(self, process: subprocess.Popen[bytes]) -> None:
+        """Feed and read the command until both of its outputs end.
+
+        A process outside the group may keep an output open; then it is abandoned after the timeout.
+        """
         pending = memoryview(self._command.stdin or b"")
         with selectors.DefaultSelector() as selector:
             for name in ("stdout", "stderr", "stdin"):
@@ -151,10 +163,10 @@ class RunningCommand:
                         self._read(selector, key.fd, key.data)
 
     def _set_guard(self, group: int) -> None:
-        """Have a command that takes long end with this process, however this process ends.
+        """Start a process that kills the command when this process ends, however it ends.
 
-        The guard waits for the end of a pipe that only this process holds open. PDEATHSIG would
-        follow the thread and needs code between fork and exec.
+        The guard waits for the end of a pipe that only this process holds open. PDEATHSIG is no
+        alternative: it follows the thread, and needs code between fork and exec.
         """
         with suppress(OSError):
             self._guard = subprocess.Popen(
@@ -174,7 +186,10 @@ class RunningCommand:
             self._guard = None
 
     def _escalate(self) -> None:
-        """Ask first: git removes its locks and half-made things when it is terminated."""
+        """Send SIGTERM first and SIGKILL at the next call.
+
+        On SIGTERM, git removes its lock files and temporary files.
+        """
         self._give_up_at = time.monotonic() + self._command.grace_s
         self.stop(signal.SIGTERM if self._stopped_by is None else signal.SIGKILL)
 
@@ -192,10 +207,11 @@ class RunningCommand:
                 self._escalate()
 
 
-def _ends_by(process: subprocess.Popen[bytes], limit: float) -> bool:
+def _wait_for_end(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait until the process ends, at most until the given time; return whether it ended."""
     seconds = max(limit - time.monotonic(), 0.01)
     if sys.platform == "linux":
-        # Popen.wait with a time limit polls, which costs up to 50 ms for each call.
+        # Popen.wait with a timeout polls, which costs up to 50 ms for each call.
         descriptor = os.pidfd_open(process.pid)
         try:
             waiting = select.poll()
@@ -209,10 +225,11 @@ def _ends_by(process: subprocess.Popen[bytes], limit: float) -> bool:
 
 
 def _feed(selector: selectors.BaseSelector, stream: IO[bytes], pending: memoryview) -> memoryview:
+    """Write the next piece of the input; return the rest, and close the stream at its end."""
     try:
         pending = pending[os.write(stream.fileno(), pending[:_CHUNK]) :]
     except BrokenPipeError:
-        pending = pending[:0]  # the program gave up early; its exit code tells why
+        pending = pending[:0]  # the program closed its input; its exit code is the reason
     if not pending:
         selector.unregister(stream.fileno())
         stream.close()

@@ -1,4 +1,4 @@
-"""Which process is meant: boot id, pid and start time together; a bare pid is never signalled."""
+"""Identify a process by boot id, pid and start time; a bare pid is never signalled."""
 
 import asyncio
 import functools
@@ -18,61 +18,63 @@ _POLL_S = 0.5
 
 @functools.cache
 def boot_id() -> str:
-    """What names this boot of the machine."""
+    """Return a text that identifies the current boot of this machine."""
     if sys.platform == "linux":
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    # Elsewhere the time of the boot stands for it.
     return f"boot-{int(psutil.boot_time())}"
 
 
 class Identity(Record):
-    """One process, for ever: no later process can be mistaken for it."""
+    """The identity of one process: no later process can be mistaken for it."""
 
     boot_id: str
     pid: int = Field(strict=True, gt=1, le=_MAX_PID)
     start: StrictInt
 
     @property
-    def same_boot(self) -> bool:
+    def is_same_boot(self) -> bool:
+        """Tell whether the machine has not been rebooted since the process started."""
         return self.boot_id == boot_id()
 
     def is_alive(self) -> bool:
-        """Whether this very process runs; a zombie does not."""
-        return self.same_boot and tree.start_time(self.pid) == self.start
+        """Tell whether exactly this process runs; a zombie does not."""
+        return self.is_same_boot and tree.start_time(self.pid) == self.start
 
     def send(self, number: int) -> bool:
-        """Signal this very process; False if it is dead."""
-        return self.same_boot and tree.send(self.pid, self.start, number)
+        """Send a signal to exactly this process; return False if it is dead."""
+        return self.is_same_boot and tree.send(self.pid, self.start, number)
 
     async def wait_until_dead(self) -> None:
-        """Return once this very process has ended, be it our child or not.
+        """Return once exactly this process has ended, whether it is our child or not.
 
-        By pidfd, without polling. Where there is none (macOS) its start time is compared every
-        half second, which is weaker: an end is seen late.
+        Linux: by pidfd, without polling. Without pidfd (macOS) the start time is compared every
+        half second, so an end is noticed up to half a second late.
         """
         if not tree.HAS_PIDFD:
             while self.is_alive():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
             return
-        if self.same_boot:
+        if self.is_same_boot:
             pidfd = tree.open_pidfd(self.pid, self.start)
         else:
             pidfd = None
         if pidfd is None:
             return
         loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        loop.add_reader(pidfd, ended.set)
+        end = asyncio.Event()
+        loop.add_reader(pidfd, end.set)
         try:
-            await ended.wait()
+            await end.wait()
         finally:
             loop.remove_reader(pidfd)
             os.close(pidfd)
 
 
-def current(pid: int) -> Identity | None:
-    """The identity of the process that has this pid now."""
+def identify_process(pid: int) -> Identity | None:
+    """Return the identity of the process that has this pid now; None if there is none."""
     start = tree.start_time(pid)
     if start is None:
         return None
-    # As it is: in a container, this process may well be the first.
+    # Not validated: in a container this process may have pid 1, which Identity refuses in records.
     return Identity.model_construct(boot_id=boot_id(), pid=pid, start=start)

@@ -1,7 +1,8 @@
-"""An ended process directory as one file: a zip archive beside it, read like the directory.
+"""Pack an ended process directory into one zip archive beside it, which is read like the directory.
 
-The archive is whole before anything of the directory goes, and whatever of the directory is there
-is read first; so a crash at any moment loses nothing, and packing again finishes it.
+The archive is complete and on the disk before any file of the directory is removed, and files in
+the directory have precedence over the archive. So a crash at any moment loses nothing, and packing
+again completes the work.
 """
 
 import errno
@@ -20,53 +21,57 @@ from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.shim.files import open_regular, sync_directory
 
 SUFFIX = ".zip"
-# What is larger is not compressed, so that it can be read from any place.
+# Larger files are stored uncompressed, so that they can be read from any offset.
 _COMPRESSED = 8 << 20
 _LOCAL_HEADER = 30
-# What an agent made so that nobody can read it is left out; other troubles may pass.
+# Files that an agent made unreadable are left out; other errors may pass, so they are raised.
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
-# Whoever packs what somebody else is removing would put half of it in place of all. Held by
-# threads: one whose caller has gone works on.
+# One thread must not pack a directory that another one removes: half of it would replace the whole.
+# A lock of threads, because a thread goes on when its caller was cancelled.
 _lock = threading.Lock()
 
 
-def pack_of(process_dir: Path) -> Path:
+def pack_path(process_dir: Path) -> Path:
+    """Return the path of the archive of a process directory."""
     return Path(f"{process_dir}{SUFFIX}")
 
 
 def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
-    """Put the files of a directory in which nothing runs any more into one, with those of others,
-    each below its name, where nothing else goes; links are left out. What was packed before stays
-    in it."""
+    """Pack the files of a process directory, and of directories beside it, into one archive.
+
+    Nothing may run in the directory any more. `beside` gives a name inside the archive for each
+    further directory; the process directory's own files cannot use these names. Links are left out.
+    What an earlier call packed stays in the archive.
+    """
     with _lock:
-        # Else somebody has packed it, or forgotten it, since it was found.
+        # Otherwise another thread has packed or deleted the directories since.
         if any(directory.exists() for directory in (process_dir, *beside.values())):
             _pack(process_dir, beside)
 
 
 def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
-    target = pack_of(process_dir)
-    unfinished = target.with_name(f".{target.name}")
-    # What a crash left, or what somebody planted under this name.
-    unfinished.unlink(missing_ok=True)
-    with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
-        before_this = open_regular(str(target))
-        if before_this is not None:
-            with os.fdopen(before_this, "rb") as packed:
-                shutil.copyfileobj(packed, file, 1 << 20)
+    target = pack_path(process_dir)
+    draft = target.with_name(f".{target.name}")
+    # Left by a crash, or planted under this name.
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
+        descriptor = open_regular(str(target))
+        if descriptor is not None:
+            with os.fdopen(descriptor, "rb") as previous:
+                shutil.copyfileobj(previous, file, 1 << 20)
         with zipfile.ZipFile(file, "a") as archive:
-            before = frozenset(archive.namelist())
+            previous_names = frozenset(archive.namelist())
             for name, directory in beside.items():
                 _add_all(archive, directory, name)
-            # An agent that wrote files there would speak for the checks of its work.
+            # Otherwise an agent could write files here that pass for results of the checks.
             _add_all(archive, process_dir, "", frozenset(Path(name).parts[0] for name in beside))
         file.flush()
         os.fsync(file.fileno())
         try:
-            _read_added(file, before)
+            _read_added(file, previous_names)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise OSError(f"{unfinished} was not written as it should be: {error}") from error
-    unfinished.rename(target)
+            raise OSError(f"{draft} was not written as it should be: {error}") from error
+    draft.rename(target)
     sync_directory(str(target.parent))
     failpoint("pack_before_removal")
     for directory in (*beside.values(), process_dir):
@@ -74,7 +79,7 @@ def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
 
 
 def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
-    """Read all that was added to an archive, which fails where it is damaged."""
+    """Read every file that was added to an archive; raises where the archive is damaged."""
     with zipfile.ZipFile(file) as archive:
         for name in {*archive.namelist()} - before:
             with archive.open(name) as content:
@@ -83,22 +88,26 @@ def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
 
 
 def _add_all(
-    archive: zipfile.ZipFile, directory: Path, name: str, taken: frozenset[str] = frozenset()
+    archive: zipfile.ZipFile,
+    directory: Path,
+    name: str,
+    excluded_names: frozenset[str] = frozenset(),
 ) -> None:
-    packed = {*archive.namelist()}
+    names_in_archive = {*archive.namelist()}
     for root, inner, files in os.walk(directory):
         for path in (Path(root, each) for each in inner):
-            # Else one that its agent closed is neither packed nor removed, however often.
+            # Without this, a directory that its agent made inaccessible would never be packed or
+            # removed.
             with suppress(PermissionError):
                 if not path.is_symlink():
                     path.chmod(0o700)
         for path in sorted(Path(root, file) for file in files):
-            inside = Path(name, path.relative_to(directory))
-            # In an archive every name is UTF-8.
-            shown = os.fsencode(inside).decode("utf-8", "backslashreplace")
-            if inside.parts[0] not in taken and shown not in packed:
-                packed.add(shown)
-                _add(archive, path, shown)
+            relative_path = Path(name, path.relative_to(directory))
+            # Names inside a zip archive are UTF-8.
+            entry_name = os.fsencode(relative_path).decode("utf-8", "backslashreplace")
+            if relative_path.parts[0] not in excluded_names and entry_name not in names_in_archive:
+                names_in_archive.add(entry_name)
+                _add(archive, path, entry_name)
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
@@ -127,14 +136,14 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
 
 
 def _copy_data(source: int, sink: IO[bytes]) -> None:
-    """Copy a file without its holes, which can be larger than any disk."""
+    """Copy a file without its holes, because a sparse file can be larger than any disk."""
     end = 0
     while True:
         try:
             at = os.lseek(source, end, os.SEEK_DATA)
             end = os.lseek(source, at, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # there is nothing more
+            if error.errno == errno.ENXIO:  # no data after this offset
                 return
             raise
         while block := os.pread(source, min(end - at, 1 << 20), at):
@@ -145,15 +154,15 @@ def delete(process_dir: Path) -> None:
     """Delete a process directory, packed or not."""
     with _lock:
         shutil.rmtree(process_dir, ignore_errors=True)
-        pack_of(process_dir).unlink(missing_ok=True)
+        pack_path(process_dir).unlink(missing_ok=True)
 
 
 def open_file(path: Path) -> BinaryIO | None:
-    """A file of a process directory, wherever it is now; None if there is none."""
+    """Open a file of a process directory, in the directory or in its archive; None if missing."""
     descriptor = open_regular(str(path))
     if descriptor is not None:
         return os.fdopen(descriptor, "rb")
-    descriptor = open_regular(str(pack_of(path.parent)))
+    descriptor = open_regular(str(pack_path(path.parent)))
     if descriptor is None:
         return None
     return _open_packed(descriptor, path.name)
@@ -178,7 +187,7 @@ def _open_packed(descriptor: int, name: str) -> BinaryIO | None:
 
 
 class _StoredFile(io.FileIO):
-    """A file that lies uncompressed inside another one."""
+    """Reads a file that is stored uncompressed inside an archive."""
 
     def __init__(self, descriptor: int, begin: int, size: int) -> None:
         super().__init__(descriptor, "rb")

@@ -1,4 +1,4 @@
-"""A process directory as the daemon sees it: what to execute, who claims it, and how it ended."""
+"""Read and write a process directory from the daemon's side: request, claim and result."""
 
 import json
 import os
@@ -22,19 +22,21 @@ from kapelle.runner.shim import exit_record, files, request
 R = TypeVar("R", bound=Record)
 
 
-def new_secret() -> bytes:
+def make_secret() -> bytes:
+    """Return a new secret, with which the records of one process are signed."""
     return secrets.token_bytes(32)
 
 
 @dataclass(frozen=True)
 class Process:
-    """Where a process is executed, and the secret that its records are signed with.
+    """A process directory, and the secret that its records are signed with.
 
-    Whoever may have to find the process again, after a restart, gives a secret that is stored.
+    A caller that has to find the process again after a restart passes a secret that is stored in
+    the database.
     """
 
     directory: Path
-    secret: bytes = field(default_factory=new_secret, repr=False)
+    secret: bytes = field(default_factory=make_secret, repr=False)
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class Launch:
     grace_s: float = 5.0
     redact: tuple[bytes, ...] = ()
     label: str = ""
-    terminal: tuple[int, int] | None = None  # rows and columns of the one it is executed in
-    secret: bytes = field(default_factory=new_secret, repr=False)
+    terminal: tuple[int, int] | None = None  # rows and columns, if it gets a terminal
+    secret: bytes = field(default_factory=make_secret, repr=False)
 
 
 class ProcessEnd(Record):
-    """How an execution ended; leftovers are processes that outlived the command itself."""
+    """The result of an execution; `leftovers` counts processes that outlived the command."""
 
     exit: Exit
     ended_by: Literal["timeout", "stop"] | None = None
@@ -74,11 +76,11 @@ class ProcessEnd(Record):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself and well."""
+        """Tell whether the command ended by itself with exit code 0."""
         return self.exit.kind == "exited" and self.exit.code == 0 and self.ended_by is None
 
-    def ending(self, timeout_s: float | None) -> str:
-        """How a command that was given so much time ended, in a few words."""
+    def describe_end(self, timeout_s: float | None) -> str:
+        """Describe in a few words how a command with this timeout ended."""
         if self.ended_by == "timeout":
             return f"timed out after {timeout_s:g} s"
         if self.ended_by == "stop":
@@ -100,37 +102,37 @@ class ProcessClaim(Record):
 
 
 class UnreadableRecord(ValueError):
-    """A file of a process directory is there, but it is not one that we wrote."""
+    """A file of a process directory exists, but Kapelle did not write it."""
 
 
 def read_claim(process_dir: Path, secret: bytes | None = None) -> ProcessClaim | None:
-    """Who claims a process directory, if anybody; UnreadableRecord if that makes no sense.
+    """Return the claim of a process directory, None if nobody has claimed it.
 
-    Without the secret anybody may have written it.
+    Raises UnreadableRecord if the file is damaged. Without the secret, the content is not verified:
+    any process may have written it.
     """
     fields = _read_json(process_dir, files.CLAIM, secret)
     if fields is None:
         return None
-    return _validated(ProcessClaim, {**fields, "owner": fields}, files.CLAIM)
+    return _validate(ProcessClaim, {**fields, "owner": fields}, files.CLAIM)
 
 
-def claim_shown(process_dir: Path) -> ProcessClaim | None:
-    """What a process directory shows as its claim, if that makes sense; anybody may have written
-    it."""
+def read_claim_unverified(process_dir: Path) -> ProcessClaim | None:
+    """Return a claim that any process may have written; None if it is unreadable."""
     with suppress(UnreadableRecord):
         return read_claim(process_dir)
     return None
 
 
 def is_running(process_dir: Path) -> bool:
-    """Whether the supervisor that claims a process directory is alive."""
-    claim = claim_shown(process_dir)
+    """Tell whether the supervisor that claims a process directory is alive."""
+    claim = read_claim_unverified(process_dir)
     return claim is not None and claim.kind == "shim" and claim.owner.is_alive()
 
 
 def take_claim(process_dir: Path, secret: bytes, detail: str | None) -> bool:
-    """Claim a directory for the daemon, so that no shim will execute it; False if it is taken."""
-    me = identity.current(os.getpid())
+    """Claim a directory for the daemon, so that no shim executes it; False if it is claimed."""
+    me = identity.identify_process(os.getpid())
     assert me is not None
     fields = {"kind": "daemon", **me.model_dump(), "detail": detail}
     path = str(process_dir / files.CLAIM)
@@ -139,7 +141,10 @@ def take_claim(process_dir: Path, secret: bytes, detail: str | None) -> bool:
 
 
 def write_intent(launch: Launch) -> None:
-    """Note the intent; of the environment only the names, of the input only the size."""
+    """Record what is about to be executed.
+
+    Of the environment only the names are written, and of the input only its size.
+    """
     launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
         "protocol": files.PROTOCOL,
@@ -157,13 +162,16 @@ def write_intent(launch: Launch) -> None:
 
 
 def is_from_earlier_boot(process_dir: Path) -> bool:
-    """Whether a power cut may have taken the claim that once followed this intent."""
-    boot = _facts(process_dir, files.INTENT).get("boot_id")
+    """Tell whether the execution was requested before the last reboot.
+
+    Then a power cut may have removed a claim that followed this intent.
+    """
+    boot = _read_unverified(process_dir, files.INTENT).get("boot_id")
     return isinstance(boot, str) and boot != identity.boot_id()
 
 
 def encode_request(launch: Launch, leaf: Path | None) -> bytes:
-    """The request for a shim; ValueError if some text cannot be given to a process."""
+    """Encode the request for a shim; raises ValueError for text that no process can get."""
     if not launch.argv:
         raise ValueError("there is no command")
     fields = {
@@ -183,21 +191,22 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
 
 
 def read_exit(process_dir: Path, secret: bytes) -> ProcessEnd | None:
-    """How it ended, None if it has not yet; UnreadableRecord if somebody else says so.
+    """Return the verified result of an execution, None if there is no exit record yet.
 
-    The only place where an exit record is read and judged.
+    Raises UnreadableRecord if the record is damaged or not signed with the secret. This is the only
+    place where an exit record is read and verified.
     """
     record = _read_json(process_dir, files.EXIT, secret)
     if record is None:
         return None
     exit = {name: record.get(name) for name in ("kind", "code", "signal")}
-    return _validated(ProcessEnd, {**record, "exit": exit}, files.EXIT)
+    return _validate(ProcessEnd, {**record, "exit": exit}, files.EXIT)
 
 
 def declare_exit(
     process_dir: Path, secret: bytes, kind: str, detail: str | None, survivors: int = 0
 ) -> None:
-    """Record an end that the daemon concluded, unless one is recorded already."""
+    """Record a result that the daemon concluded, unless a signed one exists already."""
     if kind == "not_started":
         started_at = None
     else:
@@ -216,14 +225,14 @@ def declare_exit(
 
 
 def _started_at(process_dir: Path) -> float | None:
-    at = _facts(process_dir, files.RUN).get("started_at")
+    at = _read_unverified(process_dir, files.RUN).get("started_at")
     if isinstance(at, int | float) and 0 < at <= time.time():
         return float(at)
     return None
 
 
-def _facts(process_dir: Path, name: str) -> dict[str, Any]:
-    """What a file says that is only believed for what is shown; nothing if it cannot be read."""
+def _read_unverified(process_dir: Path, name: str) -> dict[str, Any]:
+    """Return the object in a file whose content is only displayed; empty if unreadable."""
     try:
         return _read_json(process_dir, name) or {}
     except UnreadableRecord:
@@ -231,12 +240,15 @@ def _facts(process_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _read_json(process_dir: Path, name: str, secret: bytes | None = None) -> dict[str, Any] | None:
-    """The object in a file, None if it is missing; it must be signed if a secret is given."""
+    """Return the object in a file, None if it is missing.
+
+    With a secret, a file without a valid signature raises UnreadableRecord.
+    """
     data = files.read(str(process_dir / name))
     if secret is not None and (data is not None or os.path.lexists(process_dir / name)):
-        data = files.verified(secret, name, data or b"")
+        data = files.verify_signature(secret, name, data or b"")
         if data is None:
-            raise UnreadableRecord(f"somebody else wrote {name}")
+            raise UnreadableRecord(f"another process wrote {name}")
     if data is None:
         return None
     try:
@@ -244,11 +256,11 @@ def _read_json(process_dir: Path, name: str, secret: bytes | None = None) -> dic
     except (ValueError, RecursionError) as error:
         raise UnreadableRecord(f"{name} cannot be read: {error}") from error
     if not isinstance(fields, dict):
-        raise UnreadableRecord(f"{name} cannot be read: it is no object")
+        raise UnreadableRecord(f"{name} cannot be read: it is not a JSON object")
     return fields
 
 
-def _validated(kind: type[R], fields: dict[str, Any], name: str) -> R:
+def _validate(kind: type[R], fields: dict[str, Any], name: str) -> R:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

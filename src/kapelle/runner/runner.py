@@ -1,4 +1,4 @@
-"""Executes commands so that the daemon's death neither loses nor repeats them."""
+"""Execute commands so that the death of the daemon neither loses nor repeats them."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,11 @@ _TRACES = frozenset({files.CLAIM, files.EXIT, files.INTENT, files.STOP})
 
 
 class Runner:
-    """The daemon's one way to execute a command; every promise rests on the process directory.
+    """The daemon's way to execute a command; all guarantees rest on the process directory.
 
-    On Linux an end is seen by pidfd and a tree dies by cgroup or subreaper. On macOS ends are
-    polled for, and what leaves the agent's process group is found by its environment only.
+    On Linux an end is noticed by pidfd, and a process tree is killed by cgroup or subreaper. On
+    macOS ends are polled for, and processes that left the agent's process group are found by their
+    environment only.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class Runner:
         return self._spawner.pid
 
     async def start(self) -> None:
-        """Make ready to execute; what runs already is not touched."""
-        # What has no cgroup is a program's, which executes one command by it.
+        """Install and start the spawner; processes that run already are not touched."""
+        # Without cgroups, the runner belongs to a program that executes a single command.
         script = install(self._home)
         self._spawner = Spawner(self._python, script, for_many=self._use_cgroup)
         if self._use_cgroup:
@@ -66,130 +67,136 @@ class Runner:
         self._spawner.ensure()
 
     async def close(self) -> None:
-        """End the spawner and leave everything that runs alone."""
+        """End the spawner; supervised processes keep running."""
         if self._spawner is not None:
             await asyncio.to_thread(self._spawner.close)
         if self._root is not None:
-            # It can only be removed when no process is left in it.
+            # Fails, as intended, while a process is left in the cgroup.
             with contextlib.suppress(OSError):
                 self._root.rmdir()
 
     async def execute(self, launch: Launch) -> ProcessEnd:
-        """Start a command or find the one that was started, and wait for its end.
+        """Start a command, or find the one already started, and wait for its end.
 
         Safe to call again for the same process directory, at once or after a crash: the command is
-        executed at most once. Cancelling only ends the watching. OSError if the process directory
-        cannot be written, in which case nothing was started.
+        executed at most once. Cancelling ends only the waiting. Raises OSError if the process
+        directory cannot be written; then nothing was started.
         """
         if not launch.process_dir.is_absolute():
-            raise ValueError("a process directory is given by its absolute path")
-        ended = await self._execute(launch)
+            raise ValueError("the path of a process directory must be absolute")
+        result = await self._execute(launch)
         failpoint("runner_before_return")
-        return ended
+        return result
 
     def stop(self, process_dir: Path, reason: str) -> None:
-        """Have an execution ended, at whatever point; harmless if it has or is being stopped.
+        """Stop an execution, whether it is about to start, runs, or has ended already.
 
-        To be called in the thread of the event loop. OSError if nothing can be written.
+        Call it in the thread of the event loop. Raises OSError if nothing can be written.
         """
         process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = reason.encode("utf-8", "replace")
         try:
-            # Before the look at the claim: a shim does these in the other order.
+            # Written before the claim is read. A shim does these in the opposite order, so one of
+            # the two sees the other.
             files.publish(str(process_dir / files.STOP), text, durable=False)
         except OSError:
-            # With a full disk the signal still goes out, only its reason is lost.
+            # On a full disk the signal is still sent; only the reason is lost.
             if not (process_dir / files.CLAIM).exists():
                 raise
         if process_dir in self._stops:
-            # Whoever follows it knows its supervisor, whatever the claim says by now.
+            # _follow holds the verified identity of the supervisor; the claim may have been
+            # replaced since.
             self._stops[process_dir].set()
             return
-        claim = records.claim_shown(process_dir)
+        claim = records.read_claim_unverified(process_dir)
         if claim is not None and claim.kind == "shim":
             claim.owner.send(signal.SIGTERM)
 
     async def _execute(self, launch: Launch) -> ProcessEnd:
+        """Find the result of an execution, or start it and try again."""
         for number in range(_START_TRIES):
-            known = await self._known(launch)
-            if known is not None:
-                return known
+            result = await self._find_result(launch)
+            if result is not None:
+                return result
             await asyncio.sleep(number**2 * _START_PAUSE_S)
             await self._start(launch)
-        failed = "the supervisor could not be started"
-        records.take_claim(launch.process_dir, launch.secret, failed)
-        known = await self._known(launch)
-        assert known is not None
-        return known
+        detail = "the supervisor could not be started"
+        records.take_claim(launch.process_dir, launch.secret, detail)
+        result = await self._find_result(launch)
+        assert result is not None
+        return result
 
-    async def _known(self, launch: Launch) -> ProcessEnd | None:
-        """How it ended, once it has; None if it was never begun."""
+    async def _find_result(self, launch: Launch) -> ProcessEnd | None:
+        """Wait for the end of an execution that has begun; None if it has not begun."""
         process_dir = launch.process_dir
         secret = launch.secret
-        if not _is_begun(process_dir):
+        if not _has_traces(process_dir):
             return None
         claim = None
-        forged = None
+        forgery = None
         try:
             claim = read_claim(process_dir, secret)
         except UnreadableRecord as error:
-            forged = str(error)
-        # While its shim lives, an end that is recorded was written by somebody else.
+            forgery = str(error)
+        # While its shim lives, an exit record can only be forged, so it is not read before.
         if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
             return await self._follow(claim, launch)
         try:
-            if (ended := read_exit(process_dir, secret)) is not None:
-                return ended
+            if (result := read_exit(process_dir, secret)) is not None:
+                return result
         except UnreadableRecord as error:
-            forged = forged or str(error)
+            forgery = forgery or str(error)
         if claim is not None:
             return await self._follow(claim, launch)
         if records.is_from_earlier_boot(process_dir):
-            # The claim may have come back empty.
-            return await _declare(launch, "lost", "the machine was rebooted")
-        if forged is not None:
-            return await self._lose(launch, None, "tampered", forged)
+            # A power cut may have emptied the claim.
+            return await _declare_end(launch, "lost", "the machine was rebooted")
+        if forgery is not None:
+            return await self._kill_and_declare(launch, None, "tampered", forgery)
         if (process_dir / files.STOP).exists() and records.take_claim(process_dir, secret, None):
-            return await _declare(launch, "not_started", None)
+            return await _declare_end(launch, "not_started", None)
         return None
 
     async def _follow(self, claim: ProcessClaim, launch: Launch) -> ProcessEnd:
-        """Wait until whoever claims an execution is dead, and see how it ended."""
+        """Wait until the claiming process is dead, and return the result."""
         process_dir = launch.process_dir
         shim = claim.owner
         if claim.kind == "daemon":
-            return await _declare(launch, "not_started", claim.detail)
-        stopped = self._stops.setdefault(process_dir, asyncio.Event())
+            return await _declare_end(launch, "not_started", claim.detail)
+        stop_request = self._stops.setdefault(process_dir, asyncio.Event())
         if (process_dir / files.STOP).exists():
-            stopped.set()
-        reason = await _watch(shim, stopped, launch.grace_s)
+            stop_request.set()
+        reason = await _wait_for_shim(shim, stop_request, launch.grace_s)
         kind = "lost"
         detail = reason or "the supervisor was killed"
         try:
-            # A shim signs only when its tree is gone; after any other end that may be alive.
-            if (found := read_exit(process_dir, launch.secret)) is not None:
-                return found
+            # A shim signs the record after its process tree is gone. After any other end of the
+            # shim the tree may be alive, so it is killed below.
+            if (result := read_exit(process_dir, launch.secret)) is not None:
+                return result
         except UnreadableRecord as error:
             kind = "tampered"
             detail = str(error)
-        if not shim.same_boot:
-            return await _declare(launch, "lost", "the machine was rebooted")
-        leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
-        return await self._lose(launch, leaf, kind, detail)
+        if not shim.is_same_boot:
+            return await _declare_end(launch, "lost", "the machine was rebooted")
+        leaf = process_tree.verify_leaf(claim.cgroup, process_dir)
+        return await self._kill_and_declare(launch, leaf, kind, detail)
 
-    async def _lose(self, launch: Launch, leaf: Path | None, kind: str, detail: str) -> ProcessEnd:
-        """Kill whatever is left of an execution and record that nobody saw its end."""
+    async def _kill_and_declare(
+        self, launch: Launch, leaf: Path | None, kind: str, detail: str
+    ) -> ProcessEnd:
+        """Kill what is left of an execution, and record that its end was not observed."""
         process_dir = launch.process_dir
         if leaf is None and self._root is not None:
-            expected = process_tree.leaf(self._root, process_dir)
-            leaf = expected if expected.is_dir() else None
+            own_leaf = process_tree.leaf(self._root, process_dir)
+            leaf = own_leaf if own_leaf.is_dir() else None
         survivors = await asyncio.to_thread(process_tree.kill_tree, process_dir, leaf)
         if survivors:
             detail += f"; kill_incomplete: {survivors} processes survived"
-        return await _declare(launch, kind, detail, survivors)
+        return await _declare_end(launch, kind, detail, survivors)
 
     async def _start(self, launch: Launch) -> None:
-        """Have a shim forked, and wait until it has begun, or died first."""
+        """Have a shim forked, and wait until it runs the command, refuses, or dies."""
         assert self._spawner is not None, "the runner was not started"
         records.write_intent(launch)
         failpoint("runner_after_intent")
@@ -212,25 +219,25 @@ class Runner:
             raise OSError(reply["errno"], reply["refused"], str(launch.process_dir))
 
 
-def _is_begun(process_dir: Path) -> bool:
-    """Whether anything is there that an execution, or a request to stop it, leaves."""
+def _has_traces(process_dir: Path) -> bool:
+    """Tell whether the directory holds a trace of an execution or of a request to stop it."""
     try:
         return not _TRACES.isdisjoint(os.listdir(process_dir))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # what cannot be listed may still be opened
+        return True  # a directory that cannot be listed may have traces
 
 
-async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str | None:
-    """Wait for a shim to end; one that ignores a stop is killed, and that is what is returned."""
+async def _wait_for_shim(shim: Identity, stop_request: asyncio.Event, grace_s: float) -> str | None:
+    """Wait for a shim to end; kill one that ignores a stop, and return that as the detail."""
     death = asyncio.create_task(shim.wait_until_dead())
-    stop = asyncio.create_task(stopped.wait())
+    stop = asyncio.create_task(stop_request.wait())
     try:
         await asyncio.wait({death, stop}, return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             return None
-        # A daemon that crashed may have noted the stop and never have sent the signal.
+        # A daemon that crashed may have written the stop file without sending the signal.
         shim.send(signal.SIGTERM)
         await asyncio.wait({death}, timeout=grace_s + _STUCK_S)
         if death.done():
@@ -243,15 +250,17 @@ async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str 
         stop.cancel()
 
 
-async def _declare(launch: Launch, kind: str, detail: str | None, survivors: int = 0) -> ProcessEnd:
-    """Record an end durably; what a shim recorded meanwhile goes first."""
+async def _declare_end(
+    launch: Launch, kind: str, detail: str | None, survivors: int = 0
+) -> ProcessEnd:
+    """Record a result durably and return it; a record that a shim wrote has precedence."""
     while True:
         try:
             records.declare_exit(launch.process_dir, launch.secret, kind, detail, survivors)
-            if (found := read_exit(launch.process_dir, launch.secret)) is not None:
-                return found
+            if (result := read_exit(launch.process_dir, launch.secret)) is not None:
+                return result
         except UnreadableRecord:
-            pass  # somebody else is quicker than we; the next record replaces his
+            pass  # another process wrote a record in between; the next round replaces it
         except OSError as error:
             if error.errno not in files.DISK_TROUBLE:
                 raise

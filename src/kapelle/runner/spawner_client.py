@@ -1,4 +1,4 @@
-"""The daemon's end of the spawner: installs it, starts it, hands it requests, replaces it."""
+"""The daemon's end of the spawner: install it, start it, send it requests, replace it."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,16 @@ from kapelle.runner.shim import failpoints, files
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
 _END_LIMIT_S = 2.0
-# So often must code have run before the interpreter leaves it as it is.
+# CPython stops specializing code after about this many calls. Memory that it changes later is no
+# longer shared between the forked shims.
 _WARM_UPS = 8
-# What an interpreter may need to start; nothing else of ours belongs near an agent.
+# Variables that an interpreter may need to start; no other variable of the daemon reaches an agent
+# through the spawner.
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABLE)
 
 
 class Spawner:
-    """One disposable process that forks shims; losing it loses no process."""
+    """One replaceable process that forks shims; when it dies, the shims go on."""
 
     def __init__(self, python: str, script: Path, *, for_many: bool) -> None:
         self._command = [python, "-I", "-S", "-X", "utf8", str(script)]
@@ -37,7 +39,7 @@ class Spawner:
         return self._process.pid
 
     def ensure(self) -> None:
-        """Have a living spawner."""
+        """Start the spawner unless it is alive."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -64,7 +66,7 @@ class Spawner:
         self._control = ours
 
     async def start_shim(self, request: bytes) -> bytes:
-        """Fork a shim for a request; its reply, or nothing if it died or did not answer."""
+        """Fork a shim for a request; return its reply, empty if it died or did not answer."""
         async with self._slots:
             connection = self._connect()
             try:
@@ -96,7 +98,7 @@ class Spawner:
             try:
                 self._hand_over(theirs)
             except OSError:
-                # It is dying, or too stuck to take a byte.
+                # The spawner is dying or stuck, so it is replaced.
                 self._discard()
                 self._hand_over(theirs)
             stack.pop_all()
@@ -115,7 +117,7 @@ class Spawner:
 
 async def _ask(connection: socket.socket, request: bytes) -> bytes:
     loop = asyncio.get_running_loop()
-    # A shim that finds the directory claimed answers without reading everything.
+    # A shim that finds its directory claimed replies before it has read the whole request.
     with contextlib.suppress(ConnectionError):
         await loop.sock_sendall(connection, request)
     reply = bytearray()
@@ -129,7 +131,7 @@ async def _ask(connection: socket.socket, request: bytes) -> bytes:
 
 
 def install(home: Path) -> Path:
-    """Copy the package `shim` below home, once per content; returns the spawner's path."""
+    """Copy the package `shim` below the home, once per content; return the spawner's path."""
     sources = sorted(Path(failpoints.__file__).parent.glob("*.py"))
     contents = {source.name: source.read_bytes() for source in sources}
     digest = hashlib.sha256()
@@ -138,7 +140,7 @@ def install(home: Path) -> Path:
     target = home / "runner" / digest.hexdigest()[:16]
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in contents.items():
-        # A power cut may have left a copy with holes, which its name would not show.
+        # A power cut may have left a damaged copy under this name.
         if files.read(str(target / name)) != content:
             files.replace(str(target / name), content)
     return target / "spawner.py"

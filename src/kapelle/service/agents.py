@@ -24,7 +24,7 @@ from kapelle.engine.processes.environment import Origin, agent_environment
 from kapelle.engine.processes.launch import ProcessLocation
 from kapelle.engine.tasks.accounts import Credential, account_of, find_credential
 from kapelle.engine.tasks.consult import Answer, build_question, read_answer
-from kapelle.runner.command import printed
+from kapelle.runner.command import read_output
 from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
@@ -170,7 +170,9 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
 async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str | None]:
     """The version of the program, and what is wrong with it."""
     try:
-        said = await asyncio.to_thread(printed, [program, "--version"], env, Path("/"), _VERSION_S)
+        said = await asyncio.to_thread(
+            read_output, [program, "--version"], env, Path("/"), _VERSION_S
+        )
     except OSError as error:
         return None, f"{program} cannot be run: {error.strerror or error}."
     if said is None:
@@ -193,7 +195,7 @@ async def _call(
         reason=reason,
         duration_s=round(time.monotonic() - began, 3),
     )
-    return view, _fix(failure, agent.name)
+    return view, failure.policy.fix_for_agent(agent.name) if failure else None
 
 
 async def ask(parts: Parts, agent: AgentAdapter, settings: Settings, prompt: str) -> Answer:
@@ -225,17 +227,6 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:
         accounts.update(connection, account, verified_at=None)
-
-
-def _fix(failure: Failure | None, name: str) -> str | None:
-    """What a person has to do, as far as it is about the agent and not about a task."""
-    fix = failure.policy.fix if failure else None
-    if fix is None:
-        return None
-    about_agent = fix.partition(", then: ")[0]
-    if "{task}" in about_agent:
-        return None
-    return about_agent.format(agent=name)
 
 
 def _make_directory(checks: Path) -> Path:
@@ -300,7 +291,7 @@ class AgentService:
         _require_key(key)
         try:
             async with self._writing:
-                await asyncio.to_thread(self._parts.vault.put, name, key)
+                await asyncio.to_thread(self._parts.vault.store_key, name, key)
         except (KapelleError, OSError):
             raise
         except Exception as error:

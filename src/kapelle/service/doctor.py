@@ -56,7 +56,7 @@ class DoctorService:
             findings.append(_checks(settings))
         findings += _of_agents(await self._agents.known(place, path), settings)
         findings.append(await asyncio.to_thread(self._disk, settings))
-        if problem := await asyncio.to_thread(self._parts.vault.unreadable):
+        if problem := await asyncio.to_thread(self._parts.vault.explain_unreadable):
             hint = "Store them again (kapelle agents config set NAME api_key), remove the file."
             findings.append(Finding(name="keys", state="warning", text=problem, hint=hint))
         if held := (await self._daemon.describe()).held:

@@ -19,8 +19,8 @@ from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, read_picture
-from kapelle.runner.output import FARTHEST, LogReader, find, read, tail_offset
-from kapelle.runner.pack import pack_of
+from kapelle.runner.output import FARTHEST, LogReader, find_tail_offset, find_text, read
+from kapelle.runner.pack import pack_path
 from kapelle.store import attempts, person_messages, tasks
 from kapelle.store.database import Connection
 
@@ -112,7 +112,7 @@ class OutputService:
         """Where a text stands in an attempt's output, from offset on; ASCII in capitals or not."""
         found = attempt_of(await self._parts.db.read(tasks.get, text), attempt)
         path = self._log(found, stream)
-        offsets, on = await asyncio.to_thread(find, path, query, offset, limit)
+        offsets, on = await asyncio.to_thread(find_text, path, query, offset, limit)
         return OutputHits(attempt=found.number, offsets=offsets, next_offset=on)
 
     def _log(self, attempt: Attempt, stream: StreamName) -> Path:
@@ -244,12 +244,12 @@ class OutputService:
         out, err = (until.out, until.err) if until else (None, None)
         agent = agent_of(self._parts, task, attempt.agent)
         first = agent.begins_with if agent else b""
-        place.out = tail_offset(process_dir / "out.log", tail, out, first)
+        place.out = find_tail_offset(process_dir / "out.log", tail, out, first)
         if until is None or place.out == 0:
             errors = tail
         else:
             errors = 0
-        place.err = tail_offset(process_dir / "err.log", errors, err)
+        place.err = find_tail_offset(process_dir / "err.log", errors, err)
 
     async def _attempt_lines(
         self,
@@ -271,10 +271,10 @@ class OutputService:
             yield line
         while True:
             # First what it complained of: the answer is what one looks for at the end.
-            err = await asyncio.to_thread(err_log.lines, ended=ended)
+            err = await asyncio.to_thread(err_log.lines, is_complete=ended)
             for text, place.err in err:
                 yield place.event(AgentEvent("stderr", text))
-            out = await asyncio.to_thread(out_log.lines, ended=ended)
+            out = await asyncio.to_thread(out_log.lines, is_complete=ended)
             for text, end in out:
                 if agent:
                     said = agent.parse(text)
@@ -344,7 +344,7 @@ class OutputService:
     def _is_deleted(self, attempt: Attempt) -> bool:
         process_dir = self._parts.process_directory(attempt.id)
         printed = attempt.ended_at is not None and attempt.output_bytes > 0
-        return printed and not process_dir.exists() and not pack_of(process_dir).exists()
+        return printed and not process_dir.exists() and not pack_path(process_dir).exists()
 
 
 async def _outline(lines: AsyncIterator[TranscriptEvent]) -> AsyncIterator[TranscriptEvent]:

@@ -29,7 +29,7 @@ from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.submit import Belonging, require_still_there, submit, validate_spec
 from kapelle.patterns.spec import PatternSpec
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
@@ -116,7 +116,7 @@ class ScheduleService:
         values = examined | _values(spec, now)
         values["id"] = await self._db.glance(unused_id, "schedule")
         values["idempotency_key"] = idempotency_key
-        with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
+        with self._secrets.keep_values(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
         if stored != values["id"]:
             self._secrets.forget(values["id"])

@@ -34,7 +34,7 @@ from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import agent_of, describe_phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
-from kapelle.runner.process_tree import output_bytes
+from kapelle.runner.process_tree import count_output_bytes
 from kapelle.service.work import below, of_repository, until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
@@ -294,7 +294,7 @@ class TaskService:
             *before, last = task.attempts
             at = task.report or describe_phase(self._parts, last.id)
             reason = task.reason or f"attempt {last.number}: {at}"
-            written = output_bytes(self._parts.process_directory(last.id))
+            written = count_output_bytes(self._parts.process_directory(last.id))
             last = last.model_copy(update={"output_bytes": written})
             made = next(iter(self._parts.checking.get(last.id, ())), None)
             found = {"reason": reason, "checking": made, "attempts": [*before, last]}

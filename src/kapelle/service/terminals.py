@@ -72,12 +72,12 @@ class TerminalViewer:
     _touched: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def type(self, data: bytes) -> None:
-        for kind, part in terminal.typed(data):
+        for kind, part in terminal.make_input_messages(data):
             await self._send(kind, part)
 
     async def resize(self, rows: int, columns: int) -> None:
         self._size = (rows, columns)
-        await self._send(*terminal.resized(rows, columns))
+        await self._send(*terminal.make_resize_message(rows, columns))
 
     async def _send(self, kind: bytes, data: bytes) -> None:
         if self._attempt is None:
@@ -107,7 +107,7 @@ class TerminalViewer:
             if task.attempts:
                 attempt = attempt_of(task, self._which)
                 process_dir = self._parts.process_directory(attempt.id)
-                if terminal.is_begun(process_dir) or attempt.ended_at is not None:
+                if terminal.has_begun(process_dir) or attempt.ended_at is not None:
                     row = await self._parts.db.glance(attempts.row, attempt.id)
                     self._attempt, self._secret = attempt, bytes.fromhex(row["secret"])
                     return

@@ -16,7 +16,7 @@ from kapelle.domain.views import TrustItem, TrustView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.settings import trust
-from kapelle.settings.config import shown
+from kapelle.settings.config import mask_setting
 from kapelle.settings.trust import Executable
 from kapelle.store import tasks
 
@@ -63,7 +63,7 @@ class TrustService:
 
     def _found(self, directory: str) -> Executable:
         try:
-            return trust.executable(self._parts.home, Path(directory))
+            return trust.find_executable(self._parts.home, Path(directory))
         except OSError as error:
             raise InvalidInput(f"{directory} cannot be looked at: {error.strerror}.") from error
 
@@ -72,7 +72,7 @@ class TrustService:
 
     def _all(self) -> list[TrustView]:
         views = []
-        for place in sorted(trust.records(self._parts.home)):
+        for place in sorted(trust.read_records(self._parts.home)):
             try:
                 found = replace(self._found(place), place=Path(place))
             except InvalidInput:
@@ -83,7 +83,7 @@ class TrustService:
     def _view(self, found: Executable) -> TrustView:
         home = self._parts.home
         place = str(found.place)
-        record = trust.records(home).get(place)
+        record = trust.read_records(home).get(place)
         # Values of variables are shown as everywhere else: a secret among them is not.
         items = _shown(found.items)
         if record:
@@ -92,13 +92,13 @@ class TrustService:
             before = items
         return TrustView(
             directory=place,
-            status=trust.standing(home, found, self._parts.environ),
+            status=trust.determine_standing(home, found, self._parts.environ),
             digest=found.digest,
             trusted_at=datetime.fromisoformat(record.trusted_at) if record else None,
             items=[TrustItem(name=name, text=text) for name, text in items.items()],
-            difference=list(trust.difference(before, items)),
+            difference=list(trust.list_differences(before, items)),
         )
 
 
 def _shown(items: Mapping[str, str]) -> dict[str, str]:
-    return {name: str(shown(name, text)) for name, text in items.items()}
+    return {name: str(mask_setting(name, text)) for name, text in items.items()}

@@ -237,7 +237,7 @@ class WorkService:
             known += await secrets_of(self._parts, other)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
-        return DiffView(patch=patch, stat=stat, files=files, truncated=diff.truncated)
+        return DiffView(patch=patch, stat=stat, files=files, truncated=diff.is_truncated)
 
     async def patch(self, kind: WorkKind, text: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
@@ -306,7 +306,7 @@ class WorkService:
         work = await self._get(kind, text)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-        forge = (await open_forge(self._parts, work.directory))[1]
+        forge = (await open_forge(self._parts, work))[1]
         await refresh(self._parts, forge, work.id)
         now = (await self._get(kind, work.id)).delivery or work.delivery
         comments = await forge.comments(now.number or work.delivery.number)

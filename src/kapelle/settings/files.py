@@ -1,4 +1,4 @@
-"""Files with settings: what they hold as TOML, and whether they are still what they were."""
+"""Read configuration files, and notice when they change."""
 
 import re
 import tomllib
@@ -13,8 +13,11 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp(path: Path) -> Stamp | None:
-    """What changes with the content of a file; None if there is none. A time of modification can
-    be put back, the one of change cannot."""
+    """Return values that change with the content of a file; None if it is missing.
+
+    Includes the time of the last status change, which no program can set back, unlike the
+    modification time.
+    """
     try:
         status = path.stat()
     except OSError:
@@ -23,7 +26,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file and what it says; both empty when it is not there."""
+    """Return the text of a file and its parsed content; both empty if the file is missing."""
     try:
         text = read_small(path).decode().replace("\r\n", "\n")
         return text, tomllib.loads(text)
@@ -31,6 +34,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         return "", {}
     except tomllib.TOMLDecodeError as error:
         lines = text.rstrip("\n").split("\n")
+        # tomllib gives no line for an error at the end of the file.
         end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
         problem = str(error).replace("at end of document", end)
         raise InvalidInput(f"{path} is not valid TOML: {problem}.") from None
@@ -39,8 +43,9 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no table, by its dotted key; names_in takes that apart again."""
+    """Yield every value that is not a table, by its dotted key; see names_in."""
     for name, value in values.items():
+        # A name with dots is quoted, as in TOML.
         key = f'"{name}"' if "." in name else name
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -48,7 +53,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def names_in(dotted_key: str) -> list[str]:
-    """The names that a dotted key is made of; one in quotes may have dots itself."""
+def split_key(dotted_key: str) -> list[str]:
+    """Split a dotted key into names; a name in quotes may contain dots."""
     names = re.split(r"""\.(?=(?:[^"]*"[^"]*")*[^"]*$)""", dotted_key)
     return [name.strip('"') for name in names]

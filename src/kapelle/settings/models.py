@@ -29,6 +29,7 @@ FilterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-
 Count = Annotated[int, Field(ge=0)]
 HttpUrl = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
+# The settings that a repository may have; all others are a person's own.
 REPOSITORY_KEYS = frozenset(
     {
         "default_agent", "fallback_agents", "project", "agents", "checks", "workspace", "tasks",
@@ -43,9 +44,9 @@ class SettingsSection(BaseModel):
 
 class LimitsSettings(SettingsSection):
     max_attempts: Annotated[int, Field(ge=1)] | None = None
-    """Attempts that run at once; when not set, chosen from cores and memory."""
+    """Maximum number of concurrent attempts; default: chosen from cores and memory."""
     max_runs: Annotated[int, Field(ge=1)] = 100
-    """Runs that are under way at once, runs inside runs not counted."""
+    """Maximum number of concurrent runs; nested runs do not count."""
     min_free_memory_mb: Count = 256
     """No attempt starts while less memory than this is free."""
     min_free_disk_mb: Count = 500
@@ -56,150 +57,151 @@ class LimitsSettings(SettingsSection):
 
 class TasksSettings(SettingsSection):
     timeout_s: Seconds | None = 86_400
-    """Seconds an attempt may run: the cap on one that is to run until its agent is done."""
+    """Maximum seconds of an attempt, unless the task sets its own timeout."""
     max_turns: Turns | None = 1000
-    """Answers of the model in one attempt: the same cap for agents that never stop."""
+    """Maximum number of turns per attempt, for agents that do not stop by themselves."""
     budget_usd: Money | None = None
-    """US dollars that all attempts of a task may cost together; when not set, any amount."""
+    """Maximum cost in USD of all attempts of a task; default: no limit."""
     prove: Prove = "once"
-    """When a passed check is made again on garbled files: never, once, always or required."""
+    """When a passed check is repeated on garbled files: never, once, always or required."""
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
 
 
 class ChildrenSettings(SettingsSection):
     max_depth: Annotated[int, Field(ge=1, le=10)] = 5
-    """How many levels of tasks may be below one that a person or a pattern asked for."""
+    """Maximum depth of child tasks below a task of a person or a pattern."""
     max_live: Annotated[int, Field(ge=1, le=1000)] = 20
-    """How many tasks below one may be open at once; a run that has none counts as one."""
+    """Maximum number of open tasks below a task; a run without tasks counts as one."""
     budget_usd: Money | None = None
-    """US dollars that one and all below it may cost, where it has no budget of its own."""
+    """Maximum cost in USD of a task and all its child tasks, unless it has its own budget."""
 
 
 class DockerSettings(SettingsSection):
     engine: Annotated[Text, Field(min_length=1)] = "docker"
-    """Program that runs containers: docker, podman, or a path."""
+    """Container engine: docker, podman, or a path."""
     image: Text | None = None
-    """Image of a container for each worktree, in which set-up, checks and tests run."""
+    """Image for the container of each worktree, which runs set-up, checks and tests."""
     service: Text | None = None
-    """Instead of an image: the service of a compose file, such as laravel.test."""
+    """Service of a compose file to use instead of an image, such as laravel.test."""
     compose: list[Text] = []
-    """Compose files; when empty, those that the engine finds in the worktree."""
+    """Compose files; default: those that the engine finds in the worktree."""
     workdir: Annotated[Text, Field(pattern="^/")] | None = None
-    """Where the worktree is in the container; for an image /workspace, when not set."""
+    """Path of the worktree in the container; default for an image: /workspace."""
     options: list[Text] = []
-    """Further arguments of `run` with an image, such as --network=host."""
+    """Additional arguments of `run` for an image, such as --network=host."""
 
     @property
-    def wanted(self) -> bool:
+    def is_configured(self) -> bool:
+        """Tell whether commands run in a container."""
         return bool(self.image or self.service)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.image and self.service:
-            raise ValueError("either image or service: leave one of them out")
+            raise ValueError("image and service exclude each other")
         for name in ("engine", "image", "service"):
             if (getattr(self, name) or "").startswith("-"):
-                raise ValueError(f"{name} begins with a dash, and would be taken for an option")
+                raise ValueError(f"{name} begins with a dash, so it would be read as an option")
         return self
 
 
 class WorkspaceSettings(SettingsSection):
     default: Literal["auto", "worktree", "in_place"] = "auto"
-    """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
+    """worktree, in_place, or auto: a worktree inside a git repository, otherwise in place."""
     copy_: list[Text] = Field([], alias="copy")
     """Untracked files or directories copied into a new worktree."""
     link: list[Text] = []
     """Untracked files or directories linked into a new worktree."""
     checkout_paths: Literal["replace", "keep"] = "replace"
-    """What leads from a worktree into your checkout: replace it by its own, or keep it."""
+    """Paths from a worktree into your checkout: replace them by its own, or keep them."""
     setup: Text | None = None
-    """Shell command run in a new worktree before the agent."""
+    """Shell command to run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
-    """Seconds the setup command may take."""
+    """Maximum seconds of the setup command."""
     docker: DockerSettings = DockerSettings()
 
 
 class BrowserSettings(SettingsSection):
     enabled: bool = False
-    """Whether the agents of patterns that verify have a browser, if they can use MCP."""
+    """Give a browser to agents that verify work in patterns, if they support MCP."""
     package: Text = "chrome-devtools-mcp@latest"
-    """The npm package of the MCP server that drives it."""
+    """npm package of the MCP server that controls the browser."""
     args: list[Text] = [
         "--headless", "--isolated", "--no-performance-crux", "--no-usage-statistics",
     ]  # fmt: skip
-    """Its arguments; as root Chrome also wants --chromeArg=--no-sandbox."""
+    """Arguments of that MCP server; as root, Chrome also needs --chromeArg=--no-sandbox."""
     server: ServerName = "chrome-devtools"
-    """What agents know the MCP server by."""
+    """Name of the MCP server for agents."""
     serve: Text | None = None
-    """Shell command that serves the application on 127.0.0.1 and the port that PORT names."""
+    """Shell command that serves the application on 127.0.0.1, at the port in PORT."""
     ready_s: Seconds = 120
-    """Seconds until the application must answer."""
+    """Maximum seconds until the application responds."""
 
 
 class EnvironmentSettings(SettingsSection):
     pass_: list[VariablePattern] = Field([], alias="pass")
-    """Variables passed on to agents besides the built-in ones; NAME or PREFIX*."""
+    """Additional variables to pass to agents; NAME or PREFIX*."""
     set: dict[EnvName, Text] = {}
-    """Variables set for every agent."""
+    """Variables to set for every agent."""
 
 
 class DifficultySettings(SettingsSection):
     classify: bool = False
-    """Whether a task that names no model is given one by its difficulty (agents.NAME.models)."""
+    """Select the model of a task without one by its difficulty (agents.NAME.models)."""
     agent: ConfiguredAgentName | None = None
-    """Agent that judges the difficulty; when not set, the task's own."""
+    """Agent that classifies the difficulty; default: the task's agent."""
 
 
 class RolesSettings(SettingsSection):
     judge: ConfiguredAgentName | None = None
-    """Agent that reads a failed attempt for the retry policy analyze; when not set, its own."""
+    """Agent that analyzes failed attempts (retry policy analyze); default: the task's agent."""
 
 
 class HealthSettings(SettingsSection):
     stall_s: Seconds = 900
-    """Seconds without output and without CPU time after which an agent counts as stalled."""
+    """Seconds without output and CPU time after which an agent counts as stalled."""
     on_stall: Literal["nudge", "end", "warn"] = "nudge"
-    """nudge (end it once and let it go on), end (as a failure), or warn only."""
+    """Stalled agents: nudge (restart once and continue), end (as a failure), or warn only."""
     long_s: Seconds = 7200
-    """Seconds after which a running attempt is warned about."""
+    """Seconds after which a running attempt causes a warning."""
     answer_s: Seconds | None = None
-    """Seconds after which a question gets its default for an answer; when not set, none does."""
+    """Seconds after which a question is answered by its default; default: never."""
     warn_at: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.8
-    """Share of a limit (turns, budget, time) at which there is a warning."""
+    """Share of a limit (turns, budget, time) at which a warning is given."""
 
 
 class FailuresSettings(SettingsSection):
     environment: list[Text] = []
-    """Texts, * for anything in a line, that make a failure one of the environment."""
+    """Output texts that mark a failure as one of the environment; * matches within a line."""
     patience_s: Seconds = 120
-    """Seconds that an agent may go on asking a provider that refuses, before Kapelle takes over."""
+    """Seconds for which an agent may retry a refusing provider before Kapelle takes over."""
     breaker: Annotated[int, Field(ge=1)] = 3
-    """Failures of the environment in a row after which an agent is paused."""
+    """Consecutive failures of the environment after which an agent is paused."""
     breaker_s: Seconds = 300
-    """Seconds of that pause."""
+    """Duration of that pause in seconds."""
 
 
 class Price(SettingsSection):
-    """US dollars per million tokens."""
+    """Prices in USD per million tokens."""
 
     input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Input tokens."""
+    """Price of input tokens."""
     output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Output tokens."""
+    """Price of output tokens."""
     cached: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Input tokens read from a cache; when not set, as other input."""
+    """Input tokens read from a cache; default: the price of input tokens."""
 
 
 class ReadJson(SettingsSection):
     text: Text | None = None
-    """Path of what the agent says, such as message.content.0.text."""
+    """Path of the agent's text, such as message.content.0.text."""
     result: Text | None = None
     """Path of the final answer."""
     session: Text | None = None
-    """Path of the session's id, for {session} in the command."""
+    """Path of the session id, for {session} in the command."""
     error: Text | None = None
-    """Path of an error's message; where there is one, the attempt failed."""
+    """Path of an error message; if present, the attempt failed."""
     model: Text | None = None
     """Path of the model's name."""
     input_tokens: Text | None = None
@@ -214,29 +216,29 @@ class ReadJson(SettingsSection):
 
 class AgentSettings(SettingsSection):
     type: ConfiguredAgentName | None = None
-    """The adapter: "command" for a template, or the name of another agent."""
+    """Adapter: "command" for a template, or the name of another agent."""
     command: list[Text] = []
     """Template with {prompt} {system} {combined} {model} {workspace} {prompt_file} {session}."""
     model: Name | None = None
-    """Model used when a task names none."""
+    """Default model."""
     env: dict[EnvName, Text] = {}
-    """Variables set for this agent."""
+    """Variables to set for this agent."""
     extra_args: list[Text] = []
-    """Arguments added at the end of the command."""
+    """Arguments to append to the command."""
     playbook: Text | None = None
     """Playbook file of a rehearsal agent."""
     output: Literal["text", "events", "json"] = "text"
-    """What a command template prints: text, Kapelle's events, or JSON read by read."""
+    """Output format of a command template: text, Kapelle's events, or json (see read)."""
     read: ReadJson = ReadJson()
-    """Where a command template's JSON output has what."""
+    """Paths of values in the JSON output of a command template."""
     program: Text | None = None
-    """Path of the agent's program, when it is not on PATH."""
+    """Path of the agent's program, if it is not on PATH."""
     base_url: HttpUrl | None = None
-    """Address of the provider's API, for a proxy or a server of your own."""
+    """URL of the provider's API, for a proxy or your own server."""
     models: dict[Literal["simple", "medium", "complex"], Name] = {}
-    """Model by difficulty, where no model is named and difficulty.classify is on."""
+    """Model by difficulty, for tasks without a model when difficulty.classify is on."""
     permissions: Literal["allow", "deny", "ask"] = "allow"
-    """What an acp agent's requests for permission are answered with; ask passes them to you."""
+    """Answer to permission requests of an acp agent; ask forwards them to you."""
     mode: Name | None = None
     """Session mode of an acp agent."""
     mcp: dict[ServerName, McpServer] = {}
@@ -245,120 +247,121 @@ class AgentSettings(SettingsSection):
 
 class ServerSettings(SettingsSection):
     host: Name = "127.0.0.1"
-    """Address the API listens on."""
+    """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port to listen on; 0 takes any free one."""
+    """Port to listen on; 0 selects a free port."""
     hosts: list[Name] = []
-    """Further host names under which the API may be called, for `kapelle serve --expose`."""
+    """Additional host names accepted by the API, for `kapelle serve --expose`."""
 
 
 class LogSettings(SettingsSection):
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe lines that the daemon writes into daemon.log."""
+    """Minimum severity of lines in daemon.log."""
     sentry_dsn: HttpUrl | None = None
-    """Sentry DSN for internal errors of the daemon, with `kapelle[sentry]`; else SENTRY_DSN."""
+    """Sentry DSN for internal errors (needs `kapelle[sentry]`); default: SENTRY_DSN."""
 
 
 class BackupSettings(SettingsSection):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
     hours: Count = 24
-    """How many of the newest backups are kept, at least one."""
+    """Number of newest backups to keep, at least one."""
     days: Count = 7
-    """Of how many days the last backup is kept as well."""
+    """Number of days of which to keep the last backup."""
     weeks: Count = 4
-    """Of how many weeks the last backup is kept as well."""
+    """Number of weeks of which to keep the last backup."""
 
     @property
     def grades(self) -> tuple[int, int, int]:
+        """Return the numbers of hours, days and weeks."""
         return self.hours, self.days, self.weeks
 
 
 class UpkeepSettings(SettingsSection):
     archive_days: Count = 7
-    """Days after which merged and cancelled work is archived; 0 leaves it in the lists."""
+    """Days after which merged and cancelled work is archived; 0 disables this."""
     archive_failed_days: Count = 30
-    """Days after which failed work is archived; 0 leaves it in the lists."""
+    """Days after which failed work is archived; 0 disables this."""
     output_days: Count = 90
-    """Days that the output of ended attempts is kept; 0 keeps it for ever."""
+    """Retention of the output of ended attempts in days; 0 is unlimited."""
     retention_days: Count = 0
-    """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
+    """Retention of ended tasks, runs, schedules and events in days; 0 is unlimited."""
 
 
 class KnowledgeSettings(SettingsSection):
     prompt_tokens: Count = 1000
-    """Tokens of learnings that a prompt may hold under ## Memory; 0 tells agents none."""
+    """Maximum tokens of learnings in a prompt, under ## Memory; 0 leaves them out."""
     agent: ConfiguredAgentName | None = None
-    """Agent, a cheap one will do, that judges what is reported; when not set, a plain rule does."""
+    """Agent that reviews reported learnings; a cheap one suffices; default: a simple rule."""
     review_days: Count = 30
-    """Days after which what agents reported is judged once more beside the rest; 0 is never."""
+    """Days after which reported learnings are reviewed again; 0 disables this."""
 
 
 class GitSettings(SettingsSection):
     author_name: Name = "Kapelle"
-    """Author of commits that Kapelle makes."""
+    """Author of Kapelle's commits."""
     author_email: Name = "kapelle@localhost"
-    """E-mail address of that author."""
+    """Email address of that author."""
     sign: Literal["auto", "never"] = "auto"
-    """Whether merges are signed as your own configuration of git says (commit.gpgsign)."""
+    """Sign merges as configured in your git configuration (commit.gpgsign), or never."""
     filters: list[FilterName] = []
-    """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
+    """Filters of .gitattributes that Kapelle's git may run, such as lfs."""
 
 
 class ForgeHost(SettingsSection):
     kind: Literal["github", "gitlab", "gitea"] | None = None
-    """What it is; Forgejo is a gitea."""
+    """Type of the forge; for Forgejo, gitea."""
     url: HttpUrl | None = None
-    """Address of its API; when not set, at the usual place of that host."""
+    """URL of the API; default: the usual path on that host."""
     token_variable: EnvName | None = None
-    """The daemon's variable with the token; when not set, gh and git's credential helpers."""
+    """Environment variable with the token; default: gh or git's credential helpers."""
     insecure_http: bool = False
-    """Whether the token and the code may be sent without TLS, where the network is trusted."""
+    """Allow token and code to be sent without TLS, in a trusted network."""
 
 
 class ForgeSettings(SettingsSection):
     remote: Name = "origin"
-    """The remote of a repository that is pushed to."""
+    """Remote to push to."""
     hosts: dict[Name, ForgeHost] = {}
-    """Forges besides github.com, gitlab.com and codeberg.org, by the host in the remote's URL."""
+    """Forges other than github.com, gitlab.com and codeberg.org, by host name."""
     refresh_s: Seconds = 300
-    """Seconds after which an open pull request is looked at again."""
+    """Seconds between refreshes of an open pull request."""
     poll_s: Seconds = 20
-    """Seconds after which CI is asked again while a check waits for it."""
+    """Seconds between polls of CI while a check waits for it."""
 
 
 class KeyedSettings(SettingsSection):
     url: HttpUrl | None = None
-    """Where it is, unless it is the service's own address."""
+    """URL; default: the service's public address."""
     key_variable: EnvName | None = None
-    """The variable of the daemon's environment that holds the key."""
+    """Environment variable with the key."""
     key_file: Text | None = None
-    """The file that holds the key, for a daemon that your machine starts."""
+    """File with the key, for a daemon that the system starts."""
 
 
 class NotifySettings(KeyedSettings):
     command: list[Text] = []
-    """A program with its arguments that is told on its standard input, as JSON."""
+    """Program and arguments that receive notifications as JSON on standard input."""
     on: list[Literal["question", "failed", "finished", "budget"]] = [
         "question", "failed", "finished", "budget"
     ]  # fmt: skip
-    """What is told: questions, what failed, runs that finished, budgets that are spent."""
+    """Events to notify about: questions, failures, finished runs, spent budgets."""
 
 
 class Integration(KeyedSettings):
     name: Name | None = None
-    """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
+    """Index pattern of logs (default: *), or OWNER/REPOSITORY of ci."""
 
 
 class IntegrationsSettings(SettingsSection):
     linear: Integration = Integration()
-    """Linear's issues, by GraphQL."""
+    """Issues in Linear, by GraphQL."""
     logs: Integration = Integration()
     """Logs in OpenSearch or Elasticsearch."""
     database: Integration = Integration()
-    """A PostgreSQL database, read only; the key is its address."""
+    """A read-only PostgreSQL database; the key is its URL."""
     ci: Integration = Integration()
-    """What failed in GitHub Actions."""
+    """Failed jobs in GitHub Actions."""
 
 
 class Settings(SettingsSection):
@@ -366,11 +369,11 @@ class Settings(SettingsSection):
 
     @property
     def search_path(self) -> str | None:
-        """The PATH on which programs of agents are looked for; None is that of this process."""
+        """Return the PATH for programs of agents; None is the PATH of this process."""
         return self._search_path
 
     def on_path(self, search_path: str | None) -> "Settings":
-        """Return these settings with the PATH of whoever asked for the work, if it is known."""
+        """Return these settings with the PATH of the caller, if it is known."""
         if not search_path:
             return self
         copy = self.model_copy()
@@ -378,68 +381,68 @@ class Settings(SettingsSection):
         return copy
 
     default_agent: ConfiguredAgentName | None = None
-    """Agent of a task that names none."""
+    """Default agent."""
     fallback_agents: list[ConfiguredAgentName] = []
-    """Agents that take over, in this order, when a task's own is limited or unavailable."""
+    """Agents that take over, in this order, when a task's agent is limited or unavailable."""
     project: Name | None = None
-    """Project of a task that names none."""
+    """Default project."""
     checks: list[CheckSpec] = []
-    """Checks of a task that names none."""
+    """Default checks."""
     database_url: Text | None = None
-    """PostgreSQL address, only in your own config.toml; when not set, SQLite."""
+    """URL of a PostgreSQL database, only in your own config.toml; default: SQLite."""
     limits: LimitsSettings = LimitsSettings()
-    """When attempts may start."""
+    """Limits on starting attempts."""
     tasks: TasksSettings = TasksSettings()
-    """How attempts are run and kept."""
+    """Defaults of tasks."""
     children: ChildrenSettings = ChildrenSettings()
-    """What agents may ask other agents for."""
+    """Limits on tasks that agents start."""
     workspace: WorkspaceSettings = WorkspaceSettings()
-    """Where tasks work."""
+    """Workspaces of tasks."""
     browser: BrowserSettings = BrowserSettings()
-    """What agents look at web pages with."""
+    """Browser for agents."""
     environment: EnvironmentSettings = EnvironmentSettings()
-    """What agents see of your environment."""
+    """Environment variables of agents."""
     agents: dict[ConfiguredAgentName, AgentSettings] = {}
     """Agents by name."""
     mcp: dict[ServerName, McpServer] = {}
-    """MCP servers of every agent that can use some."""
+    """MCP servers of every agent that supports MCP."""
     prices: dict[Name, Price] = {}
-    """Prices by model, before those of the built-in table."""
+    """Prices by model; they override the built-in table."""
     difficulty: DifficultySettings = DifficultySettings()
-    """Which model a task gets that names none."""
+    """Selection of a model by difficulty."""
     roles: RolesSettings = RolesSettings()
-    """Agents that help with other agents' work."""
+    """Agents that assist other agents."""
     health: HealthSettings = HealthSettings()
-    """What is warned about, and what happens to an agent that is stuck."""
+    """Warnings, and handling of stalled agents."""
     failures: FailuresSettings = FailuresSettings()
-    """How failures are told apart and answered."""
+    """Classification and handling of failures."""
     server: ServerSettings = ServerSettings()
     """The API over TCP."""
     log: LogSettings = LogSettings()
     """The daemon's log."""
     backup: BackupSettings = BackupSettings()
-    """Copies of the database."""
+    """Backups of the database."""
     upkeep: UpkeepSettings = UpkeepSettings()
-    """How long what has ended stays."""
+    """Retention of ended work."""
     knowledge: KnowledgeSettings = KnowledgeSettings()
-    """What agents are told of earlier work."""
+    """Learnings from earlier work."""
     git: GitSettings = GitSettings()
-    """Commits that Kapelle makes."""
+    """Commits by Kapelle."""
     forge: ForgeSettings = ForgeSettings()
-    """Where pull requests are opened."""
+    """Forges for pull requests."""
     notify: NotifySettings = NotifySettings()
-    """How you are told what happens while you are elsewhere."""
+    """Notifications."""
     integrations: IntegrationsSettings = IntegrationsSettings()
-    """What agents may look up elsewhere."""
+    """External services that agents may query."""
 
-    # The directory that contains the .kapelle of a setting, by the setting's dotted key.
+    # The directory that contains the .kapelle with a setting, by the setting's dotted key.
     _places: dict[str, Path] = PrivateAttr(default_factory=dict)
 
     def with_places(self, places: dict[str, Path]) -> Self:
-        """Return these settings, knowing which of them lie in a repository's configuration."""
-        made = self.model_copy()
-        made._places = places
-        return made
+        """Return these settings with the directories of those from a repository."""
+        copy = self.model_copy()
+        copy._places = places
+        return copy
 
     def place_of(self, key: str) -> Path | None:
         """Return the directory that contains the .kapelle with this setting, None if none does."""
@@ -448,8 +451,9 @@ class Settings(SettingsSection):
     def directory_of(self, key: str, directory: str, inside: str | None = None) -> str | None:
         """Return where the command of a setting runs, relative to the directory of the work.
 
-        A command of a repository runs where its .kapelle lies, or in a directory inside of that.
-        None stands for the directory of the work, where a person's own commands run.
+        A command of a repository runs in the directory that contains its .kapelle, or in a
+        directory inside of it. None is the directory of the work, where a person's own commands
+        run.
         """
         place = self._places.get(key)
         if place is None:
@@ -462,5 +466,5 @@ class Settings(SettingsSection):
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:
-    """Attempts that run at once on such a machine: two a core, one a GiB of memory."""
+    """Return how many attempts run at once: two per core, one per GiB of memory."""
     return max(1, min(2 * cores, memory_bytes // 2**30))

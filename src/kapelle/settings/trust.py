@@ -1,8 +1,8 @@
-"""Which repositories may have something executed: by place, and by a digest of what that is.
+"""Decide which repositories may execute code, by place and by a digest of the content.
 
-Trust is a person's word about what stands in a repository's .kapelle; it is kept in the home, and
-whatever changes there needs a new word. It is read once: what is shown, trusted and used is the
-same text.
+A person trusts the content of a repository's .kapelle directory. The trust is recorded in the home,
+and any change of the content needs a new decision. The content is read once: what is shown, trusted
+and executed is the same text.
 """
 
 import fcntl
@@ -23,12 +23,12 @@ from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted, Unavailabl
 from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted_files, relocated
 from kapelle.domain.views import Standing
-from kapelle.home import Home, in_repository, read_own, read_small, require_ours, write_private
+from kapelle.home import Home, find_in_repository, read_own, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
 _LOCK_PATIENCE_S = 3.0
-# These name things and lower limits; whatever else a repository sets reaches a process.
+# Settings that only name things. The others may reach a process.
 _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles", "health")
 _LIMITS = "tasks"
 _MOST_FILES = 200
@@ -38,9 +38,10 @@ _MOST_TEXT = 2_000_000
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """What a repository's .kapelle holds: its settings, the files of its patterns with their texts,
-    its prompts as PATTERN/ROLE, and of all this, by its name, what would be executed or would
-    reach what is."""
+    """The content of a repository's .kapelle: settings, pattern sources and prompts.
+
+    `items` holds, by name, everything that would be executed or reaches something that is.
+    """
 
     place: Path
     config: Path | None
@@ -53,13 +54,13 @@ class Executable:
 
     @property
     def dangerous(self) -> list[str]:
-        """What work needs trust for; limits are not, for only lower ones hold without."""
+        """Return the items that need trust; limits do not, because only lower ones apply."""
         return [name for name in self.items if not name.startswith(f"{_LIMITS}.")]
 
 
 @dataclass(frozen=True)
 class TrustRecord:
-    """What was trusted, and when; one that was dropped stays, so that a difference is shown."""
+    """A digest and the items that were trusted, and when; a dropped one stays for comparison."""
 
     digest: str
     items: Mapping[str, str]
@@ -67,16 +68,20 @@ class TrustRecord:
     dropped: bool = False
 
 
-def executable(home: Home, directory: Path) -> Executable:
-    """What stands in the nearest .kapelle from a directory up to its git toplevel."""
-    found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns", "prompts")
-    places = [path.parent.parent for path in found] or [Path(os.path.realpath(directory))]
+def find_executable(home: Home, directory: Path) -> Executable:
+    """Read the nearest .kapelle from a directory up to its git toplevel."""
+    paths = find_in_repository(
+        home, directory, "config.toml", "playbook.toml", "patterns", "prompts"
+    )
+    places = [path.parent.parent for path in paths] or [Path(os.path.realpath(directory))]
+    # Settings, patterns and prompts may lie in different directories; the innermost one counts.
     place = max(places, key=lambda path: len(path.parts))
     files = []
     problems = []
-    for path in found:
+    for path in paths:
         for file in _files(path):
             try:
+                # In a shared parent, another user may own any of these.
                 for part in dict.fromkeys((path.parent, path, file)):
                     require_ours(part, directory)
                 files.append((file, stamp(file)))
@@ -88,126 +93,140 @@ def executable(home: Home, directory: Path) -> Executable:
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the files of one entry of .kapelle."""
     if path.name == "prompts":
-        return pattern_files(path, "[!.]*/[!.]*.md")
+        return list_pattern_files(path, "[!.]*/[!.]*.md")
     if path.name == "patterns":
-        return pattern_files(path)
+        return list_pattern_files(path)
     return [path]
 
 
-def pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
-    """The files with patterns; what begins with a dot is an editor's."""
-    found = sorted(path for path in place.glob(names) if os.path.isfile(path))
-    if len(found) > _MOST_FILES:
+def list_pattern_files(place: Path, names: str = "[!.]*.py") -> list[Path]:
+    """Return the pattern files of a directory; hidden files belong to editors."""
+    paths = sorted(path for path in place.glob(names) if os.path.isfile(path))
+    if len(paths) > _MOST_FILES:
         raise InvalidInput(f"{place} has more than {_MOST_FILES} files.")
-    return found
+    return paths
 
 
 def source(path: Path) -> str:
-    """The text of a file with patterns, in the one encoding in which it is shown and compiled."""
+    """Return the text of a pattern file in the encoding in which it is shown and compiled."""
     return read_small(path).decode("utf-8", "backslashreplace")
 
 
-def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Standing:
-    """Whether what was found there is trusted."""
-    if not found.items:
+def determine_standing(home: Home, executable: Executable, environ: Mapping[str, str]) -> Standing:
+    """Return whether the content is trusted, changed, untrusted, or needs no trust."""
+    if not executable.items:
         return "not_needed"
-    known = records(home)
-    if known:
-        ours = [known[key] for key in map(str, _places(found.place)) if key in known]
-    else:
-        ours = []
-    if any(record.digest == found.digest and not record.dropped for record in ours):
+    records_by_place = read_records(home)
+    own_records: list[TrustRecord] = []
+    if records_by_place:
+        for place in map(str, _places(executable.place)):
+            if place in records_by_place:
+                own_records.append(records_by_place[place])
+    if any(record.digest == executable.digest and not record.dropped for record in own_records):
         return "trusted"
-    if is_trusted_by(environ, found.place):
+    if is_trusted_by(environ, executable.place):
         return "trusted"
-    if not found.dangerous:
+    if not executable.dangerous:
         return "not_needed"
-    return "changed" if ours else "not_trusted"
+    return "changed" if own_records else "not_trusted"
 
 
-def require(found: Executable, status: Standing) -> None:
-    """Raise NotTrusted, with the command to type, where work would execute what is not trusted."""
+def require(executable: Executable, status: Standing) -> None:
+    """Raise NotTrusted, with the command to type, unless the content may be executed."""
     if status in {"trusted", "not_needed"}:
         return
     if status == "changed":
         verb = "has changed since you trusted it"
     else:
         verb = "is not trusted"
-    what = f"its .kapelle holds what can execute: {counted_files(found.dangerous)}"
-    raise refusal(f"{found.place} {verb}; {what}.", found.place)
+    what = f"its .kapelle can execute commands: {counted_files(executable.dangerous)}"
+    raise refusal(f"{executable.place} {verb}; {what}.", executable.place)
 
 
 def refusal(text: str, place: Path | str) -> NotTrusted:
-    """A refusal whose last word is the place to trust."""
+    """Return a NotTrusted error whose hint ends with the place to trust."""
     where = shlex.quote(str(place))
-    hint = f"Look with `kapelle trust --show {where}`; if it may, type: kapelle trust {where}"
+    hint = f"Review it with `kapelle trust --show {where}`, then allow it: kapelle trust {where}"
     return NotTrusted(text, hint=hint)
 
 
-def grant(home: Home, found: Executable, digest: str | None = None) -> None:
-    """Trust what stands there now; Conflict when it is not what somebody was shown."""
-    if digest not in {None, found.digest}:
-        text = f"{found.place} has changed since it was looked at."
-        raise Conflict(text, hint="Look at it once more.")
+def grant(home: Home, executable: Executable, digest: str | None = None) -> None:
+    """Trust the present content; raises Conflict if a person reviewed another one."""
+    if digest not in {None, executable.digest}:
+        text = f"{executable.place} has changed since you reviewed it."
+        raise Conflict(text, hint="Review it again.")
     now = datetime.now(UTC).isoformat()
-    with _changing(home) as known:
-        _write(home, {**known, str(found.place): TrustRecord(found.digest, found.items, now)})
+    with _hold_records(home) as records_by_place:
+        _write(
+            home,
+            {
+                **records_by_place,
+                str(executable.place): TrustRecord(executable.digest, executable.items, now),
+            },
+        )
 
 
 def drop(home: Home, place: Path, *, forget: bool) -> bool:
-    """Trust it no more, and with forget not even know what was trusted; False if it was not."""
+    """Withdraw the trust; with `forget`, delete the record. Return False if there was none."""
     keys = {*map(str, _places(place))}
-    with _changing(home) as known:
-        if not any(key in known and (forget or not known[key].dropped) for key in keys):
+    with _hold_records(home) as records_by_place:
+        remaining = dict(records_by_place)
+        is_known = False
+        for key in keys & records_by_place.keys():
+            record = remaining.pop(key)
+            is_known = is_known or forget or not record.dropped
+            if not forget:
+                remaining[key] = replace(record, dropped=True)
+        if not is_known:
             return False
-        kept = {key: record for key, record in known.items() if key not in keys}
-        if not forget:
-            kept |= {key: replace(known[key], dropped=True) for key in keys & known.keys()}
-        _write(home, kept)
+        _write(home, remaining)
     return True
 
 
 def relocate(home: Home, old: str, new: str) -> Standing | None:
     """Move the trust in a repository that was moved; None if it was never trusted.
 
-    What is another at the new place is not trusted there: it counts as changed since.
+    Content that differs at the new place is not trusted: it counts as changed.
     """
     status: Standing | None = None
-    if not any(relocated(place, old, new) != place for place in records(home)):
+    if not any(relocated(place, old, new) != place for place in read_records(home)):
         return None
-    with _changing(home) as known:
-        kept = dict(known)
-        for place, record in known.items():
+    with _hold_records(home) as records_by_place:
+        remaining = dict(records_by_place)
+        for place, record in records_by_place.items():
             target = relocated(place, old, new)
             if target == place:
                 continue
-            del kept[place]
-            if record.dropped or target in known:
+            del remaining[place]
+            if record.dropped or target in records_by_place:
                 continue
-            found = _executable_at(home, Path(target))
-            is_same = found is not None and found.digest == record.digest
-            kept[target] = replace(record, dropped=not is_same)
+            executable = _read_executable_at(home, Path(target))
+            is_same = executable is not None and executable.digest == record.digest
+            remaining[target] = replace(record, dropped=not is_same)
             if is_same and status != "changed":
                 status = "trusted"
             else:
                 status = "changed"
-        _write(home, kept)
+        _write(home, remaining)
     return status
 
 
-def _executable_at(home: Home, place: Path) -> Executable | None:
-    """Return what stands in the .kapelle of exactly this place; None if that cannot be read."""
+def _read_executable_at(home: Home, place: Path) -> Executable | None:
+    """Return the content of the .kapelle at exactly this place; None if unreadable."""
     try:
-        found = executable(home, place)
+        repository = find_executable(home, place)
     except (OSError, InvalidInput):
         return None
-    return found if found.place == place else None
+    return repository if repository.place == place else None
 
 
 def _places(place: Path) -> list[Path]:
-    """A place and, if it is in a linked worktree, the same one in the repository's main checkout,
-    whose git directory must know of that worktree as well."""
+    """Return a place and its counterpart in the repository's main checkout.
+
+    The counterpart counts only if the main checkout's git directory lists this linked worktree.
+    """
     top = next((path for path in (place, *place.parents) if os.path.lexists(path / ".git")), place)
     try:
         text = read_small(top / ".git").decode()
@@ -222,51 +241,69 @@ def _places(place: Path) -> list[Path]:
     return [place]
 
 
-def records(home: Home) -> dict[str, TrustRecord]:
-    """All that was ever said, by place; a file that cannot be read says nothing."""
-    return _records(home.trust, stamp(home.trust))
+def read_records(home: Home) -> dict[str, TrustRecord]:
+    """Return all trust records by place; none if the file cannot be read."""
+    return _read_cached_records(home.trust, stamp(home.trust))
 
 
-def harmless(values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
-    """What of a repository's settings holds without trust, over a person's own."""
-    kept = {key: values[key] for key in _HARMLESS if key in values}
+def select_harmless(
+    values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any
+) -> dict[str, Any]:
+    """Return the settings of a repository that apply without trust.
+
+    They name things, or lower a limit of the person's own settings.
+    """
+    selection = {key: values[key] for key in _HARMLESS if key in values}
+    # Agents that only the repository defines: their commands need trust.
     foreign = set(values.get("agents", {})) - set(own.get("agents", {}))
-    if kept.get("default_agent") in foreign:
-        del kept["default_agent"]
-    if "fallback_agents" in kept:
-        kept["fallback_agents"] = [name for name in kept["fallback_agents"] if name not in foreign]
+    if selection.get("default_agent") in foreign:
+        del selection["default_agent"]
+    if "fallback_agents" in selection:
+        selection["fallback_agents"] = [
+            name for name in selection["fallback_agents"] if name not in foreign
+        ]
     limits = {**defaults.model_dump(), **own.get(_LIMITS, {})}
-    lower = {
-        key: value
-        for key, value in values.get(_LIMITS, {}).items()
-        if (most := limits[key]) is None
-        or (_proves(value, most) if key == "prove" else value <= most)
-    }
+    lower: dict[str, Any] = {}
+    for key, value in values.get(_LIMITS, {}).items():
+        most = limits[key]
+        if most is None:
+            is_lower = True
+        elif key == "prove":
+            is_lower = _proves(value, most)
+        else:
+            is_lower = value <= most
+        if is_lower:
+            lower[key] = value
     if lower:
-        return {**kept, _LIMITS: lower}
-    return kept
+        return {**selection, _LIMITS: lower}
+    return selection
 
 
-def keeps_proof(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A trusted repository's settings, of which none proves less than a person asks for."""
+def drop_lower_proof(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trusted repository's settings without one that proves less.
+
+    A repository cannot lower the `prove` setting of the person.
+    """
     tasks = dict(values.get(_LIMITS, {}))
-    wanted = own.get(_LIMITS, {}).get("prove")
-    if wanted and "prove" in tasks and not _proves(tasks["prove"], wanted):
+    minimum = own.get(_LIMITS, {}).get("prove")
+    if minimum and "prove" in tasks and not _proves(tasks["prove"], minimum):
         del tasks["prove"]
     return {**values, _LIMITS: tasks}
 
 
-def _proves(value: Prove, wanted: Prove) -> bool:
-    """Whether as much is proved as is wanted."""
+def _proves(value: Prove, minimum: Prove) -> bool:
+    """Tell whether one setting of `prove` proves at least as much as another."""
     order = get_args(Prove)
-    return order.index(value) >= order.index(wanted)
+    return order.index(value) >= order.index(minimum)
 
 
 def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
-    """KAPELLE_TRUST: all, or directories that are trusted with everything in them."""
-    given = environ.get(VARIABLE, "")
-    named = (os.path.realpath(path) for path in given.split(os.pathsep) if path.startswith("/"))
-    return given == "all" or any(place.is_relative_to(path) for path in named)
+    """Tell whether KAPELLE_TRUST trusts a place: `all`, or one of its directories."""
+    value = environ.get(VARIABLE, "")
+    directories = (
+        os.path.realpath(path) for path in value.split(os.pathsep) if path.startswith("/")
+    )
+    return value == "all" or any(place.is_relative_to(path) for path in directories)
 
 
 @lru_cache(maxsize=64)
@@ -275,7 +312,7 @@ def _read(
 ) -> Executable:
     config = None
     settings = {}
-    broken = list(problems)
+    errors = list(problems)
     items: dict[str, str] = {}
     sources: dict[Path, str] = {}
     prompts: dict[str, str] = {}
@@ -292,7 +329,7 @@ def _read(
         except (OSError, InvalidInput) as error:
             if path.suffix == ".toml":
                 raise InvalidInput(f"{path} cannot be read: {error}") from None
-            broken.append(str(error))
+            errors.append(str(error))
             continue
         if path.suffix == ".py":
             sources[path] = text
@@ -300,49 +337,51 @@ def _read(
             prompts[f"{path.parent.name}/{path.stem}"] = text
         if sum(map(len, [*sources.values(), *prompts.values()])) > _MOST_TEXT:
             raise InvalidInput(f"{place}/.kapelle holds more than 2 MB that could be executed.")
+    # Sorted, so that the order of files and settings does not change the digest.
     digest = hashlib.sha256(json.dumps(sorted(items.items())).encode()).hexdigest()
-    return Executable(place, config, settings, sources, prompts, broken, items, digest)
+    return Executable(place, config, settings, sources, prompts, errors, items, digest)
 
 
 @lru_cache(maxsize=4)
-def _records(path: Path, version: Stamp | None) -> dict[str, TrustRecord]:
+def _read_cached_records(path: Path, version: Stamp | None) -> dict[str, TrustRecord]:
     try:
-        return _kept(path) if version else {}
+        return _parse_records(path) if version else {}
     except _UNREADABLE:
         return {}
 
 
-def _kept(path: Path) -> dict[str, TrustRecord]:
+def _parse_records(path: Path) -> dict[str, TrustRecord]:
     return {place: TrustRecord(**record) for place, record in json.loads(read_own(path)).items()}
 
 
 @contextmanager
-def _changing(home: Home) -> Iterator[dict[str, TrustRecord]]:
+def _hold_records(home: Home) -> Iterator[dict[str, TrustRecord]]:
     """Yield all records while no other process changes them. Blocks.
 
     Raises Conflict if they cannot be read, and Unavailable if another process keeps the lock.
     """
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The directory itself is locked: the file of the records is replaced at each write.
     descriptor = os.open(home.root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _lock(descriptor, home)
         try:
             if os.path.lexists(home.trust):
-                known = _kept(home.trust)
+                records_by_place = _parse_records(home.trust)
             else:
-                known = {}
+                records_by_place = {}
         except _UNREADABLE as error:
             raise Conflict(
-                f"{home.trust} cannot be read, so it is not changed: {error}.",
+                f"{home.trust} cannot be read: {error}.",
                 hint="Correct it, or delete it and trust your repositories again.",
             ) from error
-        yield known
+        yield records_by_place
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, home: Home) -> None:
-    """Lock the home; whoever holds the lock longer than a few seconds is no Kapelle."""
+    """Lock the home. A process that keeps the lock for seconds is not Kapelle."""
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
@@ -351,25 +390,29 @@ def _lock(descriptor: int, home: Home) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"Another process holds the lock of {home.root}, so trust is not changed.",
+                    f"Another process holds the lock of {home.root}.",
                     hint="End that process (`lslocks` lists it), and try again.",
                 ) from None
         time.sleep(0.05)
 
 
-def _write(home: Home, known: Mapping[str, TrustRecord]) -> None:
-    data = {place: vars(record) for place, record in known.items()}
+def _write(home: Home, records_by_place: Mapping[str, TrustRecord]) -> None:
+    data = {place: vars(record) for place, record in records_by_place.items()}
     write_private(home.trust, json.dumps(data, indent=1, ensure_ascii=False).encode())
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
-    """The lines that went and came, as in a patch, without what stayed."""
+def list_differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
+    """Return the removed and added lines, as in a patch, without context."""
     import difflib
 
-    old, new = (
-        [f"{name}: {line}" for name, text in sorted(items.items()) for line in text.splitlines()]
-        for items in (before, now)
-    )
-    for line in difflib.unified_diff(old, new, lineterm="", n=0):
+    for line in difflib.unified_diff(_list_lines(before), _list_lines(now), lineterm="", n=0):
         if not line.startswith(("---", "+++", "@@")):
             yield line
+
+
+def _list_lines(items: Mapping[str, str]) -> list[str]:
+    """Return each line of the items after the name of its item."""
+    lines: list[str] = []
+    for name, text in sorted(items.items()):
+        lines += [f"{name}: {line}" for line in text.splitlines()]
+    return lines

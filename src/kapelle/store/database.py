@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.home import file_identity
+from kapelle.home import read_file_identity
 from kapelle.store import backup
 
 Connection = sa.Connection
@@ -113,7 +113,7 @@ class Database:
 
     def guard(self, path: Path, backups: Path) -> None:
         """From now on, write only while this is the file that was opened; name a backup if not."""
-        self._file = (path, backups, file_identity(path))
+        self._file = (path, backups, read_file_identity(path))
 
     @property
     def problem(self) -> Unavailable | None:
@@ -121,7 +121,7 @@ class Database:
         if self._file is None:
             return None
         path, backups, opened = self._file
-        if self._damage is None and file_identity(path) == opened:
+        if self._damage is None and read_file_identity(path) == opened:
             return None
         gone = "gone, or it is not the one that this daemon opened"
         if self._damage:

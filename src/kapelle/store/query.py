@@ -92,12 +92,18 @@ _NO_LETTERS = sa.literal(0)
 _MOST_NAMED = 5
 # Fewer letters are another one's some day.
 _SHORTEST = 4
-# What a person may type the id of, and the command that shows it.
+# What a person may type the id of, and the commands that show it and list all.
 _SHOWN_BY: dict[IdKind, str] = {
     "task": "kapelle status",
     "run": "kapelle runs status",
     "schedule": "kapelle schedule status",
     "learning": "kapelle learnings show",
+}
+_LISTED_BY: dict[IdKind, str] = {
+    "task": "kapelle list",
+    "run": "kapelle runs list",
+    "schedule": "kapelle schedule list",
+    "learning": "kapelle learnings list",
 }
 _TYPED = [metadata.tables[f"{kind}s"] for kind in _SHOWN_BY]
 _ends = (sa.select(table.c.id).where(end_of(table) == sa.bindparam("end")) for table in _TYPED)
@@ -248,8 +254,10 @@ class Rows:
         return found
 
 
-def _hint(kind: IdKind) -> str:
-    return f"{_SHOWN_BY.get(kind, '').rpartition(' ')[0]} list shows the ids."
+def _hint(kind: IdKind) -> str | None:
+    if kind in _LISTED_BY:
+        return f"{_LISTED_BY[kind]} shows the ids."
+    return None
 
 
 def resolve(connection: sa.Connection, text: str, *kinds: IdKind) -> str:

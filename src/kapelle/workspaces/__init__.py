@@ -1,9 +1,9 @@
-"""Git worktrees for tasks and runs: made, committed, compared, merged, removed, never lost."""
+"""Git worktrees for tasks and runs: create, commit, compare, merge and remove them."""
 
-from kapelle.workspaces.checkout import git_in
+from kapelle.workspaces.checkout import format_git_command
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.git import relocation_command, wanted
+from kapelle.workspaces.git import format_relocation_command, is_result_needed
 from kapelle.workspaces.leftovers import FileSystemMoment
 from kapelle.workspaces.merge import Merge, MergeCandidate
 from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
@@ -21,11 +21,11 @@ __all__ = [
     "Repository",
     "Workspaces",
     "checkouts_around",
-    "git_in",
+    "format_git_command",
+    "format_relocation_command",
     "is_git_directory",
+    "is_result_needed",
     "read_habits_of",
-    "relocation_command",
     "repository_of",
-    "wanted",
     "working_directory",
 ]

@@ -1,9 +1,9 @@
-"""A throwaway copy of a worktree with all that lies in it, as a check finds it there.
+"""A temporary copy of a worktree with all its files, as a check finds them there.
 
-It lies beside the worktree under a name of the same length, and every path into the worktree that
-a file of it holds leads into the copy: virtual environments and build directories name their own
-place, in texts as well as in binary files. It is no worktree of git's: it has a repository of its
-own that borrows the objects, so nothing of it is ever to be seen in the user's.
+The copy lies beside the worktree under a name of the same length. Every path into the worktree
+inside a file is replaced by the path into the copy, because virtual environments and build
+directories contain their own path, in texts and in binary files. The copy is not a git worktree: it
+has a repository of its own that borrows the objects, so the user's repository does not show it.
 """
 
 import asyncio
@@ -19,76 +19,78 @@ from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.index import copy_index, files_place
+from kapelle.workspaces.index import copy_index, make_files_location
 from kapelle.workspaces.locks import WorkspaceGuard
-from kapelle.workspaces.refs import plain_name
+from kapelle.workspaces.refs import require_plain_name
 from kapelle.workspaces.worktree import Marker
 
 _MAX_BYTES = 2_000_000_000
-# Larger files are data: they are copied as they are.
+# Larger files are data, and copied unchanged.
 _MOST_READ = 50_000_000
 _ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNORECASE)
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
-def _copy_of(worktree: Path) -> Path:
-    """Where the copy of a worktree lies: no owner has a dot in its name."""
+def _copy_path(worktree: Path) -> Path:
+    """Return the path of the copy of a worktree; no owner has a dot in its name."""
     return worktree.with_name(worktree.name.replace("_", ".", 1))
 
 
 class WorkspaceCopies(WorkspaceGuard):
-    """The throwaway copy of a worktree, of which there is one at a time."""
+    """The temporary copy of a worktree; each worktree has at most one."""
 
-    def copy_of(self, owner: str) -> Path:
-        return _copy_of(self._markers.worktree(owner))
+    def copy_path(self, owner: str) -> Path:
+        """Return the path of an owner's copy."""
+        return _copy_path(self._markers.worktree(owner))
 
     def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
-        """Alone with the copy."""
-        return self._hold("copy", plain_name(owner))
+        """Hold the lock of the copy."""
+        return self._hold_lock("copy", require_plain_name(owner))
 
     async def copy(
         self,
         owner: str,
-        changed: Sequence[str] = (),
+        paths: Sequence[str] = (),
         base: str | None = None,
         *,
-        garbled: Sequence[str] = (),
-        alone: bool = False,
+        garbled_paths: Sequence[str] = (),
+        is_alone: bool = False,
     ) -> Path:
-        """Make the copy anew, in which these files hold nonsense, or are as the base has them.
+        """Make a new copy in which these files are garbled, or reverted to the base commit.
 
-        The garbled files hold nonsense even where others are as in the base. A copy that is alone
-        knows no other repository to push to. Raises WorkspaceError when the worktree is too large.
+        `garbled_paths` are garbled in addition to reverted ones. With `is_alone`, the copy knows no
+        remote to push to. Raises WorkspaceError if the worktree is too large.
         """
-        async with self._standing(owner) as marker:
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
             refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
-            # Who only reports needs one, however large the worktree is.
-            room = math.inf if alone else _MAX_BYTES
-            copied = await asyncio.to_thread(_make, marker, refs.stdout, room)
-            if alone:
-                await asyncio.to_thread(_forget_remotes, copied)
+            # Read-only tasks always work in a copy, so no size is too large.
+            room = math.inf if is_alone else _MAX_BYTES
+            copy = await asyncio.to_thread(_make_copy, marker, refs.stdout, room)
+            if is_alone:
+                await asyncio.to_thread(_forget_remotes, copy)
             if base is None:
-                await asyncio.to_thread(_garble, copied, changed)
+                await asyncio.to_thread(_garble, copy, paths)
             else:
-                await _revert(marker, copied, changed, base)
-                await asyncio.to_thread(_garble, copied, garbled)
-            return copied
+                await _revert(marker, copy, paths, base)
+                await asyncio.to_thread(_garble, copy, garbled_paths)
+            return copy
 
     async def remove_copy(self, owner: str) -> None:
         """Remove the copy, if there is one."""
         await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
 
-def _make(marker: Marker, refs: bytes, room: float) -> Path:
+def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
+    """Copy the files, replace paths, and create the copy's own repository."""
     source = marker.toplevel
-    target = _copy_of(marker.toplevel)
+    target = _copy_path(marker.toplevel)
     remove_copy(source)
     target.mkdir(mode=0o700)
     for place, folders, names in os.walk(source):
         if place == str(source):
-            folders[:] = [name for name in folders if name != ".git"]
-            names = [name for name in names if name != ".git"]
+            folders[:] = filter(_is_not_git, folders)
+            names = list(filter(_is_not_git, names))
         inside = target / Path(place).relative_to(source)
         for name in (*folders, *names):
             paths = (os.fsencode(source), os.fsencode(target))
@@ -100,8 +102,12 @@ def _make(marker: Marker, refs: bytes, room: float) -> Path:
     return target
 
 
+def _is_not_git(name: str) -> bool:
+    return name != ".git"
+
+
 def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
-    """Copy one entry of a directory, and its times; the bytes that it takes."""
+    """Copy one entry of a directory with its times; return its size in bytes."""
     status = source.lstat()
     if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(os.fsencode(source)).replace(old, new), os.fsencode(target))
@@ -120,6 +126,7 @@ def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
 
 
 def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
+    """Create a repository that borrows the objects, with the worktree's references and index."""
     for name in ("objects/info", "objects/pack", "refs/heads", "info"):
         (target / name).mkdir(parents=True)
     (target / "objects" / "info" / "alternates").write_bytes(os.fsencode(marker.object_dir) + b"\n")
@@ -132,19 +139,19 @@ def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
 
 
 def _forget_remotes(copy: Path) -> None:
-    """Take out of its configuration where it came from and what it could be pushed to."""
+    """Remove remotes, branches and includes from the copy's configuration."""
     config = copy / ".git" / "config"
-    kept = list[str]()
-    keeps = True
+    lines = list[str]()
+    is_kept = True
     for line in config.read_text("utf-8", "surrogateescape").splitlines(keepends=True):
         if line.lstrip().startswith("["):
-            keeps = not _ELSEWHERE.match(line)
-        kept += [line] if keeps else []
-    config.write_text("".join(kept), "utf-8", "surrogateescape")
+            is_kept = not _ELSEWHERE.match(line)
+        lines += [line] if is_kept else []
+    config.write_text("".join(lines), "utf-8", "surrogateescape")
 
 
 def _garble(copy: Path, paths: Sequence[str]) -> None:
-    """Put nonsense into these files of a copy, never through a link."""
+    """Write nonsense into these files of a copy, never through a link."""
     for path in paths:
         file = copy / path
         if file.is_file():
@@ -158,17 +165,20 @@ def _garble(copy: Path, paths: Sequence[str]) -> None:
 
 
 async def _revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
-    """Make these files of a copy what they are in a commit; what it does not have goes."""
-    await asyncio.to_thread(_take_away, copy, paths)
+    """Restore these files of a copy from a commit; remove those that it does not have."""
+    await asyncio.to_thread(_remove_paths, copy, paths)
     with marker.shadows.scratch() as scratch:
-        files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
+        files = make_files_location(
+            marker.objects, replace(marker, toplevel=copy), scratch / "index"
+        )
         await files.run("read-tree", base)
-        held = set((await files.run("ls-files", "-z")).fields)
-        names = [name for name in map(os.fsencode, paths) if name in held]
+        names_in_base = set((await files.run("ls-files", "-z")).fields)
+        names = [name for name in map(os.fsencode, paths) if name in names_in_base]
         await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
 
 
-def _take_away(copy: Path, paths: Sequence[str]) -> None:
+def _remove_paths(copy: Path, paths: Sequence[str]) -> None:
+    """Remove these files of a copy, and the directories that are empty then."""
     for path in paths:
         # A directory in the place of a file: git replaces it with the file of the base.
         with suppress(IsADirectoryError, PermissionError):
@@ -182,17 +192,17 @@ def _take_away(copy: Path, paths: Sequence[str]) -> None:
 
 def remove_copy(worktree: Path) -> None:
     """Remove the copy of a worktree, if there is one."""
-    remove_tree(_copy_of(worktree))
+    remove_tree(_copy_path(worktree))
 
 
 def remove_tree(place: Path) -> None:
-    """Remove a directory with all that is in it, if it is there, whatever rights it has."""
+    """Remove a directory with all its content, if it exists, whatever its permissions are."""
     if os.path.lexists(place):
-        shutil.rmtree(place, onerror=_made_writable)
+        shutil.rmtree(place, onerror=_remove_unwritable)
 
 
-def _made_writable(function: object, path: str, _: object) -> None:
-    """What a check took the rights from goes as well."""
+def _remove_unwritable(function: object, path: str, _: object) -> None:
+    """Make an entry writable and remove it, after a check changed its permissions."""
     for place in (os.path.dirname(path), path):
         if not os.path.islink(place):
             os.chmod(place, 0o700)

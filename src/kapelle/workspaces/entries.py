@@ -1,4 +1,4 @@
-"""Finds pipes and devices in the place of files that git reads: it would wait or read for ever."""
+"""Find pipes and devices in the place of files that git reads: git would wait or read forever."""
 
 import os
 import stat
@@ -10,21 +10,21 @@ _OF_REPOSITORY = (
     "info/exclude", "objects/info/alternates",
 )  # fmt: skip
 _OF_WORK_TREE = (".gitattributes", ".gitignore", ".gitmodules")
-# A search through everything ends after so many names.
+# A full search ends after this many names.
 _MOST_NAMES = 200_000
 
 
 def find_special(variables: Mapping[str, str]) -> str | None:
-    """Return an entry that git would read and that is a pipe or a device, at the usual places.
+    """Return a pipe or device at one of the usual places that git reads; None if there is none.
 
-    The variables are the environment of git, which leads it to its repository, its work tree and
-    the person's own configuration.
+    The variables are the environment of git; they select its repository, its work tree and the
+    person's own configuration.
     """
     for directory in _repositories(variables):
         for name in _OF_REPOSITORY:
             if _is_special(path := os.path.join(directory, name), follow=True):
                 return path
-    for path in _own_configuration(variables):
+    for path in _own_configuration_paths(variables):
         if _is_special(path, follow=True):
             return path
     if top := variables.get("GIT_WORK_TREE"):
@@ -47,10 +47,10 @@ def find_any_special(variables: Mapping[str, str]) -> str | None:
     return None
 
 
-def _own_configuration(variables: Mapping[str, str]) -> list[str]:
-    """Return where git looks for a person's own configuration."""
-    if named := variables.get("GIT_CONFIG_GLOBAL"):
-        return [named]
+def _own_configuration_paths(variables: Mapping[str, str]) -> list[str]:
+    """Return the paths at which git looks for a person's own configuration."""
+    if path := variables.get("GIT_CONFIG_GLOBAL"):
+        return [path]
     home = variables.get("HOME")
     if not home:
         return []
@@ -65,17 +65,17 @@ def _repositories(variables: Mapping[str, str]) -> set[str]:
 
 def _is_special(path: str, *, follow: bool) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=follow)
+        status = os.stat(path, follow_symlinks=follow)
     except OSError:
         return False
-    if stat.S_ISCHR(found.st_mode):
-        # People link what git shall take for empty to this one.
-        return found.st_rdev != os.stat(os.devnull).st_rdev
-    return stat.S_ISFIFO(found.st_mode) or stat.S_ISBLK(found.st_mode)
+    if stat.S_ISCHR(status.st_mode):
+        # People link files to /dev/null that git is to read as empty.
+        return status.st_rdev != os.stat(os.devnull).st_rdev
+    return stat.S_ISFIFO(status.st_mode) or stat.S_ISBLK(status.st_mode)
 
 
 def _walk(top: str) -> Iterator[str]:
-    """Yield all that is below a directory and no directory, up to a number of names."""
+    """Yield every file below a directory, up to a maximum number of names."""
     names = 0
     for directory, _, files in os.walk(Path(top)):
         names += len(files) + 1

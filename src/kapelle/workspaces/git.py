@@ -1,4 +1,4 @@
-"""The only caller of git: argv only, hardened, bounded in time and output."""
+"""Run git; no other module calls it. Calls are hardened, with limits on time and output."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from kapelle.domain.errors import (
 from kapelle.runner.command import Command, CommandResult, RunningCommand
 from kapelle.workspaces.entries import find_any_special, find_special
 
-# How long a command may take: those that read or write whole trees of files have more time.
+# Timeouts: commands that read or write whole trees of files get more time.
 _TIMEOUT_S = 60.0
 _CONTENT_TIMEOUT_S = 900.0
 _OF_CONTENT = {
@@ -38,13 +38,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
-# The second: git reads the entry of a worktree that another git is just making.
+# The second alternative: git reads the entry of a worktree that another git is creating.
 _BUSY = re.compile(
     r"unable to create '([^\n]*\.lock)': File exists|failed to read [^\n]*/commondir", re.IGNORECASE
 )
-# git holds a lock for moments; an older one was left by a git that was killed.
+# git holds a lock only briefly; an older one is left over from a killed git.
 _LOCK_AGE_S = 60.0
-# What passes by itself: a full disk, which git does not always call by its name, and the like.
+# Errors that may pass: a full disk, which git does not always report by its name, and exhausted
+# limits.
 _PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 }  # fmt: skip
@@ -54,10 +55,10 @@ _EXHAUSTED = re.compile(
     r"|write error\. Out of diskspace$|couldn't write '[^\n]*'$|^error: unable to write file ",
     re.MULTILINE,
 )
-_COME_BACK = "It is tried again; make room, or end what uses up the machine."
+_COME_BACK = "Kapelle retries it; free some disk space, or end processes that use up the machine."
 _MOVED = re.compile(r"but expected|reference already exists|unable to resolve reference")
 
-# Command-line configuration is read last, so nothing in a repository can undo these.
+# git reads command-line configuration last, so nothing in a repository can override these.
 HARDENING = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -86,17 +87,19 @@ HARDENING = (
     "advice.detachedHead=false",
 )
 
-# How long a git may take before it is looked at, and then again and again.
+# The interval at which a long-running git is examined.
 _LOOK_S = 2.0
 
-# Whether the result of a git is still wanted, for work that can be stopped.
-wanted: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar("wanted", default=None)
-# The held locks as open files: a git that inherits them keeps them until it ends.
-inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
+# Asks whether the result of a git command is still needed, for work that can be stopped.
+is_result_needed: ContextVar[Callable[[], Awaitable[bool]] | None] = ContextVar(
+    "wanted", default=None
+)
+# Locks as open files: a git that inherits them keeps them locked until it ends.
+inherited_locks: ContextVar[tuple[int, ...]] = ContextVar("inherited_locks", default=())
 
 
 class RefMoved(GitError):
-    """A reference no longer held the expected value."""
+    """A reference does not hold the expected value any more."""
 
 
 class LockBusy(Unavailable):
@@ -105,7 +108,7 @@ class LockBusy(Unavailable):
 
 @dataclass(frozen=True)
 class GitLocation:
-    """Where one call of git happens: the repository variables, the directory, extra settings."""
+    """The context of a call of git: variables that select the repository, directory, settings."""
 
     git: "Git"
     cwd: Path
@@ -128,59 +131,75 @@ class GitLocation:
         timeout_s: float | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> "GitOutput":
-        """Run one command; an exit code outside ok raises, a held lock is waited for. Several
-        records of input are told apart as by -z.
+        """Run one command; raise unless its exit code is in `ok`. Waits for a held lock.
 
-        What the machine is out of is Unavailable: it passes, and the same may work later.
+        Several records of input are separated by NUL, as with -z. Raises Unavailable when the
+        machine has run out of something: the same call may succeed later.
         """
-        if stdin is not None and not isinstance(stdin, bytes):
-            stdin = b"".join(record + b"\0" for record in stdin)
-        limit_s = timeout_s or (_CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S)
-        options = (part for item in (*self.hardening, *self.settings) for part in ("-c", item))
-        command = Command(
-            argv=[*self.git.argv, *options, *args],
-            environment={**self.environment, **self.variables},
-            cwd=self.cwd,
-            timeout_s=limit_s,
-            max_output=max_output,
-            stdin=stdin,
-            descriptors=inherited.get(),
-        )
+        command = self._make_command(args, stdin, timeout_s, max_output)
         if entry := find_special(command.environment):
-            raise _unreadable(entry)
+            raise _make_unreadable_error(entry)
         for pause_s in (*_LOCK_PATIENCE_S, None):
-            finished = await self.git.execute(command, self._examine)
-            if finished.timed_out:
-                # Not Unavailable: one that always takes too long would be repeated for ever.
-                raise GitError(f"git {args[0]} did not finish within {limit_s:g} s.")
-            stderr = finished.stderr.decode("utf-8", "replace")
-            exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
-            if finished.truncated or (finished.code in ok and not exhausted):
-                return GitOutput(finished.code, finished.stdout, finished.truncated, stderr)
-            if pause_s is None or exhausted or not _BUSY.search(stderr):
+            result = await self.git.execute(command, self._examine)
+            if result.timed_out:
+                # Not Unavailable: a command that always takes too long would be retried forever.
+                raise GitError(f"git {args[0]} did not finish within {command.timeout_s:g} s.")
+            stderr = result.stderr.decode("utf-8", "replace")
+            is_exhausted = result.code != 0 and _EXHAUSTED.search(stderr) is not None
+            if result.is_truncated or (result.code in ok and not is_exhausted):
+                return GitOutput(result.code, result.stdout, result.is_truncated, stderr)
+            if pause_s is None or is_exhausted or not _BUSY.search(stderr):
                 self._require_objects()
-                raise _error(args, finished.code, stderr)
+                raise _make_error(args, result.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
+    def _make_command(
+        self,
+        args: Sequence[str],
+        stdin: bytes | Sequence[bytes] | None,
+        timeout_s: float | None,
+        max_output: int,
+    ) -> Command:
+        """Return the command line of one call, with its environment and its limits."""
+        # In this order, for of settings with the same name git takes the last.
+        options: list[str] = []
+        for setting in (*self.hardening, *self.settings):
+            options += ["-c", setting]
+        if timeout_s is None:
+            timeout_s = _CONTENT_TIMEOUT_S if args[0] in _OF_CONTENT else _TIMEOUT_S
+        if stdin is not None and not isinstance(stdin, bytes):
+            stdin = b"".join(record + b"\0" for record in stdin)
+        return Command(
+            argv=[*self.git.argv, *options, *args],
+            environment={**self.environment, **self.variables},
+            cwd=self.cwd,
+            timeout_s=timeout_s,
+            max_output=max_output,
+            stdin=stdin,
+            descriptors=inherited_locks.get(),
+        )
+
     def _require_objects(self) -> None:
-        """Raise WorkspaceError if the repository is gone whose objects git was to read."""
-        # git would name the bare repository of ours that borrows them.
+        """Raise WorkspaceError if the repository with the objects is gone."""
+        # git would name Kapelle's bare repository, which borrows the objects.
         objects = self.variables.get("GIT_OBJECT_DIRECTORY")
         if objects is not None and not os.path.isdir(objects):
-            raise _missing(Path(objects).parent)
+            raise _make_missing_error(Path(objects).parent)
 
     async def _examine(self, looks: int) -> None:
-        """Raise WorkspaceError if a git that takes long waits for what will never come, or if
-        nobody wants its result any more."""
-        is_wanted = wanted.get()
-        if is_wanted is not None and not await is_wanted():
-            raise WorkspaceError("git was ended, because the work that needs it is stopped.")
-        # The search reads many names, so it is made less and less often.
+        """Raise WorkspaceError if a long-running git can never end, or is not needed any more.
+
+        It can never end while it waits on a pipe or reads a device in the place of a file.
+        """
+        is_needed = is_result_needed.get()
+        if is_needed is not None and not await is_needed():
+            raise WorkspaceError("git was ended because its task was stopped.")
+        # Search at looks 1, 2, 4, 8 …: it reads many names.
         if looks & (looks - 1) == 0:
             entry = await asyncio.to_thread(find_any_special, self.variables)
             if entry is not None:
-                raise _unreadable(entry)
+                raise _make_unreadable_error(entry)
 
     def with_variables(self, **variables: str) -> Self:
         return replace(self, variables={**self.variables, **variables})
@@ -191,22 +210,26 @@ class GitLocation:
 
 @dataclass(frozen=True)
 class GitOutput:
+    """The exit code and the output of one git command."""
+
     code: int
     stdout: bytes
-    truncated: bool
+    is_truncated: bool
     stderr: str = ""
 
     @property
     def line(self) -> str:
+        """Return the output as text, for a command that prints one line."""
         return self.stdout.decode("utf-8", "replace").strip()
 
     @property
     def fields(self) -> list[bytes]:
+        """Return the NUL-separated records of the output."""
         return [part for part in self.stdout.split(b"\0") if part]
 
 
 class Memory(dict[K, V]):
-    """What was put into it last, up to a number."""
+    """A cache with a maximum size; the oldest entry is removed first."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -214,12 +237,13 @@ class Memory(dict[K, V]):
 
     def __setitem__(self, key: K, fact: V) -> None:
         super().__setitem__(key, fact)
+        # Dictionaries keep their order, so the first key is the oldest.
         if len(self) > self._most:
             del self[next(iter(self))]
 
 
 class Git:
-    """Runs git with an environment of its own, in which nothing outside Kapelle has a say."""
+    """Runs git in an environment of its own, without the user's variables and configuration."""
 
     def __init__(
         self,
@@ -233,7 +257,8 @@ class Git:
         self._empty_home = empty_home
         self._author = (author_name, author_email)
         self._filters = filters
-        # By repository: the tree of a commit that exists there, and of an index by its digest.
+        # Caches by repository: the tree of a commit that exists there, and of an index by its
+        # digest.
         self.trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self.index_trees = Memory[tuple[Path, str], str](_REMEMBERED)
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
@@ -275,40 +300,43 @@ class Git:
     async def execute(
         self, command: Command, examine: Callable[[int], Awaitable[None]] | None = None
     ) -> CommandResult:
-        """Run a command in a thread; while it takes long, examine is called with the number of
-        the call, and ends it by raising."""
+        """Run a command in a thread.
+
+        While the command runs for long, `examine` is called with the number of the call; it ends
+        the command by raising.
+        """
         running = RunningCommand(command)
-        done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         looks = 0
         try:
-            while not (await asyncio.wait([done], timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait([future], timeout=_LOOK_S))[0]:
                 looks += 1
                 if examine is not None:
                     await examine(looks)
         except BaseException:
-            await _stop(running, done, command.grace_s)
+            await _stop(running, future, command.grace_s)
             raise
         try:
-            return done.result()
+            return future.result()
         except OSError as error:
-            raise _not_started(command.cwd, error) from error
+            raise _make_start_error(command.cwd, error) from error
 
 
 async def _stop(
-    running: RunningCommand, done: asyncio.Future[CommandResult], grace_s: float
+    running: RunningCommand, future: asyncio.Future[CommandResult], grace_s: float
 ) -> None:
-    """Nothing of git may outlive the call, but it gets the time to remove its locks."""
+    """End git; it gets the grace period to remove its locks, and never outlives the call."""
     running.stop(signal.SIGTERM)
     try:
-        await asyncio.wait([done], timeout=grace_s)
+        await asyncio.wait([future], timeout=grace_s)
     finally:
-        if not done.done():
+        if not future.done():
             running.stop(signal.SIGKILL)
-    await asyncio.wait([done])
-    done.exception()
+    await asyncio.wait([future])
+    future.exception()
 
 
-def _unreadable(entry: str) -> UnreadableFile:
+def _make_unreadable_error(entry: str) -> UnreadableFile:
     name = os.fsencode(entry).decode("utf-8", "backslashreplace")
     return UnreadableFile(
         f"git cannot read {name}: it is a pipe or a device.",
@@ -316,59 +344,63 @@ def _unreadable(entry: str) -> UnreadableFile:
     )
 
 
-def relocation_command(place: Path | str) -> str:
-    """Return the command to type in the new place of a repository that was at a place."""
+def format_relocation_command(place: Path | str) -> str:
+    """Return the command to type at the new place of a moved repository."""
     return f"kapelle relocate {shlex.quote(str(place))}"
 
 
-def _not_started(cwd: Path, error: OSError) -> KapelleError:
+def _make_start_error(cwd: Path, error: OSError) -> KapelleError:
     message = f"git could not be started: {error}."
     if error.errno in _PASSING:
         return Unavailable(message, hint=_COME_BACK)
     if not cwd.is_dir():
-        return _missing(cwd)
+        return _make_missing_error(cwd)
     return WorkspaceError(message, hint="Install git 2.38 or newer.")
 
 
-def _missing(directory: Path) -> WorkspaceError:
-    """Return the error of a repository that is gone."""
+def _make_missing_error(directory: Path) -> WorkspaceError:
+    """Return the error for a repository that is gone."""
     if directory.name == ".git":
         top = directory.parent
     else:
         top = directory
     return WorkspaceError(
-        f"The directory {directory} is not there.",
-        hint=f"If the repository was moved, type at its new place: {relocation_command(top)}",
+        f"The directory {directory} does not exist.",
+        hint="If the repository was moved, type at its new place: "
+        f"{format_relocation_command(top)}",
     )
 
 
-def _error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
+def _make_error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    # git prints hints after the line that names the error.
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
     last = (telling or lines or [f"exit code {code}"])[-1]
     message = f"git {args[0]} failed: {last[:1000]}"
     if _EXHAUSTED.search(stderr):
         return Unavailable(message, hint=_COME_BACK)
     if busy := _BUSY.search(stderr):
-        return _busy(message, busy[1])
+        return _make_lock_error(message, busy[1])
     if _MOVED.search(stderr):
         return RefMoved(message)
     return GitError(message)
 
 
-def _busy(message: str, lock: str | None) -> KapelleError:
-    """A lock that is held passes; one that was left, or half a worktree, needs a person."""
+def _make_lock_error(message: str, lock: str | None) -> KapelleError:
+    """Return the error for a held lock; a left-over lock needs a person."""
     if lock is None:
-        return GitError(message, hint="Another git process is at work, or a worktree is damaged.")
+        return GitError(message, hint="Another git process is running, or a worktree is damaged.")
     if _is_held(lock):
-        return LockBusy(message, hint="Another git process is at work, or a lock file was left.")
-    return GitError(message, hint=f"If no git is at work there, remove {lock}.")
+        return LockBusy(
+            message, hint="Another git process is running, or a lock file was left over."
+        )
+    return GitError(message, hint=f"If no git process is running there, remove {lock}.")
 
 
 def _is_held(lock: str) -> bool:
     try:
         return time.time() - os.stat(lock).st_mtime < _LOCK_AGE_S
     except FileNotFoundError:
-        return True  # it has just been given back
+        return True  # it has just been released
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""A worktree from its making to its removal.
+"""The life of a worktree: create, reset, restore, remove and recall it.
 
-It is complete only when it is marked so, and neither put back to a commit nor removed before what
-would be lost is kept.
+A worktree is complete only when its marker says so. Before it is reset or removed, everything that
+would be lost is archived.
 """
 
 import asyncio
@@ -14,28 +14,28 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.workspaces import repository
-from kapelle.workspaces.commit import archive_worktree, keep, require_commit, stage_all
+from kapelle.workspaces.commit import archive_commit, archive_worktree, require_commit, stage_all
 from kapelle.workspaces.copy import remove_copy
-from kapelle.workspaces.files import copy_inside, link_inside, relative_parts
+from kapelle.workspaces.files import copy_inside, link_inside, split_path
 from kapelle.workspaces.git import Git
-from kapelle.workspaces.index import files_place, install_index
+from kapelle.workspaces.index import install_index, make_files_location
 from kapelle.workspaces.leftovers import remove_aside
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import (
     ARCHIVE,
     BRANCHES,
     Refs,
-    branch_of,
-    branch_ref,
     is_text,
-    plain_name,
+    make_branch_name,
+    make_branch_ref,
+    require_plain_name,
 )
 from kapelle.workspaces.repository import Checkout, find_checkout, read_pointer
 from kapelle.workspaces.worktree import Marker, delete_directory, is_real_directory
 
 
 class WorkspaceLifecycle(WorkspaceGuard):
-    """Worktrees of owners: made, put back, removed, recalled."""
+    """Create, reset, restore, remove and recall the worktrees of owners."""
 
     async def create(
         self,
@@ -45,130 +45,140 @@ class WorkspaceLifecycle(WorkspaceGuard):
         copy: Sequence[str] = (),
         link: Sequence[str] = (),
     ) -> Workspace:
-        """A worktree on the branch kapelle/<owner>; called again, it returns the same one, and what
-        was half-made is made anew."""
-        async with self._alone(owner):
+        """Create a worktree on the branch kapelle/<owner>, or return the existing one.
+
+        After a crash, a partly created worktree is created again.
+        """
+        async with self._lock_owner(owner):
             marker = self._markers.read(owner)
             await self._try_to_settle(marker)
             for path in (*copy, *link):
-                relative_parts(path)
-            if marker is not None and marker.present:
-                self._markers.fulfilled(owner)
+                split_path(path)
+            if marker is not None and marker.is_present:
+                self._markers.remove_intent(owner)
                 commit = await marker.tip()
                 return marker.as_workspace(None if commit == marker.base_commit else commit)
             await self._make_room(owner, marker)
             if os.path.lexists(top := self._markers.worktree(owner)):
                 text = f"{top} exists and was not made by Kapelle."
                 raise WorkspaceError(text, hint="Move it away, then try again.")
-            # The branch it was made from may be gone by now; its own was kept, and so is the base.
-            plan = await self._plan(owner, directory, marker.base_commit if marker else base)
+            # The branch it was made from may be gone. The owner's own branch was kept, and so is
+            # the base.
+            plan = await self._make_plan(owner, directory, marker.base_commit if marker else base)
             if marker is not None:
                 plan = replace(plan, base=marker.base, left=marker.left)
-            self._markers.intend(owner, plan.common_dir)
+            # If a crash follows, the next call clears what was created so far.
+            self._markers.write_intent(owner, plan.common_dir)
             start = await _place_branch(plan, afresh=marker is None)
-            made = await _check_out(plan, start, plan.branch, copy, link)
-            self._markers.write(made)
-            self._markers.fulfilled(owner)
-            return made.as_workspace(None if start == made.base_commit else start)
+            new_marker = await _check_out(plan, start, plan.branch, copy, link)
+            self._markers.write(new_marker)
+            self._markers.remove_intent(owner)
+            return new_marker.as_workspace(None if start == new_marker.base_commit else start)
 
     async def create_aside(
         self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
     ) -> Workspace:
-        """A worktree of a commit of the owner's repository, without a branch; discard removes it
-        and keeps nothing of it. It is never marked as complete, so that whatever a crash leaves of
-        it is cleared."""
-        async with self._alone(name):
+        """Create a temporary worktree of a commit of the owner's repository, on no branch.
+
+        `discard` removes it without archiving it. It never gets a marker, so anything that a crash
+        leaves is cleared.
+        """
+        async with self._lock_owner(name):
             marker = self._markers.require(owner)
-            self._markers.intend(name, marker.common_dir)
+            self._markers.write_intent(name, marker.common_dir)
             top = self._markers.worktree(name)
             plan = replace(marker, task_id=name, toplevel=top, removed=False)
             return (await _check_out(plan, commit, None, copy, link)).as_workspace(commit)
 
     async def check_base(self, directory: Path, base: str) -> None:
-        """Raise InvalidInput when the base is unknown in the repository around the directory."""
+        """Raise InvalidInput if the base is unknown in the repository around the directory."""
         checkout = find_checkout(directory)
         if checkout is not None:
-            await _base_of(self._git, checkout, base)
+            await _resolve_base(self._git, checkout, base)
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
-        """Archive, then go back to the base commit, or to the present commit of another base."""
-        plain_name(name)
-        async with self._known(owner) as marker:
+        """Archive the worktree, then reset it to its base commit, or to that of another base."""
+        require_plain_name(name)
+        async with self._lock_marker(owner) as marker:
             marker.make_ready()
-            # What the user allows may be other than when the worktree was made.
-            found = repository.checkout_at(marker.source)
-            if found:
-                tree = await repository.read_work_tree(self._git, found)
+            # The user's filters and conversions may have changed since the worktree was created.
+            checkout = repository.read_checkout(marker.source)
+            if checkout:
+                tree = await repository.read_work_tree(self._git, checkout)
             else:
                 tree = marker
             marker = goal = replace(marker, settings=tree.settings)
             if base is not None:
-                name_of_it, commit = await _base_of(self._git, marker, base)
-                goal = replace(marker, base=name_of_it, base_commit=commit)
+                base_name, commit = await _resolve_base(self._git, marker, base)
+                goal = replace(marker, base=base_name, base_commit=commit)
             await restore_worktree(marker, name, goal.base_commit)
             self._markers.write(goal)
             return goal.as_workspace()
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
-        """Put branch, index and files to a commit; what would be lost is archived before.
+        """Reset branch, index and files to a commit; archive what would be lost.
 
-        The base stays what it was, and ignored files stay where they are.
+        The base stays the same, and ignored files stay.
         """
-        plain_name(name)
-        async with self._known(owner) as marker:
+        require_plain_name(name)
+        async with self._lock_marker(owner) as marker:
             await require_commit(marker, commit)
             await restore_worktree(marker, name, commit)
 
     async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
-        """Archive, verify, remove; the branch and what is needed to show a diff stay.
+        """Archive the worktree, verify the archive, and remove the worktree.
 
-        With empty_branch, a branch that holds nothing but the base goes as well.
+        The branch stays, and so does the information needed to show a diff. With `empty_branch`, a
+        branch without commits of its own is deleted.
         """
-        async with self._alone(owner):
-            half_made = self._markers.intended(owner) is not None
+        async with self._lock_owner(owner):
+            half_made = self._markers.read_intent(owner) is not None
             marker = (self._markers.read if half_made else self._markers.require)(owner)
             await self._put_away(owner, marker, empty_branch=empty_branch)
 
     async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
-        """Like remove, be the worktree ready, half-made or unknown, and forget the owner."""
-        async with self._alone(owner):
+        """Remove a complete, partly created or unknown worktree, and forget the owner."""
+        async with self._lock_owner(owner):
             await self._put_away(owner, self._markers.read(owner), empty_branch=empty_branch)
             self._markers.forget(owner)
 
-    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
-        """Remove a worktree whose work a branch holds, if squashed by other commits, and its own
-        branch with it; whether that is gone. Then the owner is forgotten: what its row says is
-        enough to recall it."""
-        async with self._alone(owner):
+    async def put_away_merged(self, owner: str, into: str, *, is_squashed: bool = False) -> bool:
+        """Remove a worktree and its branch after a merge; return whether the branch is gone.
+
+        `into` is the branch that contains the work; with `is_squashed`, as other commits.
+        Afterwards the owner is forgotten: its row in the database is enough to recall it.
+        """
+        async with self._lock_owner(owner):
             await self._put_away(owner, self._markers.read(owner))
             marker = self._markers.read(owner)
-            gone = marker is None or await self._drop_merged(marker, into, squashed=squashed)
-            if gone:
+            is_gone = marker is None or await self._drop_merged(
+                marker, into, is_squashed=is_squashed
+            )
+            if is_gone:
                 self._markers.forget(owner)
-            return gone
+            return is_gone
 
-    async def recall(self, owner: str, directory: Path, known: WorkspaceView) -> None:
-        """Know a removed worktree again by what its task or run remembers of it."""
-        if self._markers.read(owner) is not None or self._markers.intended(owner) is not None:
+    async def recall(self, owner: str, directory: Path, view: WorkspaceView) -> None:
+        """Remember a removed worktree from the facts in the row of its task or run."""
+        if self._markers.read(owner) is not None or self._markers.read_intent(owner) is not None:
             return
-        if known.base is None or known.base_commit is None or find_checkout(directory) is None:
+        if view.base is None or view.base_commit is None or find_checkout(directory) is None:
             return
-        plan = await self._plan(owner, directory, known.base_commit)
-        self._markers.recall(replace(plan, base=known.base, removed=True, left=known.commit))
+        plan = await self._make_plan(owner, directory, view.base_commit)
+        self._markers.recall(replace(plan, base=view.base, removed=True, left=view.commit))
 
     async def traces(self) -> set[str]:
-        """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
+        """Return owners of complete, partly created and removed worktrees."""
         return await asyncio.to_thread(self._markers.traces)
 
     async def _make_room(self, owner: str, marker: Marker | None) -> None:
-        """Clear away what was half-made, and the entry in git of a worktree that somebody
-        deleted."""
+        """Remove a partly created worktree, and git's entry of one that a person deleted."""
         is_there = os.path.lexists(self._markers.worktree(owner))
-        begun_in = self._markers.intended(owner)
+        begun_in = self._markers.read_intent(owner)
         if marker is not None and not marker.removed:
             if is_there:
                 marker.require_present()
-            # From here on, whatever comes to be at the path is half-made.
+            # From here on, anything at the path counts as partly created.
             self._markers.write(replace(marker, removed=True))
         if begun_in is None and marker is not None and not is_there:
             begun_in = marker.common_dir
@@ -177,21 +187,22 @@ class WorkspaceLifecycle(WorkspaceGuard):
 
     async def _clear_half_made(self, owner: str, common_dir: Path) -> None:
         """Remove the remains of a worktree in which no agent ever ran."""
-        await asyncio.to_thread(_clear, self._markers.worktree(owner), common_dir)
-        (common_dir / f"{BRANCHES}{branch_of(owner)}.lock").unlink(missing_ok=True)
+        await asyncio.to_thread(_clear_directory, self._markers.worktree(owner), common_dir)
+        (common_dir / f"{BRANCHES}{make_branch_name(owner)}.lock").unlink(missing_ok=True)
 
-    async def _plan(self, owner: str, directory: Path, wanted: str | None) -> Marker:
+    async def _make_plan(self, owner: str, directory: Path, revision: str | None) -> Marker:
+        """Return the marker of a worktree that is to be created."""
         checkout = find_checkout(directory)
         if checkout is None:
             hint = "Run `git init` and commit there, or work in place."
             raise WorkspaceError(f"{directory} is not in a git repository.", hint=hint)
-        base, commit = await _base_of(self._git, checkout, wanted)
+        base, commit = await _resolve_base(self._git, checkout, revision)
         origin = await repository.read_work_tree(self._git, checkout)
         return Marker(
             **{**vars(origin), "toplevel": self._markers.worktree(owner), "gitdir": Path()},
             task_id=owner,
             source=origin.toplevel,
-            branch=branch_of(owner),
+            branch=make_branch_name(owner),
             base=base,
             base_commit=commit,
             shadows=self._shadows,
@@ -200,8 +211,9 @@ class WorkspaceLifecycle(WorkspaceGuard):
     async def _put_away(
         self, owner: str, marker: Marker | None, *, empty_branch: bool = False
     ) -> None:
+        """Remove the worktree of an owner, whatever state it is in."""
         path = self._markers.worktree(owner)
-        begun_in = self._markers.intended(owner)
+        begun_in = self._markers.read_intent(owner)
         await asyncio.to_thread(remove_copy, path)
         await asyncio.to_thread(remove_aside, path)
         if marker is not None and not marker.removed:
@@ -209,7 +221,7 @@ class WorkspaceLifecycle(WorkspaceGuard):
             self._markers.write(replace(marker, removed=True))
         elif begun_in is not None:
             await self._clear_half_made(owner, begun_in)
-            self._markers.fulfilled(owner)
+            self._markers.remove_intent(owner)
         elif os.path.lexists(path):
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
         if empty_branch and marker is not None:
@@ -217,37 +229,43 @@ class WorkspaceLifecycle(WorkspaceGuard):
             if tip is not None and await marker.objects.is_ancestor(tip, marker.base_commit):
                 await marker.refs.delete((marker.ref, tip))
 
-    async def _drop_merged(self, marker: Marker, into: str, *, squashed: bool) -> bool:
-        """Delete every reference to a removed worktree that a branch holds, if squashed its own
-        branch, which is archived; whether that is gone. A branch that somebody has checked out
-        stays."""
-        target = branch_ref(into)
+    async def _drop_merged(self, marker: Marker, into: str, *, is_squashed: bool) -> bool:
+        """Delete every reference to a removed worktree that a branch contains.
+
+        With `is_squashed`, its own branch is archived and deleted. Returns whether that branch is
+        gone. A branch that somebody has checked out stays.
+        """
+        target = make_branch_ref(into)
         if target is None:
-            held = None
+            target_commit = None
         else:
-            held = await marker.refs.read(target)
+            target_commit = await marker.refs.read(target)
         tip = await marker.tip()
-        if held is None or target == marker.ref:
+        if target_commit is None or target == marker.ref:
             return tip is None
         places = [marker.ref, f"{ARCHIVE}{marker.task_id}/"]
-        if squashed and tip is not None:
-            await keep(marker, "final", tip)
-            held = tip
+        if is_squashed and tip is not None:
+            await archive_commit(marker, "final", tip)
+            target_commit = tip
             places = [marker.ref]
-        told = "--format=%(refname) %(objectname) %(worktreepath)"
-        output = await marker.refs.run("for-each-ref", f"--merged={held}", told, *places)
+        format_option = "--format=%(refname) %(objectname) %(worktreepath)"
+        output = await marker.refs.run(
+            "for-each-ref", f"--merged={target_commit}", format_option, *places
+        )
         lines = output.stdout.decode("utf-8", "replace").splitlines()
-        found = [line.split(" ", 2) for line in lines]
-        free = [(ref, commit) for ref, commit, place in found if not place]
+        free: list[tuple[str, str]] = []
+        for line in lines:
+            ref, commit, place = line.split(" ", 2)
+            if not place:
+                free.append((ref, commit))
         if tip is not None and (marker.ref, tip) in free:
             self._markers.write(replace(marker, left=tip))
         await marker.refs.delete(*free)
         return await marker.tip() is None
 
 
-async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str, str]:
-    """What new work starts from, as it is called, and its commit: a branch first, then anything
-    that git takes for a commit."""
+async def _resolve_base(git: Git, checkout: Checkout, base: str | None) -> tuple[str, str]:
+    """Return the name and the commit of the base: a branch, else any revision."""
     refs = Refs.at(git, checkout)
     if base is None:
         commit = await refs.head_commit()
@@ -256,9 +274,9 @@ async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str,
             hint = "Make a first commit: git add . && git commit -m 'Start'"
             raise WorkspaceError(text, hint=hint)
         return await refs.head_branch() or commit, commit
-    ref = branch_ref(base)
-    if ref is not None and (held := await refs.read(ref)) is not None:
-        return ref.removeprefix(BRANCHES), held
+    ref = make_branch_ref(base)
+    if ref is not None and (branch_commit := await refs.read(ref)) is not None:
+        return ref.removeprefix(BRANCHES), branch_commit
     can_be = base and not base.startswith("-") and is_text(base)
     if can_be:
         commit = await refs.commit_of(base)
@@ -266,16 +284,17 @@ async def _base_of(git: Git, checkout: Checkout, base: str | None) -> tuple[str,
         commit = None
     if commit is None:
         text = f"{base!r} is neither a branch nor a commit of {checkout.toplevel}."
-        raise InvalidInput(text, hint="`git branch --all` lists what there is.").about("base")
+        raise InvalidInput(text, hint="`git branch --all` lists the branches.").about("base")
     return base, commit
 
 
-def _clear(path: Path, common_dir: Path) -> None:
+def _clear_directory(path: Path, common_dir: Path) -> None:
+    """Remove a directory and its entries in git's list of worktrees."""
     if is_real_directory(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
         raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
-    # git appends a number to the name when it is taken.
+    # git appends a number if the name is taken.
     for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
         suffix = admin.name.removeprefix(path.name)
         target = read_pointer(admin / "gitdir")
@@ -287,31 +306,32 @@ def _clear(path: Path, common_dir: Path) -> None:
 async def _check_out(
     plan: Marker, start: str, branch: str | None, copy: Sequence[str], link: Sequence[str]
 ) -> Marker:
-    """Have git link a worktree, and put a commit's files into it and what is to be beside them."""
+    """Have git link a worktree, check a commit out, and copy and link additional files."""
     options = ["--quiet", "--no-checkout", "--lock", "--reason", "kapelle"]
     options += [] if branch else ["--detach"]
     await plan.refs.run("worktree", "add", *options, "--", str(plan.toplevel), branch or start)
-    gitdir = repository.linked_gitdir(plan.toplevel / ".git")
+    gitdir = repository.read_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
         raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
     marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino, left=None)
-    files = files_place(marker.objects, marker, marker.index)
+    files = make_files_location(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start)
-    excluded = []
-    for put, paths in ((copy_inside, copy), (link_inside, link)):
+    excluded_paths = []
+    for place_file, paths in ((copy_inside, copy), (link_inside, link)):
         for path in paths:
-            if await asyncio.to_thread(put, marker.source, marker.toplevel, path):
-                excluded.append("/".join(relative_parts(path)))
-    return replace(marker, excluded=tuple(excluded))
+            if await asyncio.to_thread(place_file, marker.source, marker.toplevel, path):
+                excluded_paths.append("/".join(split_path(path)))
+    return replace(marker, excluded=tuple(excluded_paths))
 
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
-    """Put the task's branch at the base, and say which commit it then holds."""
+    """Put the task's branch at the base; return the commit that it holds."""
     tip = await plan.tip()
     if tip is not None:
+        # The branch of an earlier worktree of this owner is continued.
         if tip == plan.base_commit or not afresh:
             return tip
-        await keep(plan, "found", tip)
+        await archive_commit(plan, "found", tip)
     start = plan.left or plan.base_commit
     try:
         await plan.refs.move(plan.ref, start, tip, "kapelle: begin")
@@ -325,7 +345,7 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
 
 
 async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
-    """Archive, then put branch, index and files to the commit; nothing is done where it stands."""
+    """Archive the worktree, then reset it to the commit; do nothing if it is there already."""
     marker.make_ready()
     if await _stands_at(marker, commit):
         return
@@ -339,62 +359,66 @@ async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
 
 
 async def _stands_at(marker: Marker, commit: str) -> bool:
-    """Whether branch and files hold the commit and nothing else; then the index does after it."""
+    """Tell whether branch and files hold exactly the commit; then the index does too."""
     heads = await marker.heads()
     if heads.tip != commit or marker.is_amid_operation() or not await marker.stands_on_branch():
         return False
     with marker.staging() as staging:
         if await staging.stage(commit) != await marker.objects.tree_of(commit):
             return False
-        if await staging.nested_repositories(as_staged=True):
+        if await staging.find_nested_repositories(as_staged=True):
             return False
         install_index(staging.index, marker.index)
     return True
 
 
 async def _restore_files(marker: Marker, commit: str) -> None:
-    """With an index that knows the untracked files, read-tree removes them as well."""
+    """Check a commit out over all files, untracked ones included.
+
+    They are in the index first, so that read-tree removes them.
+    """
     heads = await marker.heads()
     with marker.staging() as staging:
         await staging.stage(heads.parent)
-        files = files_place(marker.objects, marker, staging.index)
+        files = make_files_location(marker.objects, marker, staging.index)
         marker.require_present()
         await files.run("read-tree", "--reset", "-u", commit)
-        for nested in await staging.nested_repositories():
-            # Its files are archived; what is left is a repository of the agent's own making.
-            await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
+        for nested_repository in await staging.find_nested_repositories():
+            # Its files are archived; the rest is a repository that the agent made.
+            await asyncio.to_thread(shutil.rmtree, nested_repository, ignore_errors=True)
         install_index(staging.index, marker.index)
 
 
 async def _remove_worktree(marker: Marker) -> None:
-    """Archive, verify the archive, and only then remove; the branch stays.
+    """Archive, verify the archive, and only then remove the worktree; the branch stays.
 
-    What somebody put in the place of the worktree is not ours and stays as well.
+    A directory that was put in the place of the worktree stays as well.
     """
-    if not marker.object_dir.is_dir() and not marker.present:
-        # A person deleted both: there is neither anything to keep nor a place to keep it.
+    if not marker.object_dir.is_dir() and not marker.is_present:
+        # A person deleted both the repository and the worktree, so there is nothing to archive.
         return
     marker.ensure_gitdir()
-    if marker.present:
+    if marker.is_present:
         marker.restore_dot_git()
     marker.clear_stale_locks()
-    archived = await archive_worktree(marker, "final")
-    await _verify(marker, archived)
-    # Not `git worktree remove`, which follows a link that is put there at the last moment.
-    if marker.present:
+    archive = await archive_worktree(marker, "final")
+    await _verify_archive(marker, archive)
+    # `git worktree remove` is not used: it follows a link planted at the last moment.
+    if marker.is_present:
         await asyncio.to_thread(delete_directory, marker.toplevel, marker.inode)
     await asyncio.to_thread(shutil.rmtree, marker.gitdir)
 
 
-async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
-    held: str | None = marker.base_commit
-    if archived is not None:
-        held = await marker.refs.read(archived[0], believe_files=False)
-    if held is None or (archived is not None and held != archived[1]):
+async def _verify_archive(marker: Marker, archive: tuple[str, str] | None) -> None:
+    """Raise WorkspaceError unless the archive holds exactly the present files."""
+    commit: str | None = marker.base_commit
+    if archive is not None:
+        commit = await marker.refs.read(archive[0], believe_files=False)
+    if commit is None or (archive is not None and commit != archive[1]):
         raise WorkspaceError(f"The archive of {marker.task_id} could not be verified.")
-    if not marker.present:
+    if not marker.is_present:
         return
     content = await stage_all(marker, await marker.heads())
-    if content != await marker.objects.tree_of(held, remembered=False):
-        hint = "See that nothing works there any more, then try again."
+    if content != await marker.objects.tree_of(commit, use_cache=False):
+        hint = "End the processes that still write there, then try again."
         raise WorkspaceError(f"{marker.toplevel} changed while it was being archived.", hint=hint)

@@ -1,6 +1,6 @@
-"""Who may touch a worktree when: one operation at a time, and none amid a merge into it.
+"""Lock worktrees: one operation at a time, and none during a merge into the worktree.
 
-The locks last as long as any git started under them, even when this process is killed.
+The locks last as long as any git process started under them, even when this process is killed.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
-from kapelle.workspaces.checkout import Move, Mover, git_in, read_journal
-from kapelle.workspaces.git import Git, inherited
-from kapelle.workspaces.refs import owner_of, plain_name
+from kapelle.workspaces.checkout import Move, Mover, format_git_command, read_journal
+from kapelle.workspaces.git import Git, inherited_locks
+from kapelle.workspaces.refs import find_owner, require_plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
@@ -29,7 +29,7 @@ _PATIENCE_S = 120.0
 
 
 async def _acquire(descriptor: int, give_up_at: float) -> bool:
-    """Lock an open file; False if another process still holds it at the given time."""
+    """Lock an open file; return False if another process still holds it at the given time."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,9 +41,9 @@ async def _acquire(descriptor: int, give_up_at: float) -> bool:
 
 
 class WorkspaceGuard:
-    """What all that is done with worktrees works on, and the order in which it may be done.
+    """The shared state of all operations on worktrees, and their locks.
 
-    The lock of an owner is always taken before the one for merging, and never two of owners.
+    Lock order: the lock of an owner before the lock for merging, and never two owners at once.
     """
 
     def __init__(
@@ -56,17 +56,18 @@ class WorkspaceGuard:
         filters: Callable[[], Sequence[str]] = tuple,
         is_alone: bool = False,
     ) -> None:
-        """Alone is a process that keeps all others from using the home, as the daemon does.
+        """Set up the directories; `is_alone` means that no other process uses the home.
 
-        To it, a lock held by another process can only mean a git that its killed predecessor
-        started, and only for some time after the start; later an agent holds it.
+        The daemon is alone. For it, a lock held by another process can only be held by a git that
+        its killed predecessor started, and only for some time after the start; later, an agent
+        holds it.
         """
         self._is_alone = is_alone
         self._ignored = set[Path]()
         self._predecessors_end_at = time.monotonic() + _PATIENCE_S
         home = home.absolute()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Resolved, because git writes resolved paths and they are compared.
+        # Resolved, because git writes resolved paths, which are compared with these.
         home = home.resolve()
         empty_home = home / "git" / "empty"
         empty_home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,27 +79,27 @@ class WorkspaceGuard:
         self._local: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def _hold(self, kind: str, name: str) -> AsyncIterator[None]:
-        """A lock by name, exclusive between tasks of this process and between processes."""
-        # Striped: lock files must never be deleted, so their number has to be bounded.
+    async def _hold_lock(self, kind: str, name: str) -> AsyncIterator[None]:
+        """Hold a named lock that excludes other tasks of this process and other processes."""
+        # Lock files must never be deleted, so names share a fixed number of them.
         stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
         async with self._local.setdefault(stripe, asyncio.Lock()):
             descriptor = await self._open_locked(self._locks / stripe, name)
             if descriptor is None:
                 yield
                 return
-            token = inherited.set((*inherited.get(), descriptor))
+            token = inherited_locks.set((*inherited_locks.get(), descriptor))
             try:
                 yield
             finally:
-                inherited.reset(token)
+                inherited_locks.reset(token)
                 os.close(descriptor)
 
     async def _open_locked(self, path: Path, name: str) -> int | None:
-        """Open the lock file and lock it; Conflict if another process does not give it back.
+        """Open and lock the lock file; raises Conflict if another process does not release it.
 
-        Return None where the only process of a home cannot open the file: an agent put something
-        else in its place, and the locks in memory suffice.
+        Returns None if the only process of a home cannot open the file, because an agent replaced
+        it: then the locks in memory suffice.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,34 +118,38 @@ class WorkspaceGuard:
         try:
             if not await _acquire(descriptor, give_up_at):
                 if not self._is_alone:
-                    raise Conflict(f"Another process is still at work on {name}.")
+                    raise Conflict(f"Another process is still working on {name}.")
                 if path not in self._ignored:
-                    _log.warning("another process holds %s, which is ignored from now on", path)
+                    _log.warning(
+                        "another process holds the lock %s; it is ignored from now on", path
+                    )
                 self._ignored.add(path)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _alone(self, owner: str) -> AbstractAsyncContextManager[None]:
-        return self._hold("task", plain_name(owner))
+    def _lock_owner(self, owner: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of an owner."""
+        return self._hold_lock("task", require_plain_name(owner))
 
-    def _merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
-        # Inherited by every git of a merge: once it is held, none of them is left.
-        return self._hold("merge", str(common_dir))
+    def _lock_merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
+        """Hold the lock for merging in a repository."""
+        # Every git of a merge inherits the lock, so whoever gets it knows that none is left.
+        return self._hold_lock("merge", str(common_dir))
 
     @asynccontextmanager
-    async def _known(self, owner: str) -> AsyncIterator[Marker]:
-        """Alone with what is to be archived; a merge into it that cannot be finished is no bar."""
-        async with self._alone(owner):
+    async def _lock_marker(self, owner: str) -> AsyncIterator[Marker]:
+        """Hold an owner's lock to archive its worktree, even if a merge cannot be finished."""
+        async with self._lock_owner(owner):
             marker = self._markers.require(owner)
             await self._try_to_settle(marker)
             yield marker
 
     @asynccontextmanager
-    async def _standing(self, owner: str) -> AsyncIterator[Marker]:
-        """Alone with a worktree that is on the disk and not amid a merge."""
-        async with self._alone(owner):
+    async def _lock_worktree(self, owner: str) -> AsyncIterator[Marker]:
+        """Hold an owner's lock while its worktree exists and no merge into it is unfinished."""
+        async with self._lock_owner(owner):
             marker = self._markers.require(owner)
             if marker.removed:
                 raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
@@ -152,71 +157,85 @@ class WorkspaceGuard:
             yield marker
 
     async def _try_to_settle(self, marker: Marker | None) -> None:
-        """Settle where a refusal can wait: commits will be refused, and a restore puts it right."""
+        """Finish an interrupted merge if possible; a Conflict is ignored.
+
+        Later commits are refused, and a restore repairs the worktree.
+        """
         if marker is not None:
             with suppress(Conflict):
                 await self._settle(marker)
 
     async def _settle(self, marker: Marker) -> None:
-        """Finish a merge into this worktree that a crash cut short: half of it is not work."""
-        mover = self._mover(marker)
-        move = mover.pending()
+        """Finish a merge into this worktree that a crash interrupted.
+
+        Without this, half of the merge would pass for work of the agent.
+        """
+        mover = self._make_mover(marker)
+        move = mover.read_pending()
         if move is not None and str(marker.toplevel) in move.toplevels:
-            async with self._merging(marker.common_dir):
+            async with self._lock_merging(marker.common_dir):
                 await mover.recover()
 
     @asynccontextmanager
-    async def _onto(self, branch: str) -> AsyncIterator[Marker | None]:
-        """Alone with the worktree that a branch of ours is checked out in, if there is one."""
-        owner = owner_of(branch)
+    async def _lock_branch_worktree(self, branch: str) -> AsyncIterator[Marker | None]:
+        """Hold the lock of the worktree in which a branch of Kapelle is checked out.
+
+        Yields None if there is no such worktree.
+        """
+        owner = find_owner(branch)
         if owner is None:
             yield None
             return
-        async with self._alone(owner):
+        async with self._lock_owner(owner):
             marker = self._markers.read(owner)
-            if marker is None or not marker.present:
+            if marker is None or not marker.is_present:
                 yield None
                 return
             marker.ensure_gitdir()
             marker.restore_dot_git()
             if not await marker.stands_on_branch():
-                # It would not move along, and undo the merge later.
-                text = f"{marker.toplevel} does not stand on its branch {marker.branch}."
-                hint = f"{git_in(marker.toplevel)} switch {marker.branch}, then merge again"
+                # The worktree would not move along with the branch, and its next commit would undo
+                # the merge.
+                text = f"{marker.toplevel} is not on its branch {marker.branch}."
+                git = format_git_command(marker.toplevel)
+                hint = f"{git} switch {marker.branch}, then merge again"
                 raise Conflict(text, hint=hint)
             yield marker
 
-    def _mover(self, tree: WorkTree) -> Mover:
+    def _make_mover(self, tree: WorkTree) -> Mover:
         return Mover(self._shadows, tree, self._journals)
 
     async def finish_merges(self) -> list[str]:
-        """Complete or undo merges that a crash cut short; returns the owners they were of. One that
-        cannot be raises after all were tried."""
-        finished = []
+        """Complete or undo merges that a crash interrupted; return their owners.
+
+        Tries all of them; then raises Conflict if some cannot be completed.
+        """
+        owners = []
         errors = []
         for path in sorted(self._journals.glob("*.json")):
             try:
-                move = await self._finish(path)
+                move = await self._finish_merge(path)
             except KapelleError as error:
                 errors.append(error)
             else:
-                finished += [] if move is None else [move.task_id]
+                owners += [] if move is None else [move.task_id]
         if errors:
             hints = " ".join(error.hint for error in errors if error.hint)
             raise Conflict(" ".join(error.message for error in errors), hint=hints or None)
-        return finished
+        return owners
 
-    async def _finish(self, path: Path) -> Move | None:
-        found = read_journal(path)
-        if found is None:
+    async def _finish_merge(self, path: Path) -> Move | None:
+        entry = read_journal(path)
+        if entry is None:
             return None
-        common_dir, _ = found
-        async with self._merging(common_dir):
+        common_dir, _ = entry
+        async with self._lock_merging(common_dir):
             if not (common_dir / "objects").is_dir():
-                text = f"A merge into {common_dir} was cut short, and that is not there now."
+                # The journal stays, in case the repository comes back.
+                text = f"A merge into {common_dir} was interrupted, and the repository is gone."
                 raise Conflict(text)
             place = Checkout(common_dir, common_dir, common_dir)
-            mover = self._mover(await read_work_tree(self._git, place))
-            move = mover.pending()
+            mover = self._make_mover(await read_work_tree(self._git, place))
+            move = mover.read_pending()
             await mover.recover()
         return move

@@ -1,4 +1,4 @@
-"""Worktrees of a repository that was moved: linked to its new place."""
+"""Link the worktrees of a moved repository to its new place."""
 
 import asyncio
 import os
@@ -17,17 +17,17 @@ from kapelle.workspaces.worktree import Marker
 
 @dataclass
 class RelocatedWorktrees:
-    """The number of worktrees that were linked to the new place, and why others were not."""
+    """The number of relinked worktrees, and the problems of the others."""
 
     linked: int = 0
     problems: list[str] = field(default_factory=list)
 
 
 class WorkspaceRelocations(WorkspaceGuard):
-    """What a move of a repository changes in its worktrees."""
+    """Adapt worktrees to a moved repository."""
 
     async def known_commits(self, directory: Path, commits: Iterable[str]) -> set[str]:
-        """Return those of the commits that the repository around a directory holds."""
+        """Return those of the commits that the repository around a directory has."""
         checkout = find_checkout(directory)
         if checkout is None:
             return set()
@@ -41,49 +41,50 @@ class WorkspaceRelocations(WorkspaceGuard):
     async def relocate(self, old: Path, new: Path) -> RelocatedWorktrees:
         """Link every worktree of the repository at old to the repository at new.
 
-        May be repeated after a crash. A worktree that cannot be used is reported, not raised.
+        May be repeated after a crash. An unusable worktree is reported, not raised.
         """
-        done = RelocatedWorktrees()
+        result = RelocatedWorktrees()
         self._markers.forget_recalled()
         for owner in sorted(await asyncio.to_thread(self._markers.traces)):
             try:
                 if await self._relocate_one(owner, str(old), str(new)):
-                    done.linked += 1
+                    result.linked += 1
             except KapelleError as error:
-                done.problems.append(f"{owner}: {error.with_hint}")
-        return done
+                result.problems.append(f"{owner}: {error.with_hint}")
+        return result
 
     async def _relocate_one(self, owner: str, old: str, new: str) -> bool:
-        """Link the worktree of one owner; False if it has none in the moved repository."""
-        async with self._alone(owner):
-            begun_in = self._markers.intended(owner)
-            if begun_in is not None and begun_in != _relocated(begun_in, old, new):
-                self._markers.intend(owner, _relocated(begun_in, old, new))
+        """Link the worktree of one owner; False if it is not of the moved repository."""
+        async with self._lock_owner(owner):
+            begun_in = self._markers.read_intent(owner)
+            if begun_in is not None and begun_in != _move_path(begun_in, old, new):
+                self._markers.write_intent(owner, _move_path(begun_in, old, new))
             marker = self._markers.read(owner)
             if marker is None:
                 return False
-            moved = replace(
+            new_marker = replace(
                 marker,
-                source=_relocated(marker.source, old, new),
-                common_dir=_relocated(marker.common_dir, old, new),
-                gitdir=_relocated(marker.gitdir, old, new),
+                source=_move_path(marker.source, old, new),
+                common_dir=_move_path(marker.common_dir, old, new),
+                gitdir=_move_path(marker.gitdir, old, new),
             )
-            if moved == marker:
+            if new_marker == marker:
                 return False
-            self._markers.write(moved)
-            if not moved.present:
+            self._markers.write(new_marker)
+            # The marker alone is enough for a worktree that was removed.
+            if not new_marker.is_present:
                 return False
-            await asyncio.to_thread(_link, moved, old, new)
+            await asyncio.to_thread(_link, new_marker, old, new)
             return True
 
 
-def _relocated(path: Path, old: str, new: str) -> Path:
+def _move_path(path: Path, old: str, new: str) -> Path:
     return Path(relocated(str(path), old, new))
 
 
 def _link(marker: Marker, old: str, new: str) -> None:
     """Link a worktree and its repository to each other, and correct the links in it."""
-    # Not `git worktree repair`: it believes what an agent wrote into the worktree.
+    # `git worktree repair` is not used: it trusts what an agent wrote into the worktree.
     marker.make_ready()
     for path in marker.excluded:
         place = marker.toplevel / path

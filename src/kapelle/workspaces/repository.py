@@ -1,6 +1,6 @@
-"""The user's repository: where it is, and the few harmless settings taken over from it.
+"""Find the user's repository, and read the few harmless settings that Kapelle takes from it.
 
-It is found by reading files, so that core.worktree cannot lie.
+The repository is found by reading files, so that core.worktree cannot redirect git.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
 _KEYS = r"^(core\.(autocrlf|eol|filemode|symlinks|ignorecase|excludesfile)|extensions\..*)$"
 _FILTER_KEYS = r"^filter\..*\.(clean|smudge|process)$"
-# What Kapelle's git is told by variables, and the programs that a filter calls are not.
+# Variables that Kapelle sets for git, and that a filter's own programs must not inherit.
 _OURS = (
     "GIT_CONFIG_PARAMETERS GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_NOSYSTEM GIT_INDEX_FILE "
     "GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_WORK_TREE GIT_SSH_COMMAND "
@@ -31,7 +31,7 @@ _HEX = re.compile(r"[0-9a-f]+")
 
 @dataclass(frozen=True)
 class Checkout:
-    """A work tree with its own git directory and the one it shares with its siblings."""
+    """A work tree with its own git directory and the common one of the repository."""
 
     toplevel: Path
     gitdir: Path
@@ -39,7 +39,10 @@ class Checkout:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads git here; all is named, so that a planted commondir cannot lead elsewhere."""
+        """Return the variables that select this repository.
+
+        Both directories are named, so that a planted commondir file cannot redirect git.
+        """
         variables = {"GIT_DIR": str(self.gitdir)}
         if self.gitdir != self.common_dir:
             variables["GIT_COMMON_DIR"] = str(self.common_dir)
@@ -56,9 +59,9 @@ class Checkout:
 
 @dataclass(frozen=True)
 class WorkTree(Checkout):
-    """A checkout with what its repository and user ask of any git: conversions, ignored names.
+    """A checkout with the conversions and ignored names of its repository and user.
 
-    What is excluded stays out of commits.
+    Excluded paths stay out of commits.
     """
 
     object_format: str
@@ -73,22 +76,23 @@ class WorkTree(Checkout):
         return 40
 
     def is_id(self, text: str) -> bool:
-        """Whether a text can be the full id of an object of this repository."""
+        """Tell whether a text can be the full id of an object of this repository."""
         return len(text) == self.id_length and _HEX.fullmatch(text) is not None
 
 
 def find_checkout(directory: Path) -> Checkout | None:
-    """The innermost work tree that holds the directory, or None."""
+    """Return the innermost work tree that contains the directory, or None."""
     for candidate in _upwards(directory):
+        # A directory inside of .git belongs to no work tree.
         if candidate.name == ".git":
             return None
-        if (checkout := checkout_at(candidate)) is not None:
+        if (checkout := read_checkout(candidate)) is not None:
             return checkout
     return None
 
 
 def checkouts_around(directory: Path) -> tuple[Path, ...]:
-    """The work tree that holds the directory, and the repository's main one if it is another."""
+    """Return the work tree around a directory, and the repository's main one if it differs."""
     checkout = find_checkout(directory)
     if checkout is None:
         return ()
@@ -100,7 +104,10 @@ def checkouts_around(directory: Path) -> tuple[Path, ...]:
 
 
 def repository_of(directory: str) -> str:
-    """The top of the repository that a directory is in, which its worktrees share; or itself."""
+    """Return the top of the repository around a directory, or the directory itself.
+
+    All worktrees of a repository have the same top.
+    """
     tops = checkouts_around(Path(directory))
     if tops:
         return str(tops[-1])
@@ -108,18 +115,19 @@ def repository_of(directory: str) -> str:
 
 
 def is_git_directory(directory: Path) -> bool:
-    """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
+    """Tell whether a directory is inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):
+        # The same parts by which git recognizes a bare repository.
         has_parts = (candidate / "objects").is_dir() and (candidate / "refs").is_dir()
         if candidate.name == ".git" or (has_parts and (candidate / "HEAD").is_file()):
             return True
-        if checkout_at(candidate) is not None:
+        if read_checkout(candidate) is not None:
             return False
     return False
 
 
 def _upwards(directory: Path) -> tuple[Path, ...]:
-    """A directory and all above it; nothing if there is none."""
+    """Return a directory and all directories above it; nothing if it does not exist."""
     try:
         start = directory.resolve(strict=True)
     except OSError:
@@ -129,9 +137,9 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
     return ()
 
 
-def checkout_at(toplevel: Path) -> Checkout | None:
-    """The work tree whose top is exactly this directory, or None."""
-    gitdir = linked_gitdir(toplevel / ".git")
+def read_checkout(toplevel: Path) -> Checkout | None:
+    """Return the work tree whose top is exactly this directory, or None."""
+    gitdir = read_gitdir(toplevel / ".git")
     if gitdir is None:
         return None
     common = read_pointer(gitdir / "commondir")
@@ -144,8 +152,8 @@ def checkout_at(toplevel: Path) -> Checkout | None:
     return Checkout(toplevel, gitdir, common_dir)
 
 
-def linked_gitdir(dot_git: Path) -> Path | None:
-    """The git directory that a .git entry is or points to."""
+def read_gitdir(dot_git: Path) -> Path | None:
+    """Return the git directory that a .git entry is or points to."""
     if dot_git.is_dir():
         return dot_git.resolve()
     if dot_git.exists():
@@ -158,15 +166,15 @@ def linked_gitdir(dot_git: Path) -> Path | None:
 
 
 def read_pointer(path: Path) -> str | None:
-    """The one line of a small file of git, or None."""
-    line = small_file(Path(os.path.realpath(path)), _MAX_POINTER)
+    """Return the only line of one of git's small files, or None."""
+    line = read_small_file(Path(os.path.realpath(path)), _MAX_POINTER)
     if line is None or b"\0" in line:
         return None
     return line.rstrip(b"\n").decode("utf-8", "surrogateescape")
 
 
-def small_file(path: Path, most: int) -> bytes | None:
-    """The bytes of a regular file that is no link and not large; None for anything else."""
+def read_small_file(path: Path, most: int) -> bytes | None:
+    """Return the bytes of a small regular file; None for anything else, such as a link."""
     stream = open_file(path)
     if stream is None:
         return None
@@ -177,7 +185,7 @@ def small_file(path: Path, most: int) -> bytes | None:
 
 
 def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None:
-    """A regular file that is no link, to be read; None for anything else."""
+    """Open a regular file that is not a link, to read; None for anything else."""
     try:
         file = files.open_regular(str(path), directory)
     except OSError:
@@ -187,50 +195,64 @@ def open_file(path: Path | str, directory: int | None = None) -> BinaryIO | None
     return os.fdopen(file, "rb")
 
 
-def digests(checkout: Checkout) -> dict[str, str]:
-    """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
-    checkout, and the user's own configuration of git. What git itself notes of branches in the
-    configuration does not count."""
-    config = small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
-    found = sorted((checkout.common_dir / "hooks").glob("*"))
-    hooks = [hook for hook in found if hook.suffix != ".sample"]
-    told = [(hook.name, small_file(hook, _MAX_IGNORE)) for hook in hooks]
+def compute_digests(checkout: Checkout) -> dict[str, str]:
+    """Return digests of what an agent in a worktree must not change.
+
+    These are HEAD, configuration and hooks of the checkout, and the user's own configuration of
+    git. Sections of branches, which git itself writes into the configuration, do not count.
+    """
+    config = read_small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
+    paths = sorted((checkout.common_dir / "hooks").glob("*"))
+    contents: list[tuple[str, bytes | None]] = []
+    for hook in paths:
+        if hook.suffix != ".sample":
+            contents.append((hook.name, read_small_file(hook, _MAX_IGNORE)))
     return {
         "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
-        "configuration": digest_of(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
-        "hooks": digest_of(repr(told).encode()),
-        "your own configuration of git": digest_of(repr(_own_configuration_files()).encode()),
+        "configuration": compute_digest(
+            re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)
+        ),
+        "hooks": compute_digest(repr(contents).encode()),
+        "your own configuration of git": compute_digest(repr(_own_configuration_files()).encode()),
     }
 
 
 def _own_configuration_files() -> list[bytes | None]:
-    """The contents of the files that git reads for this user, each None where there is none."""
-    variables = own_configuration()
+    """Return the contents of the files that git reads for this user; None if missing."""
+    variables = make_configuration_variables()
     base = variables.get("XDG_CONFIG_HOME") or str(Path(variables.get("HOME", "/")) / ".config")
     paths = [variables.get("GIT_CONFIG_GLOBAL"), str(Path(base) / "git" / "config")]
-    return [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
+    return [read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) for path in paths if path]
 
 
-def moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
-    """Whether all that moved a branch since it held a commit were merges of ours."""
-    log = small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
+def is_moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
+    """Tell whether only Kapelle's merges moved a branch since it held a commit."""
+    log = read_small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
     since = log.rpartition(b" %s " % old.encode())[2].splitlines()[1:]
     return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
 
 
-def digest_of(content: bytes) -> str:
+def compute_digest(content: bytes) -> str:
+    """Return the SHA-256 digest as text."""
     return hashlib.sha256(content).hexdigest()
 
 
-def count_loose(objects: Path) -> int:
-    """How many objects of a repository are files of their own."""
-    names = (f"{number:02x}" for number in range(256))
-    return sum(len(os.listdir(objects / name)) for name in names if (objects / name).is_dir())
+def count_loose_objects(objects: Path) -> int:
+    """Return how many objects of a repository are files of their own."""
+    count = 0
+    for number in range(256):
+        directory = objects / f"{number:02x}"
+        if directory.is_dir():
+            count += len(os.listdir(directory))
+    return count
 
 
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
-    """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
-    variables = {**checkout.variables, **own_configuration()}
+    """Read the settings of a checkout with `git config`, which executes nothing.
+
+    The user's own configuration counts as well.
+    """
+    variables = {**checkout.variables, **make_configuration_variables()}
     place = GitLocation(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
@@ -247,7 +269,9 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         filters = ()
     mine = _own_ignore_file(values.get("core.excludesfile"))
     places = (mine, checkout.common_dir / "info/exclude")
-    ignored = [small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"" for path in places]
+    ignore_files: list[bytes] = []
+    for path in places:
+        ignore_files.append(read_small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b"")
     own = [f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()]
     return WorkTree(
         checkout.toplevel,
@@ -255,47 +279,61 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         checkout.common_dir,
         object_format=object_format,
         settings=(*own, *filters),
-        ignore=b"\n".join(ignored).decode("utf-8", "surrogateescape"),
+        ignore=b"\n".join(ignore_files).decode("utf-8", "surrogateescape"),
     )
 
 
 async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
-    """Who works in the repository by its configuration and the user's own, as variables of git;
-    nothing of what neither says."""
-    place = GitLocation(git, common_dir, {"GIT_DIR": str(common_dir), **own_configuration()})
+    """Return git variables for the person who works in the repository.
+
+    They come from the repository's and the user's configuration; what neither has is left out.
+    """
+    place = GitLocation(
+        git, common_dir, {"GIT_DIR": str(common_dir), **make_configuration_variables()}
+    )
     output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
-    found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
-    told = {key.removeprefix("user.").upper(): name for key, name in found.items() if name.strip()}
-    roles = ("AUTHOR", "COMMITTER")
-    return {f"GIT_{role}_{key}": name for key, name in told.items() for role in roles}
+    variables: dict[str, str] = {}
+    for record in output.fields:
+        key, value = record.decode("utf-8", "replace").split("\n", 1)
+        name = key.removeprefix("user.").upper()
+        for variable in (f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"):
+            # The last value counts, and an empty one takes an earlier one away.
+            variables.pop(variable, None)
+            if value.strip():
+                variables[variable] = value
+    return variables
 
 
 async def _allowed_filters(place: GitLocation) -> tuple[str, ...]:
-    """The filters that the user allows, as settings for a git that reads no configuration."""
+    """Return the filters that the user allows, as settings for git."""
     values: dict[str, str] = {}
-    # The user's own last: what an agent wrote into a repository's must not take its place.
+    # The user's own configuration comes last, so that an agent cannot replace it in the
+    # repository's.
     for scope in ((), ("--global",)):
         output = await place.run("config", "-z", *scope, "--get-regexp", _FILTER_KEYS, ok=(0, 1))
         for record in output.fields:
             key, _, value = record.decode("utf-8", "surrogateescape").partition("\n")
             name = key.removeprefix("filter.").rpartition(".")[0]
             if name in place.git.filters and value:
-                values[key] = _filter(place.cwd, value)
-                # Git would take the file as it is where a filter fails that is not required.
+                values[key] = _make_filter_command(place.cwd, value)
+                # Without this, git takes the file unfiltered when the filter fails.
                 values[f"filter.{name}.required"] = "true"
     return tuple(f"{key}={value}" for key, value in values.items())
 
 
-def _filter(common_dir: Path, command: str) -> str:
-    """A filter's command in the repository itself: it keeps its keys and objects there."""
-    own = {"GIT_DIR": str(common_dir), **own_configuration()}
+def _make_filter_command(common_dir: Path, command: str) -> str:
+    """Return a filter's command that runs in the repository itself.
+
+    Filters such as lfs keep their keys and objects there.
+    """
+    own = {"GIT_DIR": str(common_dir), **make_configuration_variables()}
     own.pop("GIT_CONFIG_GLOBAL", None)
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     return f"unset {_OURS}; export {variables}; ".replace("%", "%%") + command
 
 
-def own_configuration() -> dict[str, str]:
-    """Return the variables by which git reads this person's own configuration."""
+def make_configuration_variables() -> dict[str, str]:
+    """Return the variables with which git reads this person's own configuration."""
     home = os.environ.get("HOME", "")
     variables = {"HOME": home} if home else {}
     for name in ("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME"):
@@ -305,15 +343,15 @@ def own_configuration() -> dict[str, str]:
         usual = Path(home) / ".gitconfig"
         other = Path(variables.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "git" / "config"
         if other.exists() and not usual.exists():
-            found = other
+            path = other
         else:
-            found = usual
-        variables["GIT_CONFIG_GLOBAL"] = str(found)
+            path = usual
+        variables["GIT_CONFIG_GLOBAL"] = str(path)
     return variables
 
 
-def _own_ignore_file(configured: str | None) -> Path:
-    if configured:
-        return Path(configured).expanduser()
+def _own_ignore_file(path: str | None) -> Path:
+    if path:
+        return Path(path).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/")) / ".config"
     return Path(base) / "git" / "ignore"

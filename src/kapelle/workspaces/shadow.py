@@ -1,4 +1,4 @@
-"""Bare repositories of our own that borrow the user's objects and none of the configuration."""
+"""Bare repositories of Kapelle that borrow the user's objects but not the configuration."""
 
 import asyncio
 import os
@@ -19,22 +19,23 @@ _SNAPSHOT_AGE_DAYS = 30
 
 
 class Objects(GitLocation):
-    """The commits and trees of one repository, looked at and added to through a shadow."""
+    """The commits and trees of one repository, read and written through a shadow repository."""
 
     @property
     def _repository(self) -> Path:
         return Path(self.variables["GIT_OBJECT_DIRECTORY"]).parent
 
     async def is_ancestor(self, old: str, new: str) -> bool:
+        """Tell whether a commit is an ancestor of another one, or the same."""
         if old == new:
             return True
         output = await self.run("merge-base", "--is-ancestor", old, new, ok=(0, 1))
         return output.code == 0
 
-    async def tree_of(self, commit: str, *, remembered: bool = True) -> str:
-        """The tree of a commit; asked of git again when it has to be there still."""
-        if remembered and (known := self.git.trees.get((self._repository, commit))) is not None:
-            return known
+    async def tree_of(self, commit: str, *, use_cache: bool = True) -> str:
+        """Return the tree of a commit; without the cache, git confirms that it still exists."""
+        if use_cache and (tree := self.git.trees.get((self._repository, commit))) is not None:
+            return tree
         options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
         tree = (await self.run(*options, f"{commit}^{{tree}}")).line
         self.git.trees[self._repository, commit] = tree
@@ -48,11 +49,13 @@ class Objects(GitLocation):
         signing: Signing | None = None,
         **variables: str,
     ) -> str:
-        """A new commit of the tree; variables of git say who made it and when.
+        """Create a commit of the tree; variables of git give author, committer and dates.
 
         Raises Conflict if it is to be signed and cannot be.
         """
-        ancestry = [argument for parent in parents for argument in ("-p", parent)]
+        ancestry: list[str] = []
+        for parent in parents:
+            ancestry += ["-p", parent]
         text = message.replace("\0", "").encode("utf-8", "backslashreplace")
         place = self.with_variables(**variables)
         arguments = ("commit-tree", *ancestry, "-F", "-")
@@ -62,31 +65,31 @@ class Objects(GitLocation):
             place = place.with_settings(*signing.settings).with_variables(**signing.variables)
             output = await place.run(*arguments, "-S", tree, stdin=text + b"\n", ok=(0, 1, 128))
             if output.code != 0:
-                raise _unsigned(output.stderr)
+                raise _make_signing_error(output.stderr)
         commit = output.line
         self.git.trees[self._repository, commit] = tree
         return commit
 
     async def commit_unless_held(self, tree: str, parents: list[str], message: str) -> str:
-        """A commit of the tree, or the only parent itself when it holds that tree already."""
+        """Create a commit of the tree, or return the only parent if it has that tree."""
         if len(parents) == 1 and await self.tree_of(parents[0]) == tree:
             return parents[0]
         return await self.commit(tree, parents, message)
 
 
-def _unsigned(stderr: str) -> Conflict:
-    """The error of a commit that could not be signed."""
+def _make_signing_error(stderr: str) -> Conflict:
+    """Return the error for a commit that could not be signed."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [line for line in lines if "failed to write commit object" not in line]
+    lines = [line for line in lines if "failed to write commit object" not in line]
     return Conflict(
-        f"The commit could not be signed, and nothing was changed: {' '.join(told)[:500]}",
-        hint="Does `git commit -S --allow-empty -m test` work without a question? "
-        "`kapelle config set git.sign never` makes unsigned merges.",
+        f"The commit could not be signed; nothing was changed: {' '.join(lines)[:500]}",
+        hint="Test that `git commit -S --allow-empty -m test` works without a prompt. "
+        "To merge unsigned: `kapelle config set git.sign never`.",
     )
 
 
 class Shadows:
-    """One shadow for each object format, made when first needed."""
+    """One shadow repository for each object format, created on first use."""
 
     def __init__(self, git: Git, home: Path) -> None:
         self.git = git
@@ -94,8 +97,8 @@ class Shadows:
         self._scratch = home / "tmp"
 
     def objects(self, tree: WorkTree) -> Objects:
-        """For looking at commits and trees of a repository, and writing new ones there."""
-        shadow = self._shadow(tree.object_format)
+        """Return the objects of a repository; new ones are written there."""
+        shadow = self._make_shadow(tree.object_format)
         variables = {"GIT_DIR": str(shadow), "GIT_OBJECT_DIRECTORY": str(tree.object_dir)}
         shallow = tree.common_dir / "shallow"
         if shallow.exists():
@@ -103,7 +106,7 @@ class Shadows:
         return Objects(self.git, shadow, variables)
 
     def objects_in(self, directory: Path, tree: WorkTree, *more: Path) -> Objects:
-        """Like objects, but new ones go to a directory of ours."""
+        """Return the objects of a repository; new ones are written to a directory of ours."""
         directory.mkdir(parents=True, exist_ok=True)
         return self.objects(tree).with_variables(
             GIT_OBJECT_DIRECTORY=str(directory),
@@ -111,10 +114,10 @@ class Shadows:
         )
 
     def snapshots(self, object_format: str) -> Path:
-        """Where objects are kept that no repository of the user's is to hold."""
-        return self._shadow(object_format) / "objects"
+        """Return where objects are kept that must not appear in the user's repository."""
+        return self._make_shadow(object_format) / "objects"
 
-    def _shadow(self, object_format: str) -> Path:
+    def _make_shadow(self, object_format: str) -> Path:
         target = self._directory / f"{object_format}.git"
         if (target / "HEAD").exists():
             return target
@@ -126,6 +129,7 @@ class Shadows:
             (scratch / "config").write_text(f"{config}\tobjectformat = {object_format}\n")
             (scratch / "HEAD").write_text("ref: refs/heads/none\n")
             try:
+                # Renamed as a whole, so that a repository is either complete or absent.
                 scratch.rename(target)
             except OSError:
                 if not (target / "HEAD").exists():
@@ -134,7 +138,7 @@ class Shadows:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A private directory for throw-away indexes and objects."""
+        """Make a private directory for temporary indexes and objects, and remove it at the end."""
         self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
@@ -143,7 +147,7 @@ class Shadows:
             shutil.rmtree(directory, ignore_errors=True)
 
     async def tidy(self) -> None:
-        """Drop old snapshots, and what killed processes left in the scratch directory."""
+        """Delete old snapshots, and what killed processes left in the scratch directory."""
         for shadow in self._directory.glob("*.git"):
             expire = f"--expire={_SNAPSHOT_AGE_DAYS}.days.ago"
             await GitLocation(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
@@ -151,9 +155,12 @@ class Shadows:
 
 
 def _path_list(paths: Sequence[Path]) -> str:
-    # Quoted, because a path may hold the separator.
-    escaped = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in paths)
-    return os.pathsep.join(f'"{path}"' for path in escaped)
+    # Quoted, because a path may contain the separator.
+    texts: list[str] = []
+    for path in paths:
+        text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+        texts.append(f'"{text}"')
+    return os.pathsep.join(texts)
 
 
 def _remove_older(directory: Path, before: float) -> None:

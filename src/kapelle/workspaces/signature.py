@@ -1,7 +1,7 @@
 """Signatures of a person's merges, and the hooks that Kapelle's git does not run.
 
-How commits are signed is read from the person's own configuration of git alone: a repository's
-names programs, and whoever can write into a repository would choose what is executed.
+How commits are signed is read from the person's own git configuration only. A repository's
+configuration names programs, so anybody who can write into it could have a program executed.
 """
 
 import os
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.workspaces.git import Git, GitLocation
-from kapelle.workspaces.repository import find_checkout, own_configuration, read_person
+from kapelle.workspaces.repository import find_checkout, make_configuration_variables, read_person
 
 _SIGNING_KEYS = r"^(gpg\..*|user\.signingkey)$"
-# What the programs that sign need to find their keys and agents.
+# Variables with which the programs that sign find their keys and agents.
 _VARIABLES = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "GPG_TTY")
 _HOOKS = (
     "pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-merge-commit",
@@ -25,7 +25,7 @@ _HOOKS_PATH = "core.hookspath"
 
 @dataclass(frozen=True)
 class Signing:
-    """Settings and variables by which git signs a commit as its person configured it."""
+    """Settings and variables with which git signs a commit as its person configured."""
 
     settings: tuple[str, ...]
     variables: Mapping[str, str]
@@ -33,19 +33,19 @@ class Signing:
 
 @dataclass(frozen=True)
 class Habits:
-    """What git does at a person's own commits in a repository."""
+    """The signatures and hooks of a person's own commits in a repository."""
 
     signs: bool
-    # Whether only the repository's own configuration asks for signatures.
+    # True if only the repository's configuration asks for signatures.
     repository_signs: bool
     hooks: tuple[str, ...]
-    # Whether git knows a name and an address for this person.
+    # True if git is configured with a name and an address for this person.
     has_identity: bool
 
 
 async def read_signing(git: Git, common_dir: Path) -> Signing | None:
     """Return how this person's own configuration signs commits; None if it does not."""
-    place = _place(git, common_dir)
+    place = _make_location(git, common_dir)
     if not await _is_on(place, "--global"):
         return None
     options = ("-z", "--global", "--includes", "--get-regexp", _SIGNING_KEYS)
@@ -59,8 +59,8 @@ async def read_signing(git: Git, common_dir: Path) -> Signing | None:
 
 
 async def read_habits(git: Git, common_dir: Path) -> Habits:
-    """Return what git would do at a person's own commits: signatures and hooks."""
-    place = _place(git, common_dir)
+    """Return the signatures and hooks of a person's own commits in a repository."""
+    place = _make_location(git, common_dir)
     signs = await _is_on(place, "--global")
     is_asked_for = await _is_on(place)
     output = await place.run("config", "-z", "--type=path", "--get", _HOOKS_PATH, ok=(0, 1))
@@ -69,14 +69,14 @@ async def read_habits(git: Git, common_dir: Path) -> Habits:
         hooks = Path(os.path.join(common_dir.parent, text))
     else:
         hooks = common_dir / "hooks"
-    found = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
+    active_hooks = tuple(name for name in _HOOKS if os.access(hooks / name, os.X_OK))
     person = await read_person(git, common_dir)
     has_identity = {"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"} <= person.keys()
-    return Habits(signs, is_asked_for and not signs, found, has_identity)
+    return Habits(signs, is_asked_for and not signs, active_hooks, has_identity)
 
 
 async def read_habits_of(directory: Path) -> Habits | None:
-    """Return what git does at a person's own commits around a directory; None outside of git."""
+    """Return the habits for the repository around a directory; None outside of one."""
     checkout = find_checkout(directory)
     if checkout is None:
         return None
@@ -87,17 +87,17 @@ async def read_habits_of(directory: Path) -> Habits | None:
         git.close()
 
 
-def _place(git: Git, common_dir: Path) -> GitLocation:
+def _make_location(git: Git, common_dir: Path) -> GitLocation:
     if "HOME" in os.environ:
         home = {"HOME": os.environ["HOME"]}
     else:
         home = {}
-    variables = {"GIT_DIR": str(common_dir), **home, **own_configuration()}
+    variables = {"GIT_DIR": str(common_dir), **home, **make_configuration_variables()}
     return _Plain(git, common_dir, variables)
 
 
 class _Plain(GitLocation):
-    """Git without Kapelle's own settings, to read what a person configured; it runs nothing."""
+    """Git without Kapelle's settings, to read a person's configuration; it executes nothing."""
 
     @property
     def hardening(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Undoing a merge: the branch goes back while nothing was built on the merge, else by a revert."""
+"""Undo a merge: move the branch back if nothing was built on the merge, otherwise revert it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.checkout import Mover, git_in, shown
-from kapelle.workspaces.commit import keep
+from kapelle.workspaces.checkout import Mover, format_git_command, format_names
+from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.locks import WorkspaceGuard
-from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.refs import BRANCHES, make_branch_ref
 from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
 from kapelle.workspaces.signature import Signing, read_signing
@@ -22,7 +22,7 @@ _HELD_BY = ("refs/heads/", "refs/remotes/", "refs/tags/")
 
 @dataclass(frozen=True)
 class PastMerge:
-    """A merge that was made: the branch, and its commits before and after."""
+    """A past merge: the branch, and its commits before and after."""
 
     into: str
     parent: str
@@ -31,15 +31,15 @@ class PastMerge:
 
 @dataclass(frozen=True)
 class UndoResult:
-    """The branch after the undoing, how that was done, and the checkout that moved along."""
+    """The branch after the undo, how it was undone, and the checkout that was updated."""
 
     commit: str
     how: Literal["moved_back", "reverted"]
     checkout_updated: Path | None
 
 
-async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
-    """The tree of two commits merged, and where they conflict: those files hold markers."""
+async def merge_trees(objects: Objects, ours: str, theirs: str) -> tuple[str, list[bytes]]:
+    """Return the tree of two merged commits, and the paths in conflict, with markers."""
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
     output = await objects.run(*options, ours, theirs, ok=(0, 1))
     tree, *conflicts = output.fields
@@ -49,29 +49,29 @@ async def merged_tree(objects: Objects, ours: str, theirs: str) -> tuple[str, li
 async def apply_change(
     objects: Objects, base: str, onto: str, target_tree: str
 ) -> tuple[str, list[bytes]]:
-    """Apply the change from a commit to a tree onto another commit; the tree, and conflicts.
+    """Apply the change from a commit to a tree onto another commit; return tree and conflicts.
 
-    Git merges by what commits have in common: here that is the base alone.
+    git merges relative to the common ancestor: here it is the base alone.
     """
     trees = (await objects.tree_of(onto), target_tree)
     sides = [await objects.commit(tree, [base], "side") for tree in trees]
-    return await merged_tree(objects, *sides)
+    return await merge_trees(objects, *sides)
 
 
 class WorkspaceUndos(WorkspaceGuard):
-    """Undoing the merges of owners' branches."""
+    """Undo the merges of owners' branches."""
 
     async def undo_merge(
         self, owner: str, past: PastMerge, tip: str | None, message: str, *, sign: bool
     ) -> UndoResult:
         """Undo a merge and keep the owner's branch at its tip, so that it can be merged again.
 
-        The branch moves back if it still holds the merge and nothing else does; otherwise a commit
-        reverts the merge. Raises Conflict, and changes nothing, where uncommitted changes of a
-        checkout would be lost, and MergeConflict where later commits changed the same.
+        The branch moves back if it holds the merge and no other reference contains it; otherwise a
+        commit reverts the merge. Raises Conflict, and changes nothing, if uncommitted changes of a
+        checkout would be lost. Raises MergeConflict if later commits changed the same lines.
         """
         marker = self._markers.require(owner)
-        ref = branch_ref(past.into)
+        ref = make_branch_ref(past.into)
         if ref is None:
             raise InvalidInput(f"{past.into!r} cannot be the name of a branch.")
         if sign:
@@ -80,37 +80,40 @@ class WorkspaceUndos(WorkspaceGuard):
             signing = None
         for number in range(_TRIES):
             try:
-                async with self._onto(past.into) as standing, self._merging(marker.common_dir):
-                    mover = self._mover(marker)
+                async with (
+                    self._lock_branch_worktree(past.into) as standing,
+                    self._lock_merging(marker.common_dir),
+                ):
+                    mover = self._make_mover(marker)
                     await mover.recover()
                     await _keep_work(marker, tip, past)
-                    new, how = await _goal(marker, ref, past, message, signing)
+                    new, how = await _find_goal(marker, ref, past, message, signing)
                     now = await marker.refs.read(ref)
-                    updated = await _move(marker, mover, ref, now, new, standing)
-                    return UndoResult(new, how, updated)
+                    moved_checkout = await _move(marker, mover, ref, now, new, standing)
+                    return UndoResult(new, how, moved_checkout)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{past.into} kept moving.", hint="Undo the merge again later.")
 
 
 async def _keep_work(marker: Marker, tip: str | None, past: PastMerge) -> None:
-    """Have references hold the owner's work and the merge, whatever becomes of the branch."""
+    """Keep the owner's work and the merge in references, whatever happens to the branch."""
     if tip is not None and await marker.tip() is None:
         await marker.refs.move(marker.ref, tip, None, f"kapelle: {marker.task_id}")
-    await keep(marker, "undone", past.commit)
+    await archive_commit(marker, "undone", past.commit)
 
 
-async def _goal(
+async def _find_goal(
     marker: Marker, ref: str, past: PastMerge, message: str, signing: Signing | None
 ) -> tuple[str, Literal["moved_back", "reverted"]]:
-    """The commit that the branch goes to, and how the merge is undone by that."""
+    """Return the commit that the branch goes to, and how the merge is undone by that."""
     objects = marker.objects
     now = await marker.refs.read(ref)
     if now is None:
         raise WorkspaceError(f"The branch {past.into} does not exist any more.")
     if not await objects.is_ancestor(past.commit, now):
         if await objects.is_ancestor(past.parent, now):
-            return now, "moved_back"  # before a crash, or by a person
+            return now, "moved_back"  # undone already, before a crash or by a person
         raise Conflict(
             f"{past.into} does not hold the merge {past.commit[:12]} any more, so there is nothing "
             "to undo."
@@ -120,21 +123,21 @@ async def _goal(
     parent_tree = await objects.tree_of(past.parent)
     tree, conflicts = await apply_change(objects, past.commit, now, parent_tree)
     if conflicts:
-        top = git_in(marker.source)
+        top = format_git_command(marker.source)
         raise MergeConflict(
-            f"Later commits on {past.into} changed what the merge changed, in {shown(conflicts)}. "
-            f"{past.into} was not changed.",
+            f"Later commits on {past.into} changed what the merge changed, in "
+            f"{format_names(conflicts)}. {past.into} was not changed.",
             hint=f"Undo it by hand: {top} revert -m 1 {past.commit[:12]} (without -m 1 for a "
             "squash)",
         )
     if tree == await objects.tree_of(now):
-        return now, "reverted"  # before a crash, or by a person
+        return now, "reverted"  # reverted already, before a crash or by a person
     person = await read_person(marker.git, marker.common_dir)
     return await objects.commit(tree, [now], message, signing, **person), "reverted"
 
 
 async def _is_built_upon(marker: Marker, ref: str, commit: str) -> bool:
-    """Whether a branch, tag or remote besides the branch itself and the owner's holds a commit."""
+    """Tell whether a branch, tag or remote other than the two branches contains a commit."""
     options = ("--contains", commit, "--format=%(refname)")
     output = await marker.refs.run("for-each-ref", *options, *_HELD_BY)
     return bool({*output.line.splitlines()} - {ref, marker.ref})

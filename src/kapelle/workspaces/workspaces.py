@@ -1,4 +1,4 @@
-"""Everything Kapelle does with git, behind one door."""
+"""All operations on git repositories and worktrees, as one class."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.leftovers import WorkspaceLeftovers
 from kapelle.workspaces.lifecycle import WorkspaceLifecycle
 from kapelle.workspaces.merge import WorkspaceMerges
-from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref
+from kapelle.workspaces.refs import BRANCHES, Refs, make_branch_ref
 from kapelle.workspaces.relocation import WorkspaceRelocations
 from kapelle.workspaces.repository import find_checkout, read_work_tree
 from kapelle.workspaces.undo import WorkspaceUndos
@@ -54,10 +54,10 @@ class Workspaces(
     WorkspaceLeftovers,
     WorkspaceRelocations,
 ):
-    """Worktrees under one home, and snapshots of directories worked on in place.
+    """Worktrees of one home, and snapshots of directories that are worked on in place.
 
-    An owner is the id of a task or a run. What is done to a worktree may be done again after a
-    crash at any moment, and leads to the same.
+    An owner is the id of a task or a run. Every operation may be repeated after a crash at any
+    moment, with the same result.
     """
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Workspaces(
         self._git.close()
 
     async def locate(self, directory: Path) -> Repository | None:
-        """The repository around a directory, or None outside of one."""
+        """Return the repository around a directory; None outside of one."""
         checkout = find_checkout(directory)
         if checkout is None:
             return None
@@ -73,42 +73,44 @@ class Workspaces(
         return Repository(checkout.toplevel, checkout.common_dir, head_commit)
 
     async def state(self, directory: Path, base: str | None) -> dict[str, str]:
-        """The base branch, HEAD, configuration and hooks of the repository around a directory, to
-        be compared; empty outside of one."""
+        """Return the state of the repository around a directory, for changes_of.
+
+        This is the base branch, HEAD, configuration and hooks; empty outside of a repository.
+        """
         checkout = find_checkout(directory)
         if checkout is None:
             return {}
         refs = Refs.of(self._git, checkout.common_dir)
-        branch = branch_ref(base or "")
+        branch = make_branch_ref(base or "")
         if branch:
             tip = await refs.read(branch)
         else:
             tip = None
-        known = await asyncio.to_thread(repository.digests, checkout)
-        return known | ({branch: tip} if branch and tip else {})
+        digests = await asyncio.to_thread(repository.compute_digests, checkout)
+        return digests | ({branch: tip} if branch and tip else {})
 
     async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
-        """What of the state of a repository is not as it was, but for our own merges."""
+        """Return what changed in a repository's state, except by Kapelle's merges."""
         branch = next((name for name in before if name.startswith(BRANCHES)), None)
         now = await self.state(directory, branch)
         checkout = find_checkout(directory)
-        found = [name for name in before if now.get(name) != before[name]]
-        moved = repository.moved_by_kapelle
-        if branch in found and checkout and moved(checkout, branch, before[branch]):
-            found.remove(branch)
-        return [name.removeprefix(BRANCHES) for name in found]
+        names = [name for name in before if now.get(name) != before[name]]
+        is_ours = repository.is_moved_by_kapelle
+        if branch in names and checkout and is_ours(checkout, branch, before[branch]):
+            names.remove(branch)
+        return [name.removeprefix(BRANCHES) for name in names]
 
     async def commit(self, owner: str, message: str) -> str | None:
-        """Commit everything onto the owner's branch; None when there is nothing but the base."""
-        async with self._standing(owner) as marker:
+        """Commit all changes to the owner's branch; None if it is still the base commit."""
+        async with self._lock_worktree(owner) as marker:
             return await commits.commit_worktree(marker, message)
 
     async def tip(self, owner: str) -> str:
-        """The commit that the owner's branch holds now, or the base commit without a branch."""
-        return await commits.tip_of(self._markers.require(owner))
+        """Return the commit of the owner's branch; the base commit without a branch."""
+        return await commits.read_tip(self._markers.require(owner))
 
     async def astray(self, owner: str) -> str | None:
-        """What the worktree stands on instead of the owner's branch; None if on that."""
+        """Return what the worktree has checked out; None if that is the owner's branch."""
         marker = self._markers.require(owner)
         marker.make_ready()
         head = await marker.own.head_branch()
@@ -117,20 +119,23 @@ class Workspaces(
         return head or "a commit without a branch"
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
-        """What the branch gained since its base, newest first; a branch taken in counts as one."""
+        """Return the commits since the base, newest first; a merged branch counts as one."""
         marker = self._markers.require(owner)
-        tip = await commits.tip_of(marker)
+        tip = await commits.read_tip(marker)
         if tip == marker.base_commit:
             return []
         options = ["--first-parent", "--no-commit-header", "--format=%H%x00%s%x00%b%x00"]
         options += [] if limit is None else [f"--max-count={max(limit, 0)}"]
         output = await marker.objects.run("rev-list", *options, tip, f"^{marker.base_commit}", "--")
         parts = iter(output.stdout.decode("utf-8", "replace").split("\0"))
-        found = zip(parts, parts, parts, strict=False)
-        return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in found]
+        triples = zip(parts, parts, parts, strict=False)
+        return [Commit(id_.strip(), subject, body.strip()) for id_, subject, body in triples]
 
     async def read_file(self, owner: str, directory: Path, path: str) -> str | None:
-        """A text file of the worktree, by its path from a directory of the repository."""
+        """Return a text file of the worktree; None if it is not a file.
+
+        The path is relative to the directory's counterpart in the worktree.
+        """
         top = working_directory(self._markers.require(owner).as_workspace(), directory)
         content = await asyncio.to_thread(read_inside, top, path, _MOST_TEXT)
         if content is None:
@@ -138,17 +143,16 @@ class Workspaces(
         return content.decode("utf-8", "replace")
 
     async def write_file(self, owner: str, directory: Path, path: str, text: str) -> None:
-        """Write a text file of the worktree, by its path from a directory of the repository."""
-        async with self._standing(owner) as marker:
+        """Write a text file of the worktree; the path is that of read_file."""
+        async with self._lock_worktree(owner) as marker:
             marker.require_present()
             top = working_directory(marker.as_workspace(), directory)
             await asyncio.to_thread(write_inside, top, path, text.encode("utf-8", "replace"))
 
     async def name_branch(self, owner: str, name: str, commit: str, before: str | None) -> bool:
-        """Have a branch go from a commit to another of the owner's, or be made for it; False if it
-        is not there."""
+        """Move or create a branch at a commit of the owner; False if it is not where expected."""
         refs = self._markers.require(owner).refs
-        ref = branch_ref(name)
+        ref = make_branch_ref(name)
         if ref is None:
             raise InvalidInput(f"{name!r} cannot be the name of a branch.")
         try:
@@ -161,10 +165,12 @@ class Workspaces(
     async def remote(
         self, directory: Path, settings: ForgeSettings, environ: Mapping[str, str]
     ) -> Remote:
-        """A remote of the repository around a directory, reached with a person's variables."""
+        """Return a remote of the repository around a directory, with a person's variables."""
         checkout = find_checkout(directory)
         if checkout is None:
             raise Conflict(f"{directory} is in no git repository.")
+        # Only to read the configuration; a push uses the shadow with the repository's object
+        # format.
         shadow = self._shadows.snapshots("sha1").parent
         return await find_remote(self._git, checkout.common_dir, shadow, settings, environ)
 
@@ -177,8 +183,7 @@ class Workspaces(
     async def push_branch(
         self, directory: Path, branch: str, settings: ForgeSettings, environ: Mapping[str, str]
     ) -> Remote:
-        """Push a branch of a repository to its upstream, never over what others pushed there;
-        return the remote."""
+        """Push a branch to its upstream, never over commits of others; return the remote."""
         checkout = find_checkout(directory)
         if checkout is None:
             raise Conflict(f"{directory} is in no git repository.")
@@ -189,57 +194,56 @@ class Workspaces(
         remote = await self.remote(directory, settings, environ)
         login = await remote.find_login(settings)
         commit = await read_branch(self._git, checkout.common_dir, branch)
-        held = (await remote.branches(upstream, login=login)).get(upstream)
-        if held != commit:
+        remote_commit = (await remote.branches(upstream, login=login)).get(upstream)
+        if remote_commit != commit:
             await remote.push(
                 objects,
                 commit,
                 login,
                 branch=upstream,
                 ours=(),
-                held=held,
+                remote_commit=remote_commit,
                 worktree=str(checkout.toplevel),
             )
         return remote
 
     async def contains(self, owner: str, commit: str, older: str) -> bool:
-        """Tell whether a commit of the owner's repository contains an older one; False where one
-        of them is not here."""
+        """Tell whether a commit contains an older one; False if either is not here."""
         return await contains(self._markers.require(owner).objects, commit, older)
 
     async def count_ahead(self, owner: str, commit: str, other: str) -> int:
-        """Return how many commits of the owner's repository a commit has that another has not; 0
-        where that is not here."""
+        """Return how many commits one commit has that another has not; 0 if unknown."""
         objects = self._markers.require(owner).objects
-        counted = ("rev-list", "--count", commit, f"^{other}", "--")
-        output = await objects.run(*counted, ok=(0, 128))
+        arguments = ("rev-list", "--count", commit, f"^{other}", "--")
+        output = await objects.run(*arguments, ok=(0, 128))
         if output.code == 0:
             return int(output.line)
         return 0
 
     async def pack_objects(self, directory: Path) -> None:
-        """Pack the loose objects of a repository if there are many; none is lost by that."""
+        """Pack the loose objects of a repository if there are many; none is lost."""
         checkout = find_checkout(directory)
-        if checkout is None or repository.count_loose(checkout.object_dir) < _MANY_OBJECTS:
+        if checkout is None or repository.count_loose_objects(checkout.object_dir) < _MANY_OBJECTS:
             return
-        # By git's own upkeep, which keeps from being done twice at once.
+        # By git's own maintenance, which does not run twice at once.
         place = self._shadows.objects(await read_work_tree(self._git, checkout))
         upkeep = ("maintenance", "run", "--quiet", "--task=loose-objects")
         await place.run(*upkeep)
         await place.run("prune-packed", "--quiet")
 
     async def tidy(self) -> None:
-        """Drop old snapshots and what killed processes left behind."""
+        """Delete old snapshots and the remains of killed processes."""
         await self._shadows.tidy()
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:
-    """The place inside a worktree that corresponds to a directory of its repository."""
+    """Return the place inside a worktree that corresponds to a directory of its repository."""
     top = Path(workspace.path)
     checkout = find_checkout(directory)
     if checkout is None:
         return top
     inside = top / directory.resolve().relative_to(checkout.toplevel)
-    # A tracked symbolic link may lead out, and an untracked directory does not exist there.
+    # A tracked symbolic link may lead out of the worktree, and an untracked directory is missing
+    # there.
     safe = inside.is_dir() and inside.resolve().is_relative_to(top.resolve())
     return inside if safe else top

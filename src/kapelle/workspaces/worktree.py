@@ -1,6 +1,7 @@
-"""A worktree on the disk: the marker that says that it is complete, and its link to the repository.
+"""A worktree on the disk: its marker, and its link to the repository.
 
-An agent may break the link or replace the whole directory, so each is checked before it is used.
+The marker says that the worktree is complete. An agent may break the link or replace the whole
+directory, so each is checked before it is used.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
-from kapelle.workspaces.git import Git, Memory, relocation_command
+from kapelle.workspaces.git import Git, Memory, format_relocation_command
 from kapelle.workspaces.index import Staging
-from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
-from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
+from kapelle.workspaces.refs import BRANCHES, Refs, require_plain_name
+from kapelle.workspaces.repository import WorkTree, read_gitdir, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 
 _STATES = (
@@ -33,25 +34,25 @@ OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "
 
 
 def is_real_directory(path: Path) -> bool:
-    """Whether a directory, and not a link to one, is at the path."""
+    """Tell whether the path is a directory and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
 
 
-def _matches(status: os.stat_result, path: Path, inode: int) -> bool:
-    # The device of the parent, not a remembered one: its number may change with each boot.
+def _is_same_directory(status: os.stat_result, path: Path, inode: int) -> bool:
+    # Compare with the device of the parent: device numbers may change with each boot.
     device = os.stat(path.parent).st_dev
     return stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == (device, inode)
 
 
 def delete_directory(path: Path, inode: int) -> None:
-    """Delete the directory by its descriptor, so that nothing put in its place is ever entered."""
+    """Delete the directory by its descriptor, never a directory put in its place."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if not _matches(os.fstat(descriptor), path, inode):
+            if not _is_same_directory(os.fstat(descriptor), path, inode):
                 raise WorkspaceError(f"{path} was replaced while it was being removed.")
             for name in os.listdir(descriptor):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -62,15 +63,15 @@ def delete_directory(path: Path, inode: int) -> None:
         path.rmdir()
     except OSError as error:
         text = f"{path} could not be removed: {error.strerror} ({error.filename})."
-        hint = "Its content is archived; see what is in the way, then try again."
+        hint = "Its content is archived. Remove the obstacle, then try again."
         raise WorkspaceError(text, hint=hint) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Marker(WorkTree):
-    """A worktree of ours: what its marker file says about it, with the tools to work on it.
+    """A worktree of Kapelle: the content of its marker file, with the tools to work on it.
 
-    The source is the work tree of the user's that it was made from.
+    The source is the user's work tree that it was made from.
     """
 
     task_id: str
@@ -79,7 +80,7 @@ class Marker(WorkTree):
     base: str
     base_commit: str
     removed: bool = False
-    # What the branch held that was deleted because its base holds all of it.
+    # The commit of the branch, if the branch was deleted because its base contains the commit.
     left: str | None = None
     inode: int = 0
     shadows: Shadows = field(compare=False, repr=False)
@@ -94,12 +95,12 @@ class Marker(WorkTree):
 
     @property
     def refs(self) -> Refs:
-        """The references of its repository."""
+        """Return the references of the repository."""
         return Refs.of(self.git, self.common_dir)
 
     @property
     def own(self) -> Refs:
-        """Its own HEAD."""
+        """Return the references with the worktree's own HEAD."""
         return Refs.at(self.git, self)
 
     @property
@@ -108,15 +109,16 @@ class Marker(WorkTree):
 
     @contextmanager
     def staging(self) -> Iterator[Staging]:
-        """What brings its files into its repository."""
+        """Give the tool that stages the files of the worktree."""
         with self.shadows.scratch() as scratch:
             yield Staging(self.objects, self, scratch)
 
     async def tip(self) -> str | None:
-        """The commit that its branch holds at present."""
+        """Return the commit that the branch holds; None without a branch."""
         return await self.refs.read(self.ref)
 
     async def heads(self) -> "Heads":
+        """Return the tip of the branch and the commit that new work builds on."""
         tip, head = await asyncio.gather(self.tip(), self.own.head_commit())
         return Heads(tip, head or tip or self.base_commit)
 
@@ -134,20 +136,20 @@ class Marker(WorkTree):
         )
 
     @property
-    def present(self) -> bool:
-        """Whether the worktree is on the disk and still the directory that Kapelle made."""
+    def is_present(self) -> bool:
+        """Tell whether the worktree is still the directory that Kapelle made."""
         try:
             if self.removed:
                 status = None
             else:
                 status = os.lstat(self.toplevel)
-            return status is not None and _matches(status, self.toplevel, self.inode)
+            return status is not None and _is_same_directory(status, self.toplevel, self.inode)
         except OSError:
             return False
 
     def require_present(self) -> None:
-        """Raise unless the files at the path are those of the worktree."""
-        if self.present:
+        """Raise WorkspaceError unless the directory at the path is the worktree."""
+        if self.is_present:
             return
         if os.path.lexists(self.toplevel):
             hint = f"Move {self.toplevel} away. "
@@ -159,14 +161,14 @@ class Marker(WorkTree):
         raise WorkspaceError(f"{text}: it was removed or replaced.", hint=hint)
 
     def make_ready(self) -> None:
-        """Make it fit for git, whatever its agent left; raises when it is not ours any more."""
+        """Repair the worktree for git, whatever its agent left; raises if it was replaced."""
         self.require_present()
         self.ensure_gitdir()
         self.restore_dot_git()
         self.clear_stale_locks()
 
     def ensure_gitdir(self) -> None:
-        """Put back what an agent removed from the worktree's own git directory."""
+        """Restore what an agent removed from the worktree's own git directory."""
         if not self.object_dir.is_dir():
             text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
             if self.common_dir.name == ".git":
@@ -174,11 +176,12 @@ class Marker(WorkTree):
             else:
                 top = self.common_dir
             hint = (
-                f"If it was moved, type at its new place: {relocation_command(top)}\n"
+                f"If it was moved, type at its new place: {format_relocation_command(top)}\n"
                 f"Otherwise save what you need of {self.toplevel} and delete it."
             )
             raise WorkspaceError(text, hint=hint)
         gitdir = self.gitdir
+        # An agent may have replaced it to have git write elsewhere.
         if gitdir.resolve() != self.common_dir.resolve() / "worktrees" / gitdir.name:
             text = f"{gitdir} was replaced by a link that leads elsewhere."
             raise WorkspaceError(text, hint=f"Remove {gitdir}, then try again.")
@@ -189,14 +192,15 @@ class Marker(WorkTree):
         _put_pointer(gitdir / "gitdir", f"{self.toplevel / '.git'}\n")
 
     def restore_dot_git(self) -> bool:
-        """Put the .git file back, if it has to be; whether it had.
+        """Restore the .git file if needed; return whether it was needed.
 
-        A directory in its place is the agent's own and is not touched.
+        A directory in its place belongs to the agent and is not touched: that raises
+        WorkspaceError.
         """
         dot_git = self.toplevel / ".git"
-        # A link or a directory may lead to the right place today and elsewhere tomorrow.
+        # A link or a directory may lead to the right place now and elsewhere later.
         is_file = dot_git.is_file() and not dot_git.is_symlink()
-        if is_file and linked_gitdir(dot_git) == self.gitdir.resolve():
+        if is_file and read_gitdir(dot_git) == self.gitdir.resolve():
             return False
         if is_real_directory(dot_git):
             text = f"{dot_git} was replaced by another repository."
@@ -205,22 +209,26 @@ class Marker(WorkTree):
         return True
 
     def clear_stale_locks(self) -> None:
-        """Remove locks of a killed git; only those that nobody but this task's agent could hold."""
+        """Remove the locks of a killed git, which only this task's agent can have started."""
         for name in ("index.lock", "HEAD.lock"):
             (self.gitdir / name).unlink(missing_ok=True)
         (self.common_dir / f"{self.ref}.lock").unlink(missing_ok=True)
 
     def is_amid_operation(self) -> bool:
-        """Whether the agent left a merge, pick or rebase unfinished."""
+        """Tell whether the agent left a merge, pick or rebase unfinished."""
         return any(os.path.lexists(self.gitdir / name) for name in _STATES)
 
-    def autostashes(self) -> list[str]:
-        """What only such an operation remembers: commits of changes that git put aside for it."""
-        lines = [read_pointer(self.gitdir / name) for name in _AUTOSTASHES]
-        return [line for line in lines if line and line.isalnum()]
+    def list_autostashes(self) -> list[str]:
+        """Return commits of changes that git stashed for such an operation."""
+        commits: list[str] = []
+        for name in _AUTOSTASHES:
+            line = read_pointer(self.gitdir / name)
+            if line and line.isalnum():
+                commits.append(line)
+        return commits
 
     def clear_operations(self) -> None:
-        """Forget such an operation; what it set aside has to be archived before."""
+        """Delete the state of such an operation; archive what it stashed before."""
         for name in _STATES:
             if is_real_directory(self.gitdir / name):
                 shutil.rmtree(self.gitdir / name)
@@ -230,36 +238,40 @@ class Marker(WorkTree):
 
 @dataclass(frozen=True)
 class Heads:
-    """Where a worktree stands: its task's branch, and what new work builds upon."""
+    """The tip of the task's branch, and the commit that new work builds on."""
 
     tip: str | None
     parent: str
 
 
-# What a marker file says.
+# The fields in a marker file.
 _STORED = [item.name for item in fields(Marker) if item.name != "shadows"]
 _MOST_RECALLED = 100
 
 
 class Markers:
-    """Markers and intents, side by side with the worktrees they belong to."""
+    """The marker and intent files beside the worktrees."""
 
     def __init__(self, directory: Path, shadows: Shadows) -> None:
         self.directory = directory
         self.shadows = shadows
-        # Of removed worktrees without a marker, the ones that were asked for last.
+        # Removed worktrees without a marker file, the most recently used ones.
         self._recalled = Memory[str, Marker](_MOST_RECALLED)
 
     def worktree(self, task_id: str) -> Path:
-        return self.directory / plain_name(task_id)
+        return self.directory / require_plain_name(task_id)
 
     def _marker(self, task_id: str) -> Path:
-        return self.directory / f"{plain_name(task_id)}.json"
+        return self.directory / f"{require_plain_name(task_id)}.json"
 
     def _intent(self, task_id: str) -> Path:
-        return self.directory / f"{plain_name(task_id)}.making"
+        return self.directory / f"{require_plain_name(task_id)}.making"
 
     def read(self, task_id: str) -> Marker | None:
+        """Return the marker of a task, None if it has none.
+
+        Raises WorkspaceError if the marker file is damaged.
+        """
         try:
             text = read_own(self._marker(task_id))
         except FileNotFoundError:
@@ -267,67 +279,77 @@ class Markers:
         except NoRegularFile as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
         try:
-            stored = json.loads(text)
-            values = {name: stored[name] for name in _STORED if name in stored}
+            record = json.loads(text)
+            values = {name: record[name] for name in _STORED if name in record}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
             for name in ("source", "common_dir", "gitdir"):
                 values[name] = Path(values[name])
-            # Derived, because the files at this path are cleaned and deleted.
+            # Derived, not stored, because the files at this path are deleted.
             values["toplevel"] = self.worktree(task_id)
             return Marker(**values, shadows=self.shadows)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
 
     def require(self, task_id: str) -> Marker:
+        """Return the marker of a task; raises WorkspaceError if it has none."""
         marker = self.read(task_id)
         if marker is None:
             raise WorkspaceError(f"{task_id} has no worktree.", hint="Create it first.")
         return marker
 
     def write(self, marker: Marker) -> None:
+        """Write a marker durably."""
         self._recalled.pop(marker.task_id, None)
         values = {name: getattr(marker, name) for name in _STORED}
         write_durably(self._marker(marker.task_id), json.dumps(values, indent=1, default=str))
 
     def recall(self, marker: Marker) -> None:
-        """Know a removed worktree for a while without its marker, which was forgotten."""
+        """Remember a removed worktree without a marker file, for some time."""
         self._recalled[marker.task_id] = marker
 
     def forget_recalled(self) -> None:
-        """Forget all removed worktrees that are known without a marker."""
+        """Forget all removed worktrees without a marker file."""
         self._recalled.clear()
 
     def forget(self, task_id: str) -> None:
+        """Delete everything about a task."""
         self._recalled.pop(task_id, None)
         self._marker(task_id).unlink(missing_ok=True)
         self._intent(task_id).unlink(missing_ok=True)
 
-    def intend(self, task_id: str, common_dir: Path) -> None:
+    def write_intent(self, task_id: str, common_dir: Path) -> None:
+        """Record durably that a worktree is about to be created in a repository."""
         write_durably(self._intent(task_id), str(common_dir))
 
-    def intended(self, task_id: str) -> Path | None:
-        """The repository in which a worktree was begun and perhaps not finished."""
+    def read_intent(self, task_id: str) -> Path | None:
+        """Return the repository in which a worktree was begun and perhaps not finished."""
         try:
             return Path(os.fsdecode(read_own(self._intent(task_id))))
         except (FileNotFoundError, NoRegularFile):
             return None
 
-    def fulfilled(self, task_id: str) -> None:
+    def remove_intent(self, task_id: str) -> None:
+        """Delete the intent, because the worktree is complete or gone."""
         self._intent(task_id).unlink(missing_ok=True)
 
     def traces(self) -> set[str]:
-        """Every task of which anything is here, were it only the marker of what was removed."""
-        # By names alone: there may be thousands of markers, and some of them damaged.
+        """Return every task with any file here, even only the marker of a removed worktree."""
+        # By file names only: there may be thousands of markers, and some may be damaged.
         try:
-            names = [Path(name) for name in os.listdir(self.directory) if name[0] != "."]
+            names = os.listdir(self.directory)
         except FileNotFoundError:
             return set()
-        return {name.stem for name in names if name.suffix in {"", ".json", ".making"}}
+        owners: set[str] = set()
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            if not name.startswith(".") and suffix in {"", ".json", ".making"}:
+                owners.add(stem)
+        return owners
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves the old one or the new one, whole."""
+    """Write a file so that a crash leaves either the old or the new one, complete."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.replace(str(path), os.fsencode(text), durable=True)
 
@@ -335,9 +357,9 @@ def write_durably(path: Path, text: str) -> None:
 def _put_pointer(path: Path, text: str) -> None:
     if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
         return
-    # Always the same name: what a crash leaves in a worktree is no work of the agent's.
+    # A fixed name, so that a file left by a crash is not taken for the agent's work.
     fresh = path.with_name(f"{path.name}.kapelle")
     fresh.unlink(missing_ok=True)
-    with fresh.open("xb") as stream:  # never through a link that is planted under this name
+    with fresh.open("xb") as stream:  # never through a link planted under this name
         stream.write(os.fsencode(text))
     fresh.replace(path)

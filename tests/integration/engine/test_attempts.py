@@ -22,7 +22,7 @@ from kapelle.home import Home
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.runner import Runner
 from kapelle.runner.shim import files
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Database
 from kapelle.workspaces import Workspaces

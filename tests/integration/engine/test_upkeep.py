@@ -25,7 +25,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
-from kapelle.secrets import Vault
+from kapelle.secrets.vault import Vault
 from kapelle.store import attempts, backup, events, query, runs, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -254,11 +254,11 @@ class Resumed(Workspaces):
     parts: Parts
     others: set[str]
 
-    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
+    async def put_away_merged(self, owner: str, into: str, *, is_squashed: bool = False) -> bool:
         self.others.discard(owner)
         for other in self.others:
             await self.parts.db.write(tasks.enqueue_again, other)
-        return await super().put_away_merged(owner, into, squashed=squashed)
+        return await super().put_away_merged(owner, into, is_squashed=is_squashed)
 
 
 async def test_a_merged_task_that_is_resumed_during_the_removals_keeps_its_worktree(

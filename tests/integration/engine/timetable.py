@@ -11,7 +11,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.states import RunStatus, StopCause
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.schedules import ScheduledWork, ScheduleService
 from kapelle.store import runs, tables, tasks
 from kapelle.store.database import Connection, Database

@@ -7,13 +7,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kapelle.runner.command import printed
+from kapelle.runner.command import read_output
 
 ENV = {"PATH": os.environ["PATH"], "MARK": "asked"}
 
 
 def ask(script: str, cwd: Path, timeout_s: float = 30) -> str | None:
-    return printed(["/bin/sh", "-c", script], ENV, cwd, timeout_s)
+    return read_output(["/bin/sh", "-c", script], ENV, cwd, timeout_s)
 
 
 def test_only_what_it_prints_counts(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_program_that_never_stops_talking_is_cut_short(tmp_path: Path) -> None
 
 def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nothing"):
-        printed([str(tmp_path / "nothing")], ENV, tmp_path, 5)
+        read_output([str(tmp_path / "nothing")], ENV, tmp_path, 5)

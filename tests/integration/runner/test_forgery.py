@@ -44,7 +44,7 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
 def _forged(variant: int, pid: int) -> bytes:
     """A claim that names a foreign process, and is wrong in some way."""
     chance = random.Random(variant)
-    start = identity.current(pid)
+    start = identity.identify_process(pid)
     assert start is not None
     fields: dict[str, Any] = {
         "kind": "shim",
@@ -166,7 +166,7 @@ async def test_a_record_that_is_there_before_anything_ran_is_tampered(
     job = shell(process_dir, "echo ran >> ran")
     ended = await any_runner.execute(job)
     assert (ended.exit.kind, ended.succeeded) == ("tampered", False)
-    assert ended.detail == "somebody else wrote exit.json"
+    assert ended.detail == "another process wrote exit.json"
     assert [path.read_bytes() for path in process_dir.glob("*.forged")] == [forged]
     assert await any_runner.execute(job) == ended
     assert not (tmp_path / "ran").exists()
@@ -249,7 +249,7 @@ async def test_a_stop_reaches_the_supervisor_and_not_whom_the_claim_names_by_now
     await until(lambda: bool(noted_pids(tmp_path / "pids")))
     # One that it comes upon before it follows the supervisor is tampered with.
     await until(lambda: job.process_dir in any_runner._stops)
-    named = identity.current(victim.pid)
+    named = identity.identify_process(victim.pid)
     assert named is not None
     claim = tmp_path / "run/claim"
     claim.write_text(json.dumps(json.loads(claim.read_bytes()) | named.model_dump()))

@@ -13,7 +13,7 @@ import pytest
 
 from kapelle.domain.task import Exit
 from kapelle.runner.process_dir import Launch, ProcessEnd
-from kapelle.runner.redaction import patterns
+from kapelle.runner.redaction import spell_secrets
 from kapelle.runner.runner import Runner
 
 from .harness import launch, python, shell, until
@@ -67,7 +67,7 @@ async def test_a_gibibyte_with_secrets_to_look_for(
     block = bytes(range(32, 127)) + b" and some words of an agent\n"
     (tmp_path / "block").write_bytes(block * (1 << 14))
     script = f"while cat block; do :; done | head -c {size}"
-    job = shell(tmp_path / "run", script, redact=patterns(SECRETS))
+    job = shell(tmp_path / "run", script, redact=spell_secrets(SECRETS))
     ended, most = await watched(any_runner, job)
     log = tmp_path / "run/out.log"
     assert (ended.exit.code, ended.out_bytes) == (0, size)
@@ -145,7 +145,7 @@ async def test_a_disk_that_is_full_from_the_beginning(
 
 
 async def test_secrets_never_reach_the_disk(any_runner: Runner, tmp_path: Path) -> None:
-    spellings = patterns(SECRETS)
+    spellings = spell_secrets(SECRETS)
     assert len(spellings) >= 14
     (tmp_path / "said").write_bytes(b"\n".join(spellings) + b"\nlast words " + spellings[0][:-1])
     script = "import os\nfor b in open('said', 'rb').read(): os.write(1, bytes([b]))"

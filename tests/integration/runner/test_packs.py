@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.runner import pack
-from kapelle.runner.output import lines_of, read, tail_offset, tail_text
+from kapelle.runner.output import find_tail_offset, read, read_lines, read_tail
 from kapelle.runner.process_dir import read_exit
 
 
@@ -26,18 +26,18 @@ def test_every_way_of_reading_gives_the_same(tmp_path: Path, size: int) -> None:
     def readings() -> list[object]:
         return [
             [read(log, offset, 1000) for offset in (0, 7, size - 3, size, size + 9) if offset >= 0],
-            [tail_offset(log, lines) for lines in (0, 1, 40)],
-            tail_text(log, 100),
-            list(lines_of(log, 500)),
+            [find_tail_offset(log, lines) for lines in (0, 1, 40)],
+            read_tail(log, 100),
+            list(read_lines(log, 500)),
         ]
 
     before = readings()
     pack.pack(process_dir, {"checks/0": check})
     assert os.listdir(tmp_path) == ["attempt.zip"]
-    assert pack.pack_of(process_dir).stat().st_mode & 0o777 == 0o600
+    assert pack.pack_path(process_dir).stat().st_mode & 0o777 == 0o600
     assert readings() == before
     assert read(process_dir / "none.log", 0, 10) == b""
-    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+    with zipfile.ZipFile(pack.pack_path(process_dir)) as archive:
         assert archive.read("checks/0/out.log") == content
 
 
@@ -53,7 +53,7 @@ def test_links_and_pipes_that_an_agent_planted_are_left_out(tmp_path: Path) -> N
     assert read(process_dir / "out.log", 0, 10) == b"said"
     assert read(process_dir / "err.log", 0, 10) == b""
     assert (tmp_path / "secret").exists()
-    assert b"secret" not in pack.pack_of(process_dir).read_bytes()
+    assert b"secret" not in pack.pack_path(process_dir).read_bytes()
 
 
 def test_a_planted_or_damaged_pack_says_nothing_about_a_process(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_planted_or_damaged_pack_says_nothing_about_a_process(tmp_path: Path) 
     pack.pack(process_dir, {})
     process_dir.mkdir()
     assert read_exit(process_dir, b"secret") is None
-    pack.pack_of(process_dir).write_bytes(b"PK nonsense")
+    pack.pack_path(process_dir).write_bytes(b"PK nonsense")
     assert read(process_dir / "exit.json", 0, 10) == b""
 
 
@@ -86,7 +86,7 @@ def test_two_who_pack_the_same_at_once_lose_nothing(
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(pack.pack, process_dir, {}) for _ in range(2)]:
             done.result()
-    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+    with zipfile.ZipFile(pack.pack_path(process_dir)) as archive:
         assert len(archive.namelist()) == 50
         assert archive.testzip() is None
     assert os.listdir(tmp_path) == ["attempt.zip"]
@@ -105,7 +105,7 @@ def test_what_was_not_written_as_it_should_be_replaces_nothing(
     monkeypatch.setattr(os, "fsync", lose)
     with pytest.raises(OSError, match=r"attempt\.zip was not written as it should be"):
         pack.pack(process_dir, {})
-    assert not pack.pack_of(process_dir).exists()
+    assert not pack.pack_path(process_dir).exists()
     assert read(process_dir / "out.log", 0, 10) == b"said"
 
 
@@ -119,7 +119,7 @@ def test_what_an_agent_wrote_under_the_name_of_a_check_is_not_taken_for_it(tmp_p
             (process_dir / name / "out.log").write_bytes(b"all passed")
         (process_dir / "checks" / "0" / "exit.json").write_bytes(b"{}")
         pack.pack(process_dir, {"checks/0": check})
-        with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+        with zipfile.ZipFile(pack.pack_path(process_dir)) as archive:
             found = {name: archive.read(name) for name in archive.namelist()}
         assert found == {"checks/0/out.log": b"3 failed", "mine/out.log": b"all passed"}
 
@@ -140,7 +140,7 @@ def test_names_and_sizes_that_an_agent_chose_do_not_keep_an_attempt_from_being_p
         closed.chmod(0)
     (process_dir / "inner").chmod(0)
     pack.pack(process_dir, {})
-    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+    with zipfile.ZipFile(pack.pack_path(process_dir)) as archive:
         assert archive.read("caf\\xe9") == b"drunk"
         assert archive.read("huge").replace(b"\0", b"") == b"here" * 3
     assert os.listdir(tmp_path) == ["attempt.zip"]

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.runner.harness import SECRET, shell, until
 
 from kapelle.runner.runner import Runner
-from kapelle.runner.terminal import is_open, resized, send, typed
+from kapelle.runner.terminal import is_open, make_input_messages, make_resize_message, send
 
 _SAYS = """
 trap 'stty size' WINCH
@@ -21,7 +21,7 @@ done
 
 
 def _type(process_dir: Path, text: str, secret: bytes = SECRET) -> None:
-    for kind, data in typed(text.encode()):
+    for kind, data in make_input_messages(text.encode()):
         assert send(process_dir, secret, kind, data)
 
 
@@ -35,7 +35,7 @@ async def test_it_is_typed_into_and_resized(runner: Runner, tmp_path: Path) -> N
 
     await until(lambda: shown("tty of 30 100") and is_open(process_dir))
     _type(process_dir, "forged\n", b"another secret")
-    send(process_dir, SECRET, *resized(40, 132))
+    send(process_dir, SECRET, *make_resize_message(40, 132))
     _type(process_dir, "typed\n")
     await until(lambda: shown("got typed") and shown("40 132"))
     _type(process_dir, "x" * 3000 + "\nend\n")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.store import events, tables
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import migrate
@@ -65,7 +65,7 @@ async def test_what_is_stored_though_nobody_awaits_it_any_more_wakes_and_keeps_i
         events.append(connection, "run.created", "run_a")
 
     async def create() -> None:
-        with secrets.kept("run_a", {"env": {"TOKEN": "very-secret"}}):
+        with secrets.keep_values("run_a", {"env": {"TOKEN": "very-secret"}}):
             await db.write(store)
 
     with db.watch("run_a") as changed:

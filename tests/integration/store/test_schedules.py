@@ -211,7 +211,7 @@ async def test_a_schedule_whose_secrets_are_gone_says_so(
     await timetable.tick(MINUTE)
     (firing,) = await timetable.history(schedule)
     assert firing.outcome is Outcome.FAILED
-    assert "not there any more" in str(firing.reason)
+    assert "were deleted" in str(firing.reason)
 
 
 async def test_a_refused_schedule_leaves_nothing_behind(

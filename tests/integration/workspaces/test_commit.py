@@ -77,7 +77,7 @@ async def test_an_unchanged_worktree_costs_one_git(
     monkeypatch.setattr(RunningCommand, "run", counted)
     assert await box.workspaces.commit("task_1", "again") == commit
     await box.workspaces.restore("task_1", commit, "one")
-    assert await box.workspaces.uncommitted("task_1") == []
+    assert await box.workspaces.list_uncommitted("task_1") == []
     assert len(calls) == 3 + 1  # the last one compares as well
 
 

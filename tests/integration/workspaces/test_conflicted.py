@@ -35,7 +35,7 @@ MARKED = b"before\n<<<<<<< ours\na\n=======\nb\n>>>>>>> theirs\nafter\n"
 async def test_by_content(box: Sandbox, content: bytes, expected: bool) -> None:
     _, path = await box.create()
     box.write("dir/file", content, path)
-    found = await box.workspaces.conflicted("task_1", ["dir/file", "a.txt"])
+    found = await box.workspaces.find_conflicted("task_1", ["dir/file", "a.txt"])
     assert found == (["dir/file"] if expected else [])
 
 
@@ -59,7 +59,7 @@ async def test_only_regular_files_inside_the_worktree(box: Sandbox) -> None:
         "\ud800",
         "\\xff",
     ]
-    found = await box.workspaces.conflicted("task_1", [*odd, "marked", "deep/marked"])
+    found = await box.workspaces.find_conflicted("task_1", [*odd, "marked", "deep/marked"])
     assert found == ["marked", "deep/marked"]
     # The markers are there for whoever follows the links, so the refusal is what is tested.
     assert Path(path / "dir/marked").read_bytes() == MARKED
@@ -69,4 +69,4 @@ async def test_a_replaced_worktree_is_not_read(box: Sandbox) -> None:
     _, victim, _ = await replaced(box, "foreign")
     box.write("a.txt", MARKED, victim)
     with pytest.raises(WorkspaceError, match="removed or replaced"):
-        await box.workspaces.conflicted("task_1", ["a.txt"])
+        await box.workspaces.find_conflicted("task_1", ["a.txt"])

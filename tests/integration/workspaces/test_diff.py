@@ -32,7 +32,7 @@ async def test_the_patch_applies_and_gives_the_same_content(box: Sandbox) -> Non
     diff = await box.workspaces.diff("task_1")
     assert set(diff.files) == {*ODD_NAMES, "binary", "moved.txt", "src/b.txt"}
     assert "über" in diff.stat
-    assert not diff.truncated
+    assert not diff.is_truncated
     await box.workspaces.commit("task_1", "work")
     other = box.root / "other"
     box.git("worktree", "add", "-q", "--detach", str(other), "main")
@@ -71,7 +71,7 @@ async def test_the_history_of_a_commit_tells_what_was_taken_back_and_what_merges
     assert b"+taken-back" in made.patch
     assert b"+by-the-merge" in made.patch
     assert b"not-pushed" not in made.patch
-    assert not made.truncated
+    assert not made.is_truncated
 
 
 async def test_a_diff_does_not_disturb_the_agent(box: Sandbox) -> None:

@@ -36,7 +36,7 @@ async def test_a_path_with_a_filter_that_is_not_allowed_is_not_committed(
     _, path = await filtered.create()
     filtered.write(name, "topsecret\n", path)
     filtered.write("a.txt", "fine\n", path)
-    with pytest.raises(FilterMissing, match=rf"{name} goes through the filter up") as caught:
+    with pytest.raises(FilterMissing, match=rf"{name} needs the filter up") as caught:
         await filtered.workspaces.commit("task_1", "work")
     assert "kapelle config set git.filters '[\"up\"]'" in (caught.value.hint or "")
     assert filtered.git("rev-parse", "kapelle/task_1") == filtered.git("rev-parse", "main")
@@ -46,12 +46,12 @@ async def test_attributes_count_wherever_they_stand(filtered: Sandbox) -> None:
     filtered.write(".git/info/attributes", "*.key filter=crypt\n")
     _, path = await filtered.create()
     filtered.write("my.key", "topsecret\n", path)
-    with pytest.raises(FilterMissing, match=r"my.key goes through the filter crypt"):
+    with pytest.raises(FilterMissing, match=r"my.key needs the filter crypt"):
         await filtered.workspaces.commit("task_1", "work")
     (path / "my.key").unlink()
     filtered.write("deep/.gitattributes", "*.y filter=crypt\n", path)
     filtered.write("deep/b.y", "topsecret\n", path)
-    with pytest.raises(FilterMissing, match=r"deep/b.y goes through the filter crypt"):
+    with pytest.raises(FilterMissing, match=r"deep/b.y needs the filter crypt"):
         await filtered.workspaces.commit("task_1", "work")
 
 
@@ -111,7 +111,7 @@ async def test_work_that_the_agent_committed_itself_is_not_put_into_a_checkout_u
     filtered.git("add", "--all", cwd=path)
     filtered.git("commit", "--quiet", "--message=mine", cwd=path)
     await filtered.workspaces.commit("task_1", "work")
-    with pytest.raises(FilterMissing, match=r"new.bin goes through the filter up"):
+    with pytest.raises(FilterMissing, match=r"new.bin needs the filter up"):
         await filtered.workspaces.merge("task_1", None, "merge")
     assert filtered.git("status", "--porcelain") == ""
     allow(filtered, "up")

@@ -129,7 +129,7 @@ async def test_a_repository_that_is_not_there_is_asked_for_again(box: Sandbox) -
     await work(box)
     await kill_at(MERGE, box, "task_1", "read-tree -m -u", "before")
     away = box.repo.rename(Path(box.root, "away"))
-    with pytest.raises(Conflict, match="not there"):
+    with pytest.raises(Conflict, match="is gone"):
         await survivor(box).finish_merges()
     away.rename(box.repo)
     assert await survivor(box).finish_merges() == ["task_1"]

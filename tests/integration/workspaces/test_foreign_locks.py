@@ -60,7 +60,7 @@ async def test_several_processes_of_a_home_respect_each_other(
 ) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.1)
     workspaces = use(box.home, is_alone=False)
-    with pytest.raises(Conflict, match="still at work on task_1"):
+    with pytest.raises(Conflict, match="still working on task_1"):
         await workspaces.create("task_1", box.repo, None)
     workspaces.close()
 

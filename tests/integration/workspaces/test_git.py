@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, UnreadableFile, WorkspaceError
-from kapelle.workspaces.git import Git, GitLocation, LockBusy, wanted
+from kapelle.workspaces.git import Git, GitLocation, LockBusy, is_result_needed
 from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
@@ -51,7 +51,7 @@ async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
 async def test_output_is_bounded(tmp_path: Path) -> None:
     git = fake(tmp_path, "yes")
     output = await GitLocation(git, tmp_path).run("diff", max_output=100_000)
-    assert output.truncated
+    assert output.is_truncated
     assert len(output.stdout) == 100_000
 
 
@@ -110,12 +110,12 @@ async def test_a_git_that_hangs_ends_when_its_work_is_stopped(tmp_path: Path) ->
         return False
 
     git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    token = wanted.set(is_wanted)
+    token = is_result_needed.set(is_wanted)
     try:
-        with pytest.raises(WorkspaceError, match="the work that needs it is stopped"):
+        with pytest.raises(WorkspaceError, match="its task was stopped"):
             await GitLocation(git, tmp_path).run("status")
     finally:
-        wanted.reset(token)
+        is_result_needed.reset(token)
     assert not alive(int((tmp_path / "pid").read_text()))
 
 

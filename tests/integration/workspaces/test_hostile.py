@@ -266,7 +266,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("create", lambda: work.create("task_1", box.repo, None, ["a.txt"], ["src"])),
         ("create from", lambda: work.create("task_2", path, "kapelle/task_0")),
         ("change", lambda: change(1)),
-        ("uncommitted", lambda: work.uncommitted("task_0")),
+        ("uncommitted", lambda: work.list_uncommitted("task_0")),
         ("diff", lambda: work.diff("task_0")),
         ("archive", lambda: box.archive("one", "task_0")),
         ("refused", refused),
@@ -284,7 +284,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("take in", lambda: work.take_in("task_0", "main", "take in")),
         ("restore", lambda: work.restore("task_0", base, "three")),
         ("restore again", lambda: work.restore("task_0", base, "three")),
-        ("uncommitted", lambda: work.uncommitted("task_0")),
+        ("uncommitted", lambda: work.list_uncommitted("task_0")),
         ("merge into a task", lambda: work.merge("task_1", "kapelle/task_0", "merge")),
         ("remove", lambda: work.remove("task_0")),
         ("diff of the branch", lambda: work.diff("task_0")),
@@ -310,7 +310,7 @@ async def test_conflicts_and_refusals_run_nothing_either(box: Sandbox) -> None:
     with pytest.raises(KapelleError):
         await box.workspaces.merge("task_0", None, "m")
     assert "conflict.txt" in await box.workspaces.take_in("task_0", "main", "m")
-    assert await box.workspaces.conflicted("task_0", ["conflict.txt"]) == ["conflict.txt"]
+    assert await box.workspaces.find_conflicted("task_0", ["conflict.txt"]) == ["conflict.txt"]
     box.write("a.txt", "dirty")
     for base in ("missing", "origin/main", "--x"):
         with suppress(KapelleError):

@@ -262,14 +262,14 @@ async def test_commits_that_nobody_verified_are_not_merged(box: Sandbox) -> None
     box.write("late.txt", "l", path)
     late = box.save("after the checks", path)
     main = box.commit_of("main")
-    with pytest.raises(Conflict, match="kapelle/task_1 holds commits that were not") as refused:
-        await box.workspaces.merge("task_1", None, "m", expected=verified)
+    with pytest.raises(Conflict, match="kapelle/task_1 has unverified commits") as refused:
+        await box.workspaces.merge("task_1", None, "m", expected_tip=verified)
     for advice in ("kapelle merge --force", "kapelle resume"):
         assert advice in (refused.value.hint or "")
     assert box.commit_of("main") == main
-    merge = await box.workspaces.merge("task_1", None, "m", expected=late)
+    merge = await box.workspaces.merge("task_1", None, "m", expected_tip=late)
     assert box.commit_of("main") == merge.commit
-    assert (await box.workspaces.merge("task_1", None, "m", expected=late)).already
+    assert (await box.workspaces.merge("task_1", None, "m", expected_tip=late)).already
 
 
 async def test_squashed_and_rebased_by_the_person_whose_repository_it_is(box: Sandbox) -> None:
@@ -286,7 +286,7 @@ async def test_squashed_and_rebased_by_the_person_whose_repository_it_is(box: Sa
     for style in ("squash", "rebase"):
         box.git("branch", "--force", style, main)
         merge = await box.workspaces.merge(
-            "task_1", style, "All of it", style=style, by_person=True, expected=tip
+            "task_1", style, "All of it", style=style, by_person=True, expected_tip=tip
         )
         assert box.git("diff", "--stat", "main", style).endswith("2 insertions(+)")
         assert box.commit_of(style) == merge.commit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kapelle.domain.errors import KapelleError
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.refs import branch_ref
+from kapelle.workspaces.refs import make_branch_ref
 
 from .sandbox import Sandbox
 
@@ -164,7 +164,7 @@ def test_no_name_becomes_an_option(box: Sandbox) -> None:
 @settings(max_examples=300, deadline=None)
 @given(names)
 def test_our_idea_of_a_branch_name_is_at_least_as_strict_as_git_s(name: str) -> None:
-    ref = branch_ref(name)
+    ref = make_branch_ref(name)
     if ref is None:
         return
     assert ref.startswith("refs/heads/")

@@ -8,7 +8,7 @@ import pytest
 from kapelle.runner.command import CommandResult, RunningCommand
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.refs import Refs as References
-from kapelle.workspaces.repository import WorkTree, checkout_at
+from kapelle.workspaces.repository import WorkTree, read_checkout
 from kapelle.workspaces.shadow import Shadows
 
 from .sandbox import Sandbox
@@ -123,7 +123,7 @@ async def test_in_a_reftable_planted_files_say_nothing(refs: Refs) -> None:
 
 
 async def test_head_of_a_branch_or_of_a_commit(refs: Refs) -> None:
-    checkout = checkout_at(refs.box.repo)
+    checkout = read_checkout(refs.box.repo)
     assert checkout is not None
     main, first = refs.box.commit_of("main"), refs.box.commit_of("x")
     assert await References.at(refs.git, checkout).head_commit() == main

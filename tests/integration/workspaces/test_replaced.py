@@ -143,7 +143,7 @@ async def test_a_link_in_place_of_the_git_file_is_not_followed(box: Sandbox, kin
     (path / ".git").unlink()
     (path / ".git").symlink_to(targets[kind])
     box.write("new.txt", "n", path)
-    with pytest.raises(WorkspaceError, match=r"\.git file .* was put back"):
+    with pytest.raises(WorkspaceError, match=r"\.git file .* was restored"):
         await box.workspaces.commit("task_1", "work")
     assert not (path / ".git").is_symlink()
     (path / ".git").unlink()

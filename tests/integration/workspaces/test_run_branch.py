@@ -39,7 +39,7 @@ async def test_a_clean_worktree_of_the_run_moves_along(box: Sandbox) -> None:
     path, main = await run(box), box.commit_of("main")
     commit = await task(box)
     box.write("notes.txt", "untracked and unrelated", path)
-    merge = await box.workspaces.merge("task_1", RUN, "Merge it", expected=commit)
+    merge = await box.workspaces.merge("task_1", RUN, "Merge it", expected_tip=commit)
     assert (merge.base, merge.already, merge.checkout_updated) == (RUN, False, path)
     assert box.git("log", "-1", "--format=%P", RUN) == f"{main} {commit}"
     assert (path / "new.txt").read_text() == "n"
@@ -211,7 +211,7 @@ async def test_killed_amid_a_merge_into_the_run(
     assert box.refs("refs/kapelle/archive/run_1") == []
     if first != "merge":
         assert box.commit_of(RUN) == tip
-    await again.merge("task_1", RUN, "m", expected=commit)
+    await again.merge("task_1", RUN, "m", expected_tip=commit)
     assert (path / "new.txt").read_text() == "n"
     assert_whole(box, path)
 

@@ -75,9 +75,9 @@ async def test_a_conflict_is_given_as_files_and_its_resolution_merges_cleanly(
     assert text.startswith("<<<<<<< ")
     assert "\nours\n=======\ntheirs\n>>>>>>> " in text
     assert (path / "run.txt").read_text() == "r\n"
-    assert await box.workspaces.conflicted("task_1", ["a.txt", "run.txt"]) == ["a.txt"]
+    assert await box.workspaces.find_conflicted("task_1", ["a.txt", "run.txt"]) == ["a.txt"]
     box.write("a.txt", "both\n", path)
-    assert await box.workspaces.conflicted("task_1", ["a.txt"]) == []
+    assert await box.workspaces.find_conflicted("task_1", ["a.txt"]) == []
     await box.workspaces.commit("task_1", "resolved")
     assert await box.workspaces.take_in("task_1", "kapelle/run_1", "Take in") == []
     await box.workspaces.merge("task_1", None, "m")
@@ -128,7 +128,7 @@ async def test_a_file_changed_here_and_deleted_there(box: Sandbox) -> None:
     for _ in range(2):
         assert await box.workspaces.take_in("task_1", "kapelle/run_1", "Take in") == ["src/b.txt"]
     assert (path / "src/b.txt").read_text() == "changed\n"
-    assert await box.workspaces.conflicted("task_1", ["src/b.txt"]) == []
+    assert await box.workspaces.find_conflicted("task_1", ["src/b.txt"]) == []
     # To leave it as it is was the resolution, so that the next commits are taken in.
     box.write("more.txt", "m\n", run)
     await box.workspaces.commit("run_1", "more")
@@ -148,9 +148,12 @@ async def test_binary_files_and_odd_names_in_conflict(box: Sandbox) -> None:
     conflicts = await box.workspaces.take_in("task_1", "kapelle/run_1", "Take in")
     assert sorted(conflicts) == ["\\xff x", "bin", "über\n"]
     assert (path / "bin").read_bytes() == b"\0ours\n"
-    assert sorted(await box.workspaces.conflicted("task_1", conflicts)) == ["\\xff x", "über\n"]
+    assert sorted(await box.workspaces.find_conflicted("task_1", conflicts)) == [
+        "\\xff x",
+        "über\n",
+    ]
     odd.write_bytes(b"resolved\n")
-    assert await box.workspaces.conflicted("task_1", conflicts) == ["über\n"]
+    assert await box.workspaces.find_conflicted("task_1", conflicts) == ["über\n"]
 
 
 @pytest.mark.parametrize("amid", ["merge", "rebase", "detached", "elsewhere"])
@@ -236,7 +239,7 @@ async def test_a_removed_worktree_takes_nothing_in(box: Sandbox) -> None:
     await box.workspaces.remove("task_1")
     for act in (
         box.workspaces.take_in("task_1", "kapelle/run_1", "m"),
-        box.workspaces.conflicted("task_1", ["a.txt"]),
+        box.workspaces.find_conflicted("task_1", ["a.txt"]),
     ):
         with pytest.raises(Conflict, match="was removed"):
             await act
@@ -287,7 +290,7 @@ async def test_after_a_kill_any_other_operation_finds_it_whole(box: Sandbox) -> 
     survivor = Workspaces(box.home, "K", "k@localhost")
     tip = box.commit_of("kapelle/task_1")
     assert await survivor.commit("task_1", "nothing") == tip
-    assert await survivor.conflicted("task_1", ["a.txt"]) == ["a.txt"]
+    assert await survivor.find_conflicted("task_1", ["a.txt"]) == ["a.txt"]
     _assert_taken_once(box, path)
 
 

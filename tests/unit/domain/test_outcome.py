@@ -157,7 +157,7 @@ def test_an_overload_is_outlasted_for_half_an_hour_without_spending_a_try() -> N
 )
 def test_what_no_retry_can_mend_stops_at_once_and_names_the_fix(kind: FailureClass) -> None:
     assert ended(kind, retry=SAME).task is TaskStatus.FAILED
-    assert POLICIES[kind].fix
+    assert POLICIES[kind].fix_for("claude", "task_1")
 
 
 def test_a_session_that_is_gone_is_gone_on_without_at_once() -> None:

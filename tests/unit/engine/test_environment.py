@@ -15,7 +15,7 @@ from kapelle.engine.processes.environment import (
 )
 from kapelle.engine.processes.prompt import Earlier, compose_prompt
 from kapelle.home import Home
-from kapelle.secrets import secrets_in
+from kapelle.secrets.detection import find_secrets
 
 
 def test_only_listed_variables_are_passed_on() -> None:
@@ -120,7 +120,7 @@ def test_values_are_secret_by_the_names_of_their_variables() -> None:
         "PATTERN": "not-a-secret",
         "HTTPS_PROXY": "http://me:pass%40word@proxy:3128",
     }
-    assert secrets_in(environ) == ["0123456789", "/abcdefghij+", "ghp_0123456789", "pass@word"]
+    assert find_secrets(environ) == ["0123456789", "/abcdefghij+", "ghp_0123456789", "pass@word"]
 
 
 def test_a_prompt_without_context_stays_as_it_is() -> None:

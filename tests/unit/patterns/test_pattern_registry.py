@@ -12,7 +12,7 @@ from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.engine.runs import patterns
 from kapelle.home import Home
 from kapelle.patterns import registry
-from kapelle.settings.trust import executable
+from kapelle.settings.trust import find_executable
 
 SOMEBODY = 12345
 OWN = """
@@ -37,11 +37,11 @@ def write(top: Path, name: str = "own", source: str = OWN) -> Path:
 
 
 def available(home: Home, directory: Path, *, trusted: bool = False) -> patterns.Listed:
-    return patterns.available(home, executable(home, directory), trusted)
+    return patterns.available(home, find_executable(home, directory), trusted)
 
 
 def get(name: str, home: Home, directory: Path, *, trusted: bool = False) -> registry.Pattern:
-    return patterns.get(name, home, executable(home, directory), trusted)
+    return patterns.get(name, home, find_executable(home, directory), trusted)
 
 
 def found(tmp_path: Path, directory: Path) -> tuple[set[str], list[str]]:
@@ -72,7 +72,7 @@ def test_what_somebody_else_put_into_a_shared_parent_is_not_executed(
     work = tmp_path / "work"
     work.mkdir()
     os.chown(part(path), SOMEBODY, SOMEBODY)
-    refusal = f"{part(path)} belongs to another user; remove it or take it over."
+    refusal = f"{part(path)} belongs to another user; remove it or change its owner."
     assert found(tmp_path, work) == (set(), [refusal])
     with pytest.raises(InvalidInput, match="another user"):
         get("own", Home(tmp_path / "home"), work, trusted=True)
@@ -204,7 +204,7 @@ def test_what_is_executed_is_the_text_that_was_trusted(tmp_path: Path) -> None:
     """Whatever is written there between the look and the import, and whatever encoding it names."""
     home = Home(tmp_path / "home")
     path = write(tmp_path, "own", "# coding: utf-7\n" + OWN)
-    seen = executable(home, tmp_path)
+    seen = find_executable(home, tmp_path)
     harm = tmp_path / "harm"
     write(tmp_path, "own", OWN + f"open({str(harm)!r}, 'w').close()\n")
     assert patterns.get("own", home, seen, trusted=True).name == "own"
@@ -220,8 +220,8 @@ def test_more_than_anybody_would_read_is_refused(tmp_path: Path) -> None:
     for number in range(3):
         write(tmp_path, f"own{number}", OWN + "# " + "x" * 900_000)
     with pytest.raises(InvalidInput, match="holds more than 2 MB that could be executed"):
-        executable(Home(tmp_path / "home"), tmp_path)
+        find_executable(Home(tmp_path / "home"), tmp_path)
     for number in range(250):
         write(tmp_path, f"own{number}")
     with pytest.raises(InvalidInput, match="has more than 200 files"):
-        executable(Home(tmp_path / "home"), tmp_path)
+        find_executable(Home(tmp_path / "home"), tmp_path)

@@ -159,7 +159,7 @@ class CommandAgent(AgentAdapter):
         if request.settings.output == "json" and not read.text and not read.result:
             text = f"The agent {self.name} prints JSON, and nothing says where its answer is in it."
             hint = f"kapelle config set agents.{self.name}.read.result path.of.the.answer"
-            raise AgentMisconfigured(text, hint=hint)
+            raise AgentMisconfigured(text, hint=hint, remedy="")
         hint = f"Use {{prompt_file}} in {key}, or no placeholder, for stdin."
         for argument in argv:
             self.require_argument(argument, "the prompt", hint)

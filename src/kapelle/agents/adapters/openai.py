@@ -35,7 +35,7 @@ class PlainModel(AgentAdapter):
         if base_url and not is_address(base_url):
             text = f"The base_url of {self.name} is no http(s):// address without a password."
             hint = f"kapelle agents config set {self.name} base_url http://localhost:11434/v1"
-            raise AgentMisconfigured(text, hint=hint)
+            raise AgentMisconfigured(text, hint=hint, remedy="")
         # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
         argv = [sys.executable, "-P", "-m", self.bridge, "--model", self.require_model(request)]
         files = {}

@@ -103,7 +103,7 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
     The daemon starts it, because everything that a command starts is ended with the command. Raises
     WorkspaceError if the container cannot be started.
     """
-    if worktree is None or not settings.workspace.docker.wanted:
+    if worktree is None or not settings.workspace.docker.is_configured:
         return None
     script = await asyncio.to_thread(_write_scripts, parts.home, settings, worktree)
     await end_left_commands(parts)
@@ -156,7 +156,7 @@ async def _run(
 
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
     """Return the script that runs its arguments in the container of a worktree, if any."""
-    if settings.workspace.docker.wanted and worktree:
+    if settings.workspace.docker.is_configured and worktree:
         return _write_scripts(home, settings, worktree)
     return None
 

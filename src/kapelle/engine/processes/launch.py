@@ -24,9 +24,9 @@ from kapelle.engine.processes.environment import (
     select_variables,
 )
 from kapelle.engine.processes.output import MAX_OUTPUT, SideLog, check_result
-from kapelle.runner.output import both_streams
+from kapelle.runner.output import read_both_streams
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
-from kapelle.secrets import server_secrets
+from kapelle.secrets.detection import collect_server_values
 from kapelle.settings import Settings
 from kapelle.workspaces import checkouts_around
 
@@ -98,12 +98,12 @@ class ProcessLocation:
         servers = [*self.settings.mcp.values()]
         for agent in agents:
             servers += agent.mcp.values()
-        secrets = [*(agent.env for agent in agents), *server_secrets(servers)]
+        secrets = [*(agent.env for agent in agents), *collect_server_values(servers)]
         return self._launch(process, argv, self.variables.values, *secrets, cwd=self.cwd, **how)
 
     async def judge_check(self, check: CheckSpec, process: Process, end: ProcessEnd) -> CheckResult:
         """Return the result of a check whose command has ended here."""
-        output = await asyncio.to_thread(both_streams, process.directory, MAX_OUTPUT)
+        output = await asyncio.to_thread(read_both_streams, process.directory, MAX_OUTPUT)
         if not end.succeeded:
             output = await asyncio.to_thread(self.with_hints, output, check.command or "")
         return check_result(check, end, output).model_copy(update={"directory": str(self.cwd)})
@@ -170,7 +170,7 @@ class ProcessLocation:
         if script := script_of(parts.home, settings, self.origin.worktree):
             path = variables.get("PATH", os.defpath)
             variables["PATH"] = os.pathsep.join([str(script.parent), path])
-        secrets = server_secrets(request.mcp_servers.values())
+        secrets = collect_server_values(request.mcp_servers.values())
         how = {"timeout_s": timeout_s, "label": label, "terminal": terminal}
         launch = self._launch(
             process,

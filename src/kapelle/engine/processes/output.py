@@ -19,7 +19,7 @@ from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult, Usage
-from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.output import read_lines, read_tail
 from kapelle.runner.process_dir import ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT, size
 from kapelle.settings import Settings
@@ -42,7 +42,7 @@ def read_output(agent: AgentAdapter, process_dir: Path, side_log: "SideLog | Non
         last_bytes = None
     else:
         last_bytes = _LAST_BYTES
-    summary = summarise(agent, lines_of(process_dir / OUT, last_bytes))
+    summary = summarise(agent, read_lines(process_dir / OUT, last_bytes))
     return with_side_log(agent, side_log, summary)
 
 
@@ -55,8 +55,8 @@ def with_side_log(agent: AgentAdapter, side_log: "SideLog | None", summary: Summ
 
 def output_tail(process_dir: Path) -> str:
     """Return the end of both output streams of an agent as text."""
-    output = tail_text(process_dir / OUT, _TAIL)
-    return f"{output}\n{tail_text(process_dir / ERR, _TAIL // 2)}".strip()
+    output = read_tail(process_dir / OUT, _TAIL)
+    return f"{output}\n{read_tail(process_dir / ERR, _TAIL // 2)}".strip()
 
 
 def attempt_usage(
@@ -153,7 +153,7 @@ class SideLog(BaseModel):
     def lines(self, session_id: str | None) -> Iterator[str]:
         """Yield the lines that belong to this attempt."""
         if path := self.find(session_id):
-            yield from lines_of(path, max(0, size(str(path)) - self.begin))
+            yield from read_lines(path, max(0, size(str(path)) - self.begin))
 
 
 def newest_match(pattern: str) -> Path | None:
@@ -205,7 +205,7 @@ def check_result(check: CheckSpec, end: ProcessEnd, output: str) -> CheckResult:
     if end.succeeded:
         text = output
     else:
-        text = f"{output}\n[{end.ending(check.timeout_s)}]".lstrip()
+        text = f"{output}\n[{end.describe_end(check.timeout_s)}]".lstrip()
     return CheckResult(
         name=check.label,
         passed=end.succeeded,

@@ -447,10 +447,10 @@ class Subject:
         """Run the check in a copy; a process that began before a crash has its copy already."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(
-                self.owner, content.changed, content.base, garbled=content.garbled
+                self.owner, content.changed, content.base, garbled_paths=content.garbled
             )
         failpoint("proof_before_execute")
-        place = self.place.in_copy(self.parts.workspaces.copy_of(self.owner))
+        place = self.place.in_copy(self.parts.workspaces.copy_path(self.owner))
         return (await self.execute(name, command, timeout_s, place))[1]
 
 

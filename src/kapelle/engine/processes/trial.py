@@ -248,7 +248,7 @@ class Trial:
         end = await self._run("intact", [], limit_s=limit_s)
         if end.succeeded:
             return None
-        how = end.ending(limit_s)
+        how = end.describe_end(limit_s)
         proof = f"Not proved: in a copy of the workspace it fails by itself ({how})."
         return TrialFinding(None, proof, is_lasting=True)
 

@@ -25,7 +25,7 @@ from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.context import Env
 from kapelle.patterns.results import Checked, Scored, read_score
 from kapelle.patterns.spec import PatternSpec
-from kapelle.runner.output import both_streams, tail_text
+from kapelle.runner.output import read_both_streams, read_tail
 from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.redaction import redact
 from kapelle.store import events, runs, tasks
@@ -118,7 +118,7 @@ class CommandContext(GitContext):
             where = (owner, workspace, self.spec.directory, tip)
             subject = await Subject.load(place, *where, self._execute)
             # A pattern may check what it wrote and did not commit.
-            if not await self._parts.workspaces.uncommitted(owner):
+            if not await self._parts.workspaces.list_uncommitted(owner):
                 before = await subject.check_out(name, policy, is_first=is_first)
         with self._parts.register_check(self.run_id, spec.label, command) as told:
 
@@ -169,12 +169,12 @@ class CommandContext(GitContext):
             with self._parts.register_check(self.run_id, command.strip().split("\n")[0], command):
                 _, place = await self._workplace(task, env or {})
                 process, ended = await self._execute(step.position, command, timeout_s, place)
-            output = await asyncio.to_thread(both_streams, process.directory, MAX_OUTPUT)
+            output = await asyncio.to_thread(read_both_streams, process.directory, MAX_OUTPUT)
             if not ended.succeeded:
-                problem = f"the score command failed: {ended.ending(timeout_s)}"
+                problem = f"the score command failed: {ended.describe_end(timeout_s)}"
                 return Scored(value=None, output=output, problem=problem).model_dump(mode="json")
             out = process.directory / "out.log"
-            printed = await asyncio.to_thread(tail_text, out, MAX_OUTPUT)
+            printed = await asyncio.to_thread(read_tail, out, MAX_OUTPUT)
             return read_score(printed, output).model_dump(mode="json")
 
         step = StepRequest("score", command, perform, self._begin_in_time)

@@ -94,7 +94,7 @@ class GitContext(Context):
         return await self._git_step("branch", name, perform)
 
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
-        look = partial(self._workspaces.conflicted, task.id, paths)
+        look = partial(self._workspaces.find_conflicted, task.id, paths)
         return await self._git_step("conflicted", task.id, look)
 
     async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
@@ -143,7 +143,7 @@ class GitContext(Context):
         message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
         try:
             merged = await self._workspaces.merge(
-                work.id, await self._branch(), message, expected=work.commit
+                work.id, await self._branch(), message, expected_tip=work.commit
             )
         except MergeConflict as error:
             return Merged(commit=None, problem=error.message, conflict=True)

@@ -24,7 +24,7 @@ from kapelle.home import Home
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.runner.command import Command, RunningCommand
-from kapelle.settings.trust import Executable, pattern_files, refusal, source
+from kapelle.settings.trust import Executable, list_pattern_files, refusal, source
 
 # A file that takes longer to import than this is not waited for.
 IMPORT_S = 10.0
@@ -128,7 +128,7 @@ def _own(
     known: dict[str, tuple[PatternView, str]] = {}
     broken = [*map(InvalidInput, found.problems if found else ())]
     theirs = found.sources if found else {}
-    for path in [*pattern_files(home.config.parent / "patterns"), *theirs]:
+    for path in [*list_pattern_files(home.config.parent / "patterns"), *theirs]:
         try:
             if path in theirs:
                 text = theirs[path]

@@ -60,7 +60,7 @@ async def start(
         "idempotency_key": idempotency_key,
         "shell": parts.secrets.keep_shell(checked.shell),
     }
-    with parts.secrets.kept(run_id, {"env": checked.env}):
+    with parts.secrets.keep_values(run_id, {"env": checked.env}):
         stored = await parts.db.write(_insert, values, also)
     if stored != run_id:
         parts.secrets.forget(run_id)

@@ -13,7 +13,7 @@ from kapelle.domain.schedule import Outcome
 from kapelle.engine.background import repeat
 from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.secrets import SpecSecrets
+from kapelle.secrets.specs import SpecSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Database
 

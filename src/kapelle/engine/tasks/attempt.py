@@ -140,7 +140,7 @@ class ActiveAttempt:
         place = self.place
         if not self.is_read_only or place.origin.worktree is None:
             return place
-        return place.in_copy(self.parts.workspaces.copy_of(self.owner))
+        return place.in_copy(self.parts.workspaces.copy_path(self.owner))
 
     @property
     def owner(self) -> str:
@@ -223,7 +223,7 @@ class ActiveAttempt:
         """Run a process until its end; a request to stop always reaches it."""
         tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
         end = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
-        if self.settings.workspace.docker.wanted:
+        if self.settings.workspace.docker.is_configured:
             await end_left_commands(self.parts)
         return end
 

@@ -22,7 +22,7 @@ from kapelle.engine.processes.prompt import (
     format_learning,
 )
 from kapelle.engine.tasks.attempt import ActiveAttempt, agent_of, recall_worktree, task_diff
-from kapelle.runner.output import tail_text
+from kapelle.runner.output import read_tail
 from kapelle.store import attempts, learnings, tasks
 from kapelle.store.query import Row
 
@@ -93,7 +93,7 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
         )
     if own_task and last_attempt:
         sections.append(await earlier_attempt(parts, own_task))
-    if attempt.is_worktree and attempt.settings.workspace.docker.wanted:
+    if attempt.is_worktree and attempt.settings.workspace.docker.is_configured:
         context = context | {"Container": INSTRUCTIONS}
     memory = await _memory(attempt)
     text = compose_prompt(prompt, context, sections, message, diagnosis, memory, guidelines)
@@ -171,9 +171,9 @@ async def earlier_attempt(
 def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     """Return the end of an attempt's output as text, not in the agent's line format."""
     process_dir = parts.process_directory(last.id)
-    lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
+    lines = read_tail(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
     agent = agent_of(parts, task, last.agent)
     if agent is None:
         return "\n".join(lines)[-_LAST_OUTPUT:]
-    words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)
+    words = summarise(agent, lines).tail + "\n" + read_tail(process_dir / "err.log", 1000)
     return words[-_LAST_OUTPUT:]

@@ -14,7 +14,7 @@ from pathlib import Path
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import McpServer
 from kapelle.engine.tasks.attempt import ActiveAttempt
-from kapelle.runner.output import tail_text
+from kapelle.runner.output import read_tail
 from kapelle.runner.process_dir import Process
 
 _SERVE = "serve/"
@@ -107,7 +107,7 @@ def last_words(process: Process) -> str:
     """Return the end of the output of a failed command."""
     names = ("err.log", "out.log")
     return next(
-        filter(None, (tail_text(process.directory / name, 500) for name in names)), ""
+        filter(None, (read_tail(process.directory / name, 500) for name in names)), ""
     ).strip()
 
 

@@ -32,7 +32,7 @@ from kapelle.engine.tasks.verify import verify
 from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watch_agent
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.workspaces import wanted
+from kapelle.workspaces import is_result_needed
 
 _log = logging.getLogger("kapelle.attempts")
 # The size of a terminal until somebody attaches to it.
@@ -58,7 +58,7 @@ async def _work(parts: Parts, attempt_id: str) -> Evidence:
     attempt = None
     try:
         attempt = await with_retries(ActiveAttempt.load)(parts, attempt_id)
-        wanted.set(attempt.is_wanted)
+        is_result_needed.set(attempt.is_wanted)
         if not attempt.is_started:
             # An agent that was started before a crash already works in its workspace.
             await with_retries(prepare)(attempt)
@@ -101,7 +101,7 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
     return Evidence(
         exit=end.exit,
         timed_out=has_timed_out,
-        detail=end.ending(attempt.timeout_s) if has_timed_out else end.detail,
+        detail=end.describe_end(attempt.timeout_s) if has_timed_out else end.detail,
         output_bytes=end.out_bytes + end.err_bytes,
     )
 

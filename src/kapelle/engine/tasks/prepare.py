@@ -48,7 +48,7 @@ async def prepare(attempt: ActiveAttempt) -> None:
         if attempt.asks_for_changes:
             await _remember_content(attempt)
     if attempt.is_read_only:
-        await attempt.parts.workspaces.copy(attempt.owner, alone=True)
+        await attempt.parts.workspaces.copy(attempt.owner, is_alone=True)
     if attempt.task["browser"]:
         await start_application(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
@@ -224,7 +224,7 @@ async def _set_up(attempt: ActiveAttempt, command: str) -> None:
     process, end = await attempt.execute_command(_SETUP, command, timeout_s, place)
     if not end.succeeded:
         output = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
-        how = end.ending(timeout_s)
+        how = end.describe_end(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{output}")
     # Only a noted success keeps later attempts from setting up again.
     await attempt.write(processes.note_success, attempt.id, _SETUP)

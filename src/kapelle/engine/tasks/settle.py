@@ -304,12 +304,11 @@ class _Settlement:
                 reason = f"{reason}; {detail}"
             else:
                 reason = detail
-        fix = None
-        if self.evidence.failure:
-            fix = self.evidence.failure.policy.fix
-        if fix and outcome.task is TaskStatus.FAILED:
-            fix = fix.format(agent=self.attempt["agent"], task=self.task["id"])
-            return f"{reason} → {fix}"
+        if self.evidence.failure and outcome.task is TaskStatus.FAILED:
+            policy = self.evidence.failure.policy
+            fix = policy.fix_for(self.attempt["agent"], self.task["id"])
+            if fix is not None:
+                return f"{reason} → {fix}"
         return reason
 
     def _move_task(self, outcome: AttemptOutcome, reason: str | None) -> None:

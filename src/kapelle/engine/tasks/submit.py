@@ -31,8 +31,8 @@ from kapelle.store.database import Connection
 from kapelle.store.query import unused_id
 from kapelle.workspaces import (
     checkouts_around,
+    format_relocation_command,
     is_git_directory,
-    relocation_command,
     repository_of,
 )
 
@@ -95,7 +95,9 @@ async def submit(
     values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
-    with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
+    with parts.secrets.keep_values(
+        values["id"], spec.model_dump(mode="json", include={"env", "mcp"})
+    ):
         task = await parts.db.write(_submit, spec, values, also)
     # The key was used before, so the new id and its secrets are not needed.
     if task.id != values["id"]:
@@ -186,7 +188,7 @@ def require_still_there(directory: str, repository: str | None = None) -> None:
         raise Conflict(
             f"The directory {directory} is gone.",
             hint="If its repository was moved, run in the new place: "
-            f"{relocation_command(repository or directory)}",
+            f"{format_relocation_command(repository or directory)}",
         )
 
 

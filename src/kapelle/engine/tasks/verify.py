@@ -43,7 +43,7 @@ from kapelle.engine.tasks.attempt import CHECKS, ActiveAttempt, require_claim, t
 from kapelle.engine.tasks.browser import keep_pictures, stop_application
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
-from kapelle.runner.output import lines_of
+from kapelle.runner.output import read_lines
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, events, questions, steps, tasks
@@ -301,7 +301,9 @@ async def _require_resolved(attempt: ActiveAttempt) -> None:
     """Raise ConflictMarkersLeft if files still have conflict markers from a merged base."""
     # Only a resumed attempt may have had its base merged into its branch.
     may_have_markers = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
-    if may_have_markers and (files := await attempt.parts.workspaces.unresolved(attempt.owner)):
+    if may_have_markers and (
+        files := await attempt.parts.workspaces.find_unresolved(attempt.owner)
+    ):
         raise ConflictMarkersLeft(f"conflicts are not resolved: {', '.join(files)}")
 
 
@@ -466,7 +468,7 @@ def _first_error(attempt: ActiveAttempt) -> str | None:
 def _texts(agent: AgentAdapter, path: Path) -> Iterator[str]:
     """Yield an agent's output as text, not in its own line format."""
     is_structured = agent.reads_whole_output and path.name == "out.log"
-    for line in lines_of(path):
+    for line in read_lines(path):
         if not is_structured:
             yield line
             continue

@@ -33,7 +33,7 @@ from kapelle.engine.locks import checkout_of
 from kapelle.engine.processes.output import SideLog, attempt_usage, highest_usage
 from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.runner import process_tree
-from kapelle.runner.output import LogReader, tail_text
+from kapelle.runner.output import LogReader, read_tail
 from kapelle.store import accounts, attempts, children, tasks
 
 # A runtime that only waits still uses a little CPU time.
@@ -54,7 +54,7 @@ class Stall:
     def silent_s(self) -> float:
         """Return the seconds without any progress, once they exceed the limit; 0 before."""
         now = time.monotonic()
-        size = process_tree.output_bytes(self._process_dir)
+        size = process_tree.count_output_bytes(self._process_dir)
         if size != self._bytes:
             self._bytes = size
             self._since = now
@@ -70,7 +70,7 @@ class Stall:
         self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
-        cpu_s = process_tree.cpu_s(self._process_dir)
+        cpu_s = process_tree.read_cpu_seconds(self._process_dir)
         before = self._cpu_s
         # The first look only sets the start. An unknown CPU time counts as work.
         most = _IDLE_SHARE * (now - self._looked)
@@ -357,7 +357,7 @@ class AttemptWatch:
         text = self._fold.last_text
         if not self._agent.reads_whole_output:
             kind = "text"
-            text = tail_text(attempt.process_dir / "out.log", _MOST_LETTERS)
+            text = read_tail(attempt.process_dir / "out.log", _MOST_LETTERS)
         line = ""
         name = ""
         arguments: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How an execution ended: the only place where its exit record is written.
+"""Write the exit record of an execution; no other module writes one.
 
 Standard library only.
 """
@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 from . import files
 
-# Kept at hand, it touches far less memory in each forked process than json.dumps.
+# One encoder for all calls: it writes to far less memory in each forked process than json.dumps.
 _encoder = json.JSONEncoder()
 
 
 def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
-    """Leave the record durably: the facts, why it was stopped, and how much it printed.
+    """Write the signed record durably: the result, the reason of a stop, and the output's size.
 
-    Whoever comes second leaves a signed record as it is. One that is there without a signature was
-    written by somebody else: it is put aside, and the record says so instead of how it ended.
+    A signed record that exists already is kept. A record without a valid signature was written by
+    another process: it is renamed, and the new record has the kind `tampered`.
     """
     if facts["ended_by"] == "stop":
         reason = files.read(f"{process_dir}/{files.STOP}")
@@ -34,8 +34,8 @@ def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
     path = f"{process_dir}/{files.EXIT}"
     if files.publish(path, files.sign(secret, files.EXIT, encode(record)), durable=True):
         return
-    if files.verified(secret, files.EXIT, files.read(path) or b"") is None:
-        detail = f"somebody else wrote {files.EXIT}"
+    if files.verify_signature(secret, files.EXIT, files.read(path) or b"") is None:
+        detail = f"another process wrote {files.EXIT}"
         record |= {"kind": "tampered", "code": None, "signal": None, "detail": detail}
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, f"{path}.{os.getpid()}.forged")
@@ -43,4 +43,5 @@ def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
 
 
 def encode(fields: Mapping[str, object]) -> bytes:
+    """Return the fields as JSON."""
     return _encoder.encode(fields).encode()

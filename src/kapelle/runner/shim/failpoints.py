@@ -1,4 +1,4 @@
-"""Named points at which a crash test makes this process kill itself; standard library only."""
+"""Named points at which a crash test lets this process kill itself; standard library only."""
 
 import functools
 import os
@@ -18,19 +18,20 @@ ALL_FAILPOINTS = (
 VARIABLE = "KAPELLE_FAILPOINT"
 
 _passes: dict[str, int] = {}
-# A forked process counts its passes after those of the ones that were forked before it.
+# A forked shim continues the count of the shims that were forked before it.
 elder_siblings = 0
 
 
 @functools.cache
-def _wanted() -> tuple[str, str]:
+def _read_variable() -> tuple[str, str]:
+    """Return the failpoint that KAPELLE_FAILPOINT names, and the number of the pass."""
     point, _, number = os.environ.get(VARIABLE, "").partition("@")
     return point, number
 
 
 def failpoint(name: str) -> None:
-    """Die here if KAPELLE_FAILPOINT is this name, or name@N and this is the N-th pass."""
-    point, number = _wanted()
+    """Kill this process if KAPELLE_FAILPOINT is this name, or is name@N at the N-th pass."""
+    point, number = _read_variable()
     if point == name:
         _passes[name] = _passes.get(name, elder_siblings) + 1
         if not number or _passes[name] == int(number):

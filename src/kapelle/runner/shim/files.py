@@ -21,7 +21,7 @@ SHIM_LOG = "shim.log"
 MARKER = "KAPELLE_RUN_DIR"
 PROTOCOL = 1
 
-# Troubles of the disk that may pass: whoever meets one waits and tries again.
+# Errors of the disk that may pass: the operation is repeated until it succeeds.
 DISK_TROUBLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOMEM}
 )
@@ -30,16 +30,16 @@ _MAX_READ = 16 << 20
 
 
 def replace(path: str, data: bytes, *, durable: bool = False) -> None:
-    """Put a file in place as a whole."""
-    temporary = _temporary(path, data, durable=durable)
+    """Write a file, or replace it atomically."""
+    temporary = _write_temporary(path, data, durable=durable)
     os.rename(temporary, path)
     if durable:
         sync_directory(os.path.dirname(path))
 
 
 def publish(path: str, data: bytes, *, durable: bool) -> bool:
-    """Put a file in place as a whole unless there is one; whether this call did it."""
-    temporary = _temporary(path, data, durable=durable)
+    """Write a file atomically unless it exists; return whether this call wrote it."""
+    temporary = _write_temporary(path, data, durable=durable)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -52,7 +52,7 @@ def publish(path: str, data: bytes, *, durable: bool) -> bool:
 
 
 def read(path: str) -> bytes | None:
-    """The bytes of a small file; None if it is missing, or something else than a file."""
+    """Return the content of a small file; None if it is missing or not a regular file."""
     file = open_regular(path)
     if file is None:
         return None
@@ -61,7 +61,10 @@ def read(path: str) -> bytes | None:
 
 
 def open_regular(path: str, directory: int | None = None) -> int | None:
-    """Open a file to read; an agent may have put a pipe or a link in its place, which is none."""
+    """Open a regular file to read; None for a missing one, a link, a pipe or a device.
+
+    An agent may have put these in the place of a file.
+    """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(path, flags, dir_fd=directory)
@@ -79,24 +82,25 @@ _SIGNATURE = b', "signature": "'
 
 
 def sign(secret: bytes, name: str, data: bytes) -> bytes:
-    """The JSON object of a file of this name, with its signature as the last field.
+    """Return a JSON object with its signature as the last field.
 
-    The key is the secret that the daemon made for this one process and gave to its shim over their
-    socket: whoever else writes such a file cannot sign it.
+    The key is the secret that the daemon made for this one process and sent to its shim over their
+    socket. No other process has it, so none can sign.
     """
     digest = hmac.digest(secret, name.encode() + b"\0" + data, "sha256").hex()
     return data[:-1] + _SIGNATURE + digest.encode() + b'"}'
 
 
-def verified(secret: bytes, name: str, signed: bytes) -> bytes | None:
-    """The object without its signature; None if it was not signed with this secret."""
-    data = signed.rpartition(_SIGNATURE)[0] + b"}"
-    if hmac.compare_digest(sign(secret, name, data), signed):
+def verify_signature(secret: bytes, name: str, content: bytes) -> bytes | None:
+    """Return the object without its signature; None if the signature is not valid."""
+    data = content.rpartition(_SIGNATURE)[0] + b"}"
+    if hmac.compare_digest(sign(secret, name, data), content):
         return data
     return None
 
 
 def size(path: str) -> int:
+    """Return the size of a file in bytes; 0 if it is missing."""
     try:
         return os.lstat(path).st_size
     except OSError:
@@ -111,9 +115,9 @@ def sync_directory(path: str) -> None:
         os.close(directory)
 
 
-def _temporary(path: str, data: bytes, *, durable: bool) -> str:
+def _write_temporary(path: str, data: bytes, *, durable: bool) -> str:
     temporary = f"{path}.{os.getpid()}.tmp"
-    # Never through a link that is planted under this name.
+    # Remove it first, so that the data is never written through a link planted under this name.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -132,7 +136,10 @@ def _temporary(path: str, data: bytes, *, durable: bool) -> str:
 
 
 def retry_while_full(action: Callable[[], object], give_up: Callable[[], bool]) -> bool:
-    """Do something to the disk, again and again while it is in trouble; False if given up."""
+    """Repeat an action on the disk while the disk is in trouble; False if given up.
+
+    Raises every other OSError of the action.
+    """
     while True:
         try:
             action()

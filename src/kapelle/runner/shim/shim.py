@@ -1,4 +1,4 @@
-"""The supervisor of one agent: claims a process directory, executes the command, records its end.
+"""The supervisor of one agent: claim a process directory, execute the command, record its end.
 
 Standard library only, single-threaded, and independent of the daemon from the claim on.
 """
@@ -13,10 +13,11 @@ import time
 from . import exit_record, files, system, tree
 from .exit_record import encode
 from .failpoints import failpoint
+from .redactor import Redactor
 from .request import ShimRequest, receive
 from .request import encode as encode_request
-from .streams import PipeStream, Redactor
-from .supervisor import Child, Supervisor, explain
+from .streams import PipeStream
+from .supervisor import Child, Supervisor, explain_failure
 from .system import Signals
 from .terminal import Terminal
 from .tree import make_leaf, remove_leaf
@@ -28,7 +29,7 @@ _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 def main(connection: int, signals: Signals) -> None:
     """Serve the request that waits on this socket, then return."""
     os.setsid()
-    _let_go_of_everything_but(connection)
+    _close_inherited_files(connection)
     signals.renew()
     try:
         request, stdin = receive(connection)
@@ -46,8 +47,11 @@ def main(connection: int, signals: Signals) -> None:
 
 
 def warm_up(place: str, signals: Signals) -> None:
-    """Begin a shim's life with a command that does nothing, here in the spawner: what is cold when
-    a shim is forked copies memory in every one of them."""
+    """Run a command that does nothing through a shim, here in the spawner.
+
+    Code and memory that are first used in a forked shim are copied in each of them; after a warm-up
+    they are shared.
+    """
     process_dir = os.path.join(place, f"warm-up.{os.getpid()}")
     fields = {
         "process_dir": process_dir,
@@ -57,7 +61,7 @@ def warm_up(place: str, signals: Signals) -> None:
         "redact": (b"secret",),
         "timeout_s": 60.0,
         "secret": b"secret",
-        # It is no cgroup, but that is found out when it is tried.
+        # Not a cgroup, which is noticed when the child is moved to it.
         "leaf": process_dir if tree.LINUX else None,
     }
     system.adopt_orphans(yes=False)
@@ -81,11 +85,11 @@ class Shim(Supervisor):
         self._logs: list[int] = []
         self._not_started: str | None = None
         self._started_at: float | None = None
-        self._begun = time.monotonic()
+        self._began_at = time.monotonic()
         self._start = tree.start_time(os.getpid())
 
     def claim(self) -> bool:
-        """Make this execution ours; False if it is somebody else's or the directory refuses."""
+        """Claim the directory; False if it is claimed already or cannot be written."""
         identity = {
             "kind": "shim",
             "boot_id": self._request.boot_id,
@@ -105,7 +109,7 @@ class Shim(Supervisor):
         return ours
 
     def supervise(self, stdin: int) -> None:
-        """Run the command and record how it ended."""
+        """Run the command and record its result."""
         system.adopt_orphans()
         if self.begin(stdin):
             self.watch()
@@ -115,23 +119,23 @@ class Shim(Supervisor):
 
     def begin(self, stdin: int) -> bool:
         """Start the command; False if it was stopped before."""
-        if not files.retry_while_full(self._open_logs, self._stopped) or self._stopped():
+        if not files.retry_while_full(self._open_logs, self._must_stop) or self._must_stop():
             return False
-        self._fork(stdin)
+        self._fork_agent(stdin)
         failpoint("shim_after_fork")
         self._started_at = time.time()
-        self._begun = time.monotonic()
-        files.retry_while_full(self._write_run_json, self._stopped)
+        self._began_at = time.monotonic()
+        files.retry_while_full(self._write_run_json, self._must_stop)
         failpoint("shim_after_run_json")
         if self._request.timeout_s is not None:
-            self._deadline = self._begun + self._request.timeout_s
-        self._agent.let_go()
+            self._deadline = self._began_at + self._request.timeout_s
+        self._agent.release()
         if not tree.set_oom_score(-500):
             tree.set_oom_score(0)
         return True
 
     def leave_no_trace(self) -> None:
-        """Close what is open and remove the directory, as after warming up."""
+        """Close all files and remove the directory, after a warm-up."""
         for file in (*self._logs, *(stream.pipe for stream in self._streams)):
             os.close(file)
         for name in os.listdir(self._request.process_dir):
@@ -139,9 +143,9 @@ class Shim(Supervisor):
         os.rmdir(self._request.process_dir)
 
     def fail(self, error: Exception) -> None:
-        """Record an error of our own, and leave nothing running behind it."""
+        """Record an error of the shim itself, and kill everything it started."""
         with contextlib.suppress(OSError, ImportError):
-            import traceback  # every shim would have it in memory
+            import traceback  # not at the top, to keep it out of the memory of every shim
 
             with open(self._path(files.SHIM_LOG), "a", encoding="utf-8") as log:
                 traceback.print_exception(error, file=log)
@@ -153,13 +157,13 @@ class Shim(Supervisor):
     def _path(self, name: str) -> str:
         return os.path.join(self._request.process_dir, name)
 
-    def _stopped(self) -> bool:
+    def _must_stop(self) -> bool:
         return self._signals.stop or os.path.exists(self._path(files.STOP))
 
     def _open_logs(self) -> None:
         self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (files.OUT, files.ERR)]
 
-    def _fork(self, stdin: int) -> None:
+    def _fork_agent(self, stdin: int) -> None:
         leaf = self._request.leaf
         agent = Child(self._request, stdin, leaf if leaf and make_leaf(leaf) else None)
         self._agent = agent
@@ -192,13 +196,13 @@ class Shim(Supervisor):
 
     def _on_exec(self, report: bytes) -> None:
         if report:
-            self._not_started = explain(report, self._request)
+            self._not_started = explain_failure(report, self._request)
             self._reply({"not_started": self._not_started})
         else:
             self._reply({"started": {"pid": self._agent.pid, "start": self._agent.start}})
 
     def _reply(self, answer: dict[str, object]) -> None:
-        # The daemon may be gone, and it can read everything that matters in the directory.
+        # The daemon may be gone, and can read everything important from the directory.
         with contextlib.suppress(OSError):
             os.write(self._daemon, encode(answer) + b"\n")
         os.close(self._daemon)
@@ -208,38 +212,38 @@ class Shim(Supervisor):
         details = [self._not_started, *(stream.sync() for stream in self._streams)]
         if self._survivors:
             details.append(f"kill_incomplete: {self._survivors} processes survived")
-        outcome = _exit_kind(self._status, self._not_started)
-        if changed := self._changed_logs():
+        outcome = _describe_exit(self._status, self._not_started)
+        if changed_names := self._list_changed_logs():
             outcome = {"kind": "tampered", "code": None, "signal": None}
-            details.insert(0, f"somebody else changed {' and '.join(changed)}")
+            details.insert(0, f"another process changed {' and '.join(changed_names)}")
         outcome["detail"] = "; ".join(text for text in details if text) or None
         outcome["ended_by"] = self._ended_by
         outcome["out_sha256"], outcome["err_sha256"] = (s.digest.hexdigest() for s in self._streams)
         outcome["leftovers"] = max(self._leftovers or 0, self._survivors)
         self._record(outcome)
 
-    def _changed_logs(self) -> list[str]:
-        """The names of the logs that hold something else than this shim wrote."""
-        changed = []
+    def _list_changed_logs(self) -> list[str]:
+        """Return the names of logs that hold other bytes than this shim wrote."""
+        names = []
         for name, stream in zip((files.OUT, files.ERR), self._streams, strict=True):
             try:
                 is_intact = stream.is_intact(self._path(name))
             except OSError as error:
-                # A disk that cannot be read says nothing about who wrote to it.
+                # An unreadable disk is no evidence that another process wrote to the log.
                 is_intact = error.errno in files.DISK_TROUBLE
             if not is_intact:
-                changed.append(name)
-        return changed
+                names.append(name)
+        return names
 
     def _record(self, outcome: dict[str, object]) -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        started = self._not_started is None and self._started_at is not None
+        has_started = self._not_started is None and self._started_at is not None
         record = {
             "ended_by": None,
             **outcome,
-            "started_at": self._started_at if started else None,
+            "started_at": self._started_at if has_started else None,
             "ended_at": time.time(),
-            "duration_s": time.monotonic() - self._begun if started else 0.0,
+            "duration_s": time.monotonic() - self._began_at if has_started else 0.0,
             "cpu_s": usage.ru_utime + usage.ru_stime,
             "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
@@ -252,7 +256,8 @@ class Shim(Supervisor):
         failpoint("shim_after_exit_json")
 
 
-def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]:
+def _describe_exit(status: int | None, not_started: str | None) -> dict[str, object]:
+    """Return the kind of the end, with its exit code or signal."""
     if not_started is not None:
         return {"kind": "not_started"}
     if status is None:
@@ -262,7 +267,8 @@ def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]
     return {"kind": "exited", "code": os.WEXITSTATUS(status)}
 
 
-def _let_go_of_everything_but(connection: int) -> None:
+def _close_inherited_files(connection: int) -> None:
+    """Close every inherited descriptor except the connection to the daemon."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)

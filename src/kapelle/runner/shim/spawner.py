@@ -1,9 +1,10 @@
-"""One warm process that forks a shim whenever the daemon hands it a connection.
+"""One warm process that forks a shim for each connection that the daemon hands over.
 
 Standard library only. `python -I -S spawner.py <control fd> <warm-ups>`: each byte on the control
-channel carries one descriptor, on which a request waits. It ends with its daemon; its shims do not.
+channel carries one descriptor, from which the shim reads its request. The spawner ends with its
+daemon; its shims do not.
 
-Whatever this loop touches between two forks is memory that the next shim does not share.
+Memory that this loop writes between two forks is not shared by the next shim.
 """
 
 import gc
@@ -15,16 +16,16 @@ import sys
 
 
 def serve(control: socket.socket, place: str, warm_ups: int) -> None:
-    """Fork a shim per connection until the daemon is gone."""
+    """Fork a shim for each connection until the daemon is gone."""
     shim, failpoints, system = (
         importlib.import_module(f"{os.path.basename(place)}.{name}")
         for name in ("shim", "failpoints", "system")
     )
     signals = system.Signals()
-    if failpoints.VARIABLE not in os.environ:  # they are for the shims themselves
+    if failpoints.VARIABLE not in os.environ:  # failpoints are meant for real shims
         for _ in range(warm_ups):
             shim.warm_up(place, signals)
-    # No collection may touch, and thereby copy, the pages that all shims share.
+    # A garbage collection would write to, and so copy, the pages that all shims share.
     gc.disable()
     gc.freeze()
     poller = select.poll()
@@ -39,12 +40,12 @@ def serve(control: socket.socket, place: str, warm_ups: int) -> None:
             data, descriptors, _, _ = control.recvmsg(1, socket.CMSG_SPACE(4))
             if not data:
                 return
-            for _, _, packed in descriptors:
-                connection = int.from_bytes(packed, sys.byteorder)
+            for _, _, descriptor_bytes in descriptors:
+                connection = int.from_bytes(descriptor_bytes, sys.byteorder)
                 try:
                     pid = os.fork()
                 except OSError:
-                    pid = -1  # the daemon sees its connection closed, and asks again
+                    pid = -1  # the daemon notices the closed connection and retries
                 if pid == 0:
                     try:
                         shim.main(connection, signals)
@@ -64,7 +65,7 @@ def _reap() -> None:
 
 if __name__ == "__main__":
     here = os.path.dirname(os.path.abspath(__file__))
-    # This directory is a package here as in the source tree, so that relative imports work.
+    # Make this directory a package, as in the source tree, so that relative imports work.
     sys.path.insert(0, os.path.dirname(here))
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         serve(channel, here, int(sys.argv[2]))

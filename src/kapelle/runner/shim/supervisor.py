@@ -1,4 +1,4 @@
-"""The agent's process from its fork to its end: output, limits, stops, leftovers.
+"""Supervise the agent's process from fork to end: output, limits, stops, leftovers.
 
 Standard library only.
 """
@@ -13,7 +13,7 @@ from . import system, terminal, tree
 from .files import MARKER
 from .request import ShimRequest
 from .streams import PipeStream
-from .system import Signals, forget_signals
+from .system import Signals, restore_signals
 from .terminal import Terminal
 from .tree import KILL_LIMIT_S, Subtree
 
@@ -23,7 +23,7 @@ _KILL_ROUND_S = 0.02
 
 
 class Child:
-    """A forked process that executes the command once it is let go."""
+    """A forked process that executes the command once it is released."""
 
     def __init__(self, request: ShimRequest, stdin: int, leaf: str | None) -> None:
         self.out, out = os.pipe() if request.terminal is None else os.openpty()
@@ -44,10 +44,11 @@ class Child:
         for end in (out, err, go, report, stdin):
             os.close(end)
         if leaf is not None and not self.in_leaf:
-            self.in_leaf = _move(self.pid, leaf)
+            self.in_leaf = _move_to_cgroup(self.pid, leaf)
 
-    def let_go(self) -> None:
-        # The child may have been killed meanwhile, which its exit status will say.
+    def release(self) -> None:
+        """Let the child execute the command."""
+        # A child that was killed meanwhile is noticed by its exit status.
         with contextlib.suppress(OSError):
             os.write(self._go, b"!")
         os.close(self._go)
@@ -65,15 +66,15 @@ class Child:
         return os.fork()
 
 
-def explain(report: bytes, request: ShimRequest) -> str:
-    """Why a command could not be started, from what the child reported."""
+def explain_failure(report: bytes, request: ShimRequest) -> str:
+    """Return why the command could not be started, from the child's report."""
     reason = os.strerror(int(report[1:]))
     if report[:1] == b"d":
         return f"cannot enter {os.fsdecode(request.cwd)}: {reason}"
     return f"cannot run {os.fsdecode(request.argv[0])}: {reason}"
 
 
-def _move(pid: int, leaf: str) -> bool:
+def _move_to_cgroup(pid: int, leaf: str) -> bool:
     try:
         with open(f"{leaf}/cgroup.procs", "wb") as file:
             file.write(b"%d" % pid)
@@ -89,16 +90,16 @@ def _become_agent(
     try:
         os.setsid()
         system.die_with_parent()
-        # The shim may have died before the kernel was told to watch it.
+        # The shim may have died before the kernel was asked to watch it.
         if os.getppid() != shim or not os.read(go, 1):
             os._exit(127)
         if request.terminal is not None:
-            terminal.control(standard[0])
+            terminal.make_controlling(standard[0])
         for target, source in enumerate(standard):
             os.dup2(source, target)
-        # When memory runs out, the agent should die rather than the shim or the daemon.
+        # When memory runs out, the kernel should kill the agent rather than the shim or the daemon.
         tree.set_oom_score(500)
-        forget_signals()
+        restore_signals()
         stage = b"d"
         os.chdir(request.cwd)
         stage = b"x"
@@ -113,7 +114,7 @@ def _become_agent(
 
 
 class Supervisor:
-    """One agent from its exec to the moment when nothing of it is left."""
+    """Runs one agent from its exec until no process of it is left."""
 
     _agent: Child
 
@@ -135,24 +136,25 @@ class Supervisor:
         self._gone = False
 
     def _on_exec(self, report: bytes) -> None:
-        """Hear that the command runs, or why it does not."""
+        """Handle the child's report: empty when the command runs, else why it does not."""
         raise NotImplementedError
 
     def watch(self) -> None:
-        """Return when the tree is dead, or cannot be killed, and its output is in the logs."""
-        while not (self._gone and self._report is None and self._written()):
+        """Return when the process tree is dead or cannot be killed, and the logs are written."""
+        while not (self._gone and self._report is None and self._is_output_written()):
             ready = self._wait()
             now = time.monotonic()
             self._serve(ready, now)
             self._reap()
             self._advance(now)
 
-    def _written(self) -> bool:
-        return all(stream.finished for stream in self._streams)
+    def _is_output_written(self) -> bool:
+        return all(stream.is_finished for stream in self._streams)
 
     def _wait(self) -> set[int]:
+        """Wait for output, a signal, input or the next deadline; return the ready files."""
         poller = select.poll()
-        files = [stream.pipe for stream in self._streams if stream.readable]
+        files = [stream.pipe for stream in self._streams if stream.is_readable]
         files += [self._signals.file] + ([] if self._report is None else [self._report])
         for file in files:
             poller.register(file, select.POLLIN)
@@ -172,6 +174,7 @@ class Supervisor:
         return {file for file, _ in poller.poll(None if pause is None else pause + 1)}
 
     def _due(self) -> float | None:
+        """Return the time at which the supervisor has to act next; None if there is none."""
         times = [stream.retry_at for stream in self._streams]
         if not self._gone:
             if self._kill_since is None:
@@ -215,7 +218,7 @@ class Supervisor:
                 if pid == self._agent.pid:
                     self._status = status
         except ChildProcessError:
-            # As a subreaper we have no child only when no descendant is left.
+            # This process is a subreaper: it has no child only when no descendant is left.
             self._no_more_children()
 
     def _no_more_children(self) -> None:
@@ -245,17 +248,18 @@ class Supervisor:
     def _end(self, reason: str, now: float) -> None:
         self._ended_by = reason
         self._tree.terminate()
-        # Before its exec the agent is a copy of us and hears no SIGTERM.
+        # Before its exec the child is a copy of the shim, which ignores SIGTERM.
         if self._report is not None:
             self._kill_at = now
         else:
             self._kill_at = now + self._request.grace_s
 
     def _clear_leftovers(self, now: float) -> None:
+        """End processes that outlive the agent by more than a moment."""
         if self._linger_until is None:
             self._linger_until = now + _LINGER_S
         elif now >= self._linger_until and self._leftovers is None:
-            self._leftovers = len(tree.descendants(os.getpid()))
+            self._leftovers = len(tree.list_descendants(os.getpid()))
             self._tree.terminate()
             soon = now + min(self._request.grace_s, _LEFTOVER_GRACE_S)
             if self._kill_at is None:
@@ -264,10 +268,11 @@ class Supervisor:
                 self._kill_at = min(soon, self._kill_at)
 
     def _kill(self, now: float) -> None:
+        """Kill the tree again; give up after the limit and count the survivors."""
         self._tree.kill()
         self._signals.child = True
         if self._kill_since is None:
             self._kill_since = now
         elif now - self._kill_since > KILL_LIMIT_S:
-            self._survivors = len(tree.descendants(os.getpid()))
+            self._survivors = len(tree.list_descendants(os.getpid()))
             self._no_more_children()

@@ -14,7 +14,7 @@ _SYS_CLONE3 = 435
 _PROC_PIDTBSDINFO = 3
 _PROC_BSDINFO_BYTES = 136
 
-# PyDLL keeps the interpreter lock: a forked copy of this process must come back holding it.
+# PyDLL keeps the interpreter lock held: a forked copy of this process must return holding it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -25,7 +25,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans(*, yes: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, or leave that to others."""
+    """Become the parent of every orphaned descendant, or stop doing that."""
     _prctl(_PR_SET_CHILD_SUBREAPER, yes)
 
 
@@ -35,7 +35,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def fork_into_cgroup(directory: int) -> int:
-    """Fork with the child born in a cgroup: moving it there afterwards costs 10 ms."""
+    """Fork with the child created in a cgroup; moving it there later costs 10 ms."""
     arguments = struct.pack(
         "=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, directory
     )
@@ -46,20 +46,20 @@ def fork_into_cgroup(directory: int) -> int:
     return pid
 
 
-def darwin_start_time(pid: int) -> int | None:
-    """When a process on macOS was started, in microseconds."""
+def read_darwin_start_time(pid: int) -> int | None:
+    """Return the start time of a process on macOS, in microseconds; None if it is dead."""
     buffer = ctypes.create_string_buffer(_PROC_BSDINFO_BYTES)
-    got = _libc.proc_pidinfo(
+    size = _libc.proc_pidinfo(
         pid, _PROC_PIDTBSDINFO, ctypes.c_uint64(0), buffer, _PROC_BSDINFO_BYTES
     )
-    if got != _PROC_BSDINFO_BYTES:
+    if size != _PROC_BSDINFO_BYTES:
         return None
     seconds, micros = struct.unpack_from("=QQ", buffer.raw, 120)
     return int(seconds * 1_000_000 + micros)
 
 
 class Signals:
-    """SIGTERM asks for a stop, SIGCHLD tells of a child; a terminal's signals are not for us."""
+    """Flags for SIGTERM (stop) and SIGCHLD (child); signals of a terminal are ignored."""
 
     def __init__(self) -> None:
         for number in signal.valid_signals():
@@ -73,7 +73,7 @@ class Signals:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew in a forked process, whose handlers are inherited."""
+        """Reset the flags in a forked process, which inherits the handlers."""
         self.stop = False
         self.child = True
         self.file, writer = os.pipe()
@@ -82,6 +82,7 @@ class Signals:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def drain(self) -> None:
+        """Empty the pipe that wakes the poll loop."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.file, 4096)
 
@@ -92,7 +93,7 @@ class Signals:
         self.child = True
 
 
-def forget_signals() -> None:
-    """Undo what is ignored here; what is handled is undone by exec."""
+def restore_signals() -> None:
+    """Restore the signals that are ignored here; exec restores those with a handler."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,7 @@
-"""Processes as the kernel shows them, signalled by pid and start time, and all those below a shim.
+"""Find processes, signal them by pid and start time, and kill everything below a shim.
 
-Standard library only. A pid alone never names a process here: its start time goes with it.
+Standard library only. A pid is always accompanied by its start time, because the kernel reuses
+pids.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import signal
 import sys
 import time
 
-from .system import darwin_start_time
+from .system import read_darwin_start_time
 
 LINUX = sys.platform == "linux"
 KILL_LIMIT_S = 10.0
@@ -27,8 +28,8 @@ def _has_pidfd() -> bool:
 HAS_PIDFD = _has_pidfd()
 
 
-def _stat(pid: int) -> tuple[bool, int, int] | None:
-    """Whether a process lives, its parent and its start time by /proc; None if there is none."""
+def _read_stat(pid: int) -> tuple[bool, int, int] | None:
+    """Return from /proc whether a process lives, its parent and its start time; None if absent."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(4096) or b""
@@ -39,7 +40,7 @@ def _stat(pid: int) -> tuple[bool, int, int] | None:
 
 
 def set_oom_score(score: int) -> bool:
-    """Say how soon the kernel may kill this process for its memory; whether that was allowed."""
+    """Set how soon the kernel kills this process for memory; return whether it may be set."""
     try:
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -54,20 +55,20 @@ def set_oom_score(score: int) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """When a living process was started, in the kernel's units; None for a dead one or a zombie."""
+    """Return the start time of a living process in the kernel's units; None for a zombie too."""
     if not LINUX:
-        return darwin_start_time(pid)
-    is_alive, _, start = _stat(pid) or (False, 0, 0)
+        return read_darwin_start_time(pid)
+    is_alive, _, start = _read_stat(pid) or (False, 0, 0)
     return start if is_alive else None
 
 
 def open_pidfd(pid: int, start: int) -> int | None:
-    """A pidfd of exactly this process; None if it is dead."""
+    """Return a pidfd of exactly this process; None if it is dead."""
     try:
         pidfd = os.pidfd_open(pid)
     except (OSError, OverflowError, ValueError):
         return None
-    # Only now is the pid pinned, so only now does the comparison mean anything.
+    # The pidfd pins the pid, so the comparison is reliable from here on.
     if start_time(pid) == start:
         return pidfd
     os.close(pidfd)
@@ -75,7 +76,7 @@ def open_pidfd(pid: int, start: int) -> int | None:
 
 
 def send(pid: int, start: int, *signals: int) -> bool:
-    """Signal exactly this process; False if it is dead."""
+    """Send signals to exactly this process; return False if it is dead."""
     if not HAS_PIDFD:
         return _send_by_pid(pid, start, *signals)
     pidfd = open_pidfd(pid, start)
@@ -101,63 +102,65 @@ def _send_by_pid(pid: int, start: int, *signals: int) -> bool:
     return False
 
 
-def all_pids() -> list[int]:
+def list_pids() -> list[int]:
+    """Return the pids of all processes; none on macOS."""
     if LINUX:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return []
 
 
-def descendants(root: int) -> list[tuple[int, int]]:
-    """Pid and start time of every living descendant of a process, as far as one look shows."""
+def list_descendants(root: int) -> list[tuple[int, int]]:
+    """Return pid and start time of every living descendant found in one pass over /proc."""
     children: dict[int, list[tuple[bool, int, int]]] = {}
-    for pid in all_pids():
-        if (stat := _stat(pid)) is not None:
+    for pid in list_pids():
+        if (stat := _read_stat(pid)) is not None:
             is_alive, parent, start = stat
             children.setdefault(parent, []).append((is_alive, pid, start))
-    found = list[tuple[int, int]]()
+    living = list[tuple[int, int]]()
     queue = [root]
     while queue:
         for is_alive, pid, start in children.pop(queue.pop(), ()):
             queue.append(pid)
-            found += [(pid, start)] if is_alive else []
-    return found
+            living += [(pid, start)] if is_alive else []
+    return living
 
 
 class Subtree:
-    """The agent and everything it started."""
+    """The agent and every process it started."""
 
     def __init__(self) -> None:
         self.leaf: str | None = None
         self.agent: int | None = None
 
     def terminate(self) -> None:
-        """Ask every process to end; a stopped one is continued, or it would never hear it."""
+        """Send SIGTERM to every process; SIGCONT wakes stopped ones to receive it."""
         self._signal_group(signal.SIGTERM, signal.SIGCONT)
-        for pid, start in descendants(os.getpid()):
+        for pid, start in list_descendants(os.getpid()):
             send(pid, start, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill every process; the caller repeats this until it has no children."""
+        """Send SIGKILL to every process; the caller repeats this until it has no children."""
         self._signal_group(signal.SIGKILL)
         if self.leaf is not None:
             kill_leaf(self.leaf)
-        # What left the cgroup is still below us; what is forked meanwhile needs another round.
+        # Processes that left the cgroup are still descendants. Those forked meanwhile need another
+        # round.
         for _ in range(_ROUNDS):
-            found = descendants(os.getpid())
-            for pid, start in found:
+            living = list_descendants(os.getpid())
+            for pid, start in living:
                 send(pid, start, signal.SIGKILL)
-            if not found:
+            if not living:
                 return
 
     def _signal_group(self, *signals: int) -> None:
-        # Without /proc the process group is all that can be found, and what left it is not.
+        # Without /proc only the process group can be found, not the processes that left it.
         if not LINUX and self.agent is not None:
             with contextlib.suppress(OSError):
                 for number in signals:
                     os.killpg(self.agent, number)
 
     def kill_to_the_end(self) -> None:
-        """Kill until no child is left, or for as long as that makes sense."""
+        """Kill until no child is left, at most for 10 seconds."""
         limit = time.monotonic() + KILL_LIMIT_S
         while time.monotonic() < limit:
             self.kill()
@@ -169,14 +172,15 @@ class Subtree:
             time.sleep(0.01)
 
     def remove(self) -> None:
+        """Remove the cgroup of the execution."""
         if self.leaf is not None:
             remove_leaf(self.leaf)
 
 
 def make_leaf(leaf: str) -> bool:
-    """Make a cgroup for one execution; whether there is one now."""
+    """Make a cgroup for one execution; return whether it exists now."""
     try:
-        # Another daemon of the same home may have removed the empty directory above.
+        # Another daemon of the same home may have removed the empty parent directory.
         os.makedirs(leaf, exist_ok=True)
     except OSError:
         return False
@@ -184,12 +188,13 @@ def make_leaf(leaf: str) -> bool:
 
 
 def kill_leaf(leaf: str) -> None:
+    """Kill all processes of a cgroup, by the kernel."""
     with contextlib.suppress(OSError), open(f"{leaf}/cgroup.kill", "wb") as file:
         file.write(b"1")
 
 
 def remove_leaf(leaf: str) -> None:
-    """Remove an empty leaf and what the agent made below it."""
+    """Remove an empty leaf and the cgroups that the agent made below it."""
     with contextlib.suppress(OSError):
         os.rmdir(leaf)
         return

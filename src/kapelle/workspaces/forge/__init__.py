@@ -1,4 +1,4 @@
-"""Forges, where work becomes pull requests: one seam, whatever is behind it."""
+"""Forges, where work becomes pull requests: one interface for GitHub, GitLab and Gitea."""
 
 from kapelle.workspaces.forge.base import (
     CiVerdict,

@@ -37,44 +37,45 @@ class GitLab(Forge):
 
     async def find(self, branch: str) -> PullRequest | None:
         query = f"state=opened&source_branch={quote(branch, safe='')}"
-        found = await self.every(f"{self._path}/merge_requests?{query}")
-        return next((one for one in map(_read, found) if one.branch == branch), None)
+        rows = await self.every(f"{self._path}/merge_requests?{query}")
+        return next((one for one in map(_read, rows) if one.branch == branch), None)
 
     async def pull_request(self, number: int) -> PullRequest:
         return _read(await self.call("GET", f"{self._path}/merge_requests/{number}"))
 
-    async def open(self, wanted: PullRequestDraft) -> PullRequest:
+    async def open(self, draft: PullRequestDraft) -> PullRequest:
         body = {
-            "source_branch": wanted.branch,
-            "target_branch": wanted.base,
-            "title": f"{_MARK}{wanted.title}" if wanted.draft else wanted.title,
-            "description": wanted.text,
+            "source_branch": draft.branch,
+            "target_branch": draft.base,
+            "title": f"{_MARK}{draft.title}" if draft.draft else draft.title,
+            "description": draft.text,
         }
         return _read(await self.call("POST", f"{self._path}/merge_requests", body))
 
-    async def update(self, found: PullRequest, wanted: PullRequestDraft) -> PullRequest:
-        body = {"title": retitle(found, wanted.draft, _MARK), "description": wanted.text}
-        path = f"{self._path}/merge_requests/{found.number}"
+    async def update(self, pull_request: PullRequest, draft: PullRequestDraft) -> PullRequest:
+        body = {"title": retitle(pull_request, draft.draft, _MARK), "description": draft.text}
+        path = f"{self._path}/merge_requests/{pull_request.number}"
         return _read(await self.call("PUT", path, body))
 
     async def verdict(self, commit: str) -> CiVerdict:
         pipelines = await self.every(f"{self._path}/pipelines?sha={commit}&order_by=id&sort=desc")
-        # The newest of each reference: a branch and its merge request have pipelines of their own,
-        # and one that was started again replaces the one before.
+        # The newest pipeline of each reference counts: a branch and its merge request have their
+        # own pipelines, and a restarted one replaces the one before.
         newest: dict[str, Any] = {}
         for pipeline in pipelines:
             newest.setdefault(pipeline["ref"], pipeline)
-        failed = [one for one in newest.values() if one["status"] in _FAILED]
-        if failed:
-            return CiVerdict("failed", "".join([await self._log(one) for one in failed]))
+        failed_pipelines = [one for one in newest.values() if one["status"] in _FAILED]
+        if failed_pipelines:
+            return CiVerdict(
+                "failed", "".join([await self._read_log(one) for one in failed_pipelines])
+            )
         states = {_VERDICTS.get(one["status"], "pending") for one in newest.values()}
         if "pending" in states:
             return CiVerdict("pending")
         return CiVerdict("passed" if "passed" in states else "none")
 
-    async def _log(self, pipeline: Any) -> str:
-        """Return what the failed jobs of a pipeline printed; it failed, whether that can be had or
-        not."""
+    async def _read_log(self, pipeline: Any) -> str:
+        """Return the logs of the failed jobs of a pipeline, as far as they are available."""
         log = f"pipeline {pipeline['id']}: {pipeline['status']} {pipeline.get('web_url') or ''}\n"
         path = f"{self._path}/pipelines/{pipeline['id']}/jobs?scope[]=failed"
         with suppress(ForgeError, Unavailable):
@@ -85,7 +86,7 @@ class GitLab(Forge):
 
     async def comments(self, number: int) -> list[Comment]:
         path = f"{self._path}/merge_requests/{number}/notes"
-        told = [
+        comments = [
             Comment(
                 id=f"note-{one['id']}",
                 author=one["author"]["username"],
@@ -97,22 +98,22 @@ class GitLab(Forge):
             for one in await self.every(path)
             if not one["system"]
         ]
-        return sorted(told, key=lambda one: one.at)
+        return sorted(comments, key=lambda one: one.at)
 
 
-def _read(told: Any) -> PullRequest:
-    state: PullRequestState = _STATES.get(told["state"], "closed")
-    # Versions before 13.2 do not tell `draft`.
-    is_draft = told.get("draft", DRAFT_MARKS.match(told["title"]) is not None)
+def _read(fields: Any) -> PullRequest:
+    state: PullRequestState = _STATES.get(fields["state"], "closed")
+    # Versions before 13.2 lack `draft`.
+    is_draft = fields.get("draft", DRAFT_MARKS.match(fields["title"]) is not None)
     if state == "open" and is_draft:
         state = "draft"
-    text = told.get("description") or ""
-    is_here = told["source_project_id"] == told["target_project_id"]
+    text = fields.get("description") or ""
+    is_here = fields["source_project_id"] == fields["target_project_id"]
     if is_here:
-        branch = told["source_branch"]
+        branch = fields["source_branch"]
     else:
         branch = ""
     return PullRequest(
-        told["iid"], told["web_url"], state, told["title"], text,
-        branch=branch, commit=told.get("sha") or "",
+        fields["iid"], fields["web_url"], state, fields["title"], text,
+        branch=branch, commit=fields.get("sha") or "",
     )  # fmt: skip

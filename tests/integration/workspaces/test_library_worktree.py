@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.sync import Cleanup, Worktree, worktree
+from kapelle.library.worktree import Cleanup, Worktree, worktree
 
 from .sandbox import Sandbox
 from .test_crash import kill_at
@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(box: Sandbox) -> None:
 def test_after_the_block_it_cannot_be_used(box: Sandbox) -> None:
     with worktree(box.repo) as tree:
         pass
-    with pytest.raises(Conflict, match="left already"):
+    with pytest.raises(Conflict, match="has ended"):
         tree.changed_files()
 
 
@@ -279,7 +279,7 @@ def test_a_directory_that_the_caller_deleted(box: Sandbox) -> None:
 
 _MERGE = """
 import sys
-from kapelle.workspaces.sync import worktree
+from kapelle.library.worktree import worktree
 with worktree(sys.argv[2], home=sys.argv[1]) as tree:
     (tree.path / "new.txt").write_text("precious")
     tree.commit("work")
@@ -298,7 +298,7 @@ async def test_killed_amid_a_merge_the_next_program_finishes_it(box: Sandbox) ->
 
 _INTERRUPTED = """
 import signal, sys
-from kapelle.workspaces.sync import worktree
+from kapelle.library.worktree import worktree
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored
 with worktree(sys.argv[1], home=sys.argv[2]) as tree:
     (tree.path / "new.txt").write_text("precious")

@@ -22,7 +22,7 @@ AUTHOR = ("Kapelle", "kapelle@localhost")
 
 
 class _Loop:
-    """Runs coroutines one by one for whoever calls, from any thread, inside a loop or not."""
+    """Runs coroutines one by one for callers in any thread, inside an event loop or not."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -30,17 +30,19 @@ class _Loop:
         self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the result; interrupted, it cancels the work and waits for its end."""
+        """Wait for the result; when interrupted, cancel the coroutine and wait for its end."""
         if self._is_closed:
             work.close()
-            raise Conflict("The worktree was left already.", hint="Use it inside the with block.")
-        done = self._thread.submit(self._runner.run, work)
+            raise Conflict(
+                "The with block of the worktree has ended.", hint="Use it inside the with block."
+            )
+        future = self._thread.submit(self._runner.run, work)
         try:
-            return done.result()
+            return future.result()
         finally:
-            if not done.done():  # somebody pressed Ctrl-C while it went on
+            if not future.done():  # Ctrl-C was pressed meanwhile
                 self._runner.get_loop().call_soon_threadsafe(_cancel_all)
-                wait([done])
+                wait([future])
 
     def close(self) -> None:
         self._is_closed = True
@@ -54,7 +56,7 @@ def _cancel_all() -> None:
 
 
 class Worktree:
-    """A worktree on a branch of its own; usable inside the with block only."""
+    """A worktree on its own branch; usable inside the with block only."""
 
     def __init__(
         self, loop: _Loop, workspaces: Workspaces, owner: str, workspace: Workspace
@@ -69,32 +71,33 @@ class Worktree:
         self.base_commit = workspace.base_commit or ""
 
     def changed_files(self) -> list[str]:
-        """What differs from the base, committed or not."""
+        """Return the files that differ from the base, committed or not."""
         return self._loop.run(self._workspaces.diff(self._owner)).files
 
     def uncommitted_files(self) -> list[str]:
-        """What differs from the branch."""
-        return self._loop.run(self._workspaces.uncommitted(self._owner))
+        """Return the files that differ from the branch."""
+        return self._loop.run(self._workspaces.list_uncommitted(self._owner))
 
     def diff(self) -> str:
-        """The patch from the base to the files as they are, committed or not."""
+        """Return the patch from the base to the present files, committed or not."""
         patch = self._loop.run(self._workspaces.diff(self._owner)).patch
         return patch.decode("utf-8", "replace")
 
     def commit(self, message: str) -> str | None:
-        """Commit everything; returns the branch's commit, None when that is still the base."""
+        """Commit everything; return the branch's commit, None if that is still the base."""
         return self._loop.run(self._workspaces.commit(self._owner, message))
 
     def commits(self) -> list[Commit]:
-        """What the branch gained since its base, newest first."""
+        """Return the commits since the base, newest first."""
         return self._loop.run(self._workspaces.log(self._owner, None))
 
     @property
     def has_new_commits(self) -> bool:
+        """Tell whether the branch has commits of its own."""
         return bool(self._loop.run(self._workspaces.log(self._owner, 1)))
 
     def merge(self, into: str | None = None) -> str:
-        """Merge the branch into another, by default its base; returns the commit that it holds."""
+        """Merge the branch into another, by default its base; return the resulting commit."""
         if files := self.uncommitted_files():
             hint = "Call commit() first; merge() takes what is committed."
             raise Conflict(f"{self.path} holds uncommitted changes, as in {files[0]}.", hint=hint)
@@ -102,34 +105,34 @@ class Worktree:
         return self._loop.run(self._workspaces.merge(self._owner, into, message)).commit
 
     def take_in(self, branch: str) -> list[str]:
-        """Merge another branch into this one; returns the files in which markers now stand."""
+        """Merge another branch into this one; return the files with conflict markers."""
         message = f"Take in {branch}"
         return self._loop.run(self._workspaces.take_in(self._owner, branch, message))
 
     def conflicted(self, paths: list[str]) -> list[str]:
-        """Those of the files that still hold conflict markers."""
-        return self._loop.run(self._workspaces.conflicted(self._owner, paths))
+        """Return those of the files that still have conflict markers."""
+        return self._loop.run(self._workspaces.find_conflicted(self._owner, paths))
 
     def restore(self, commit: str) -> None:
-        """Put everything to a commit; what would be lost is kept under refs/kapelle/archive/."""
+        """Reset to a commit; archive what would be lost under refs/kapelle/archive/."""
         self._restored += 1
         name = f"restore-{self._restored}"
         self._loop.run(self._workspaces.restore(self._owner, commit, name))
 
     def remove(self) -> None:
-        """Remove the worktree now; its branch stays if it has commits, the rest is archived."""
+        """Remove the worktree now; a branch with commits stays, the rest is archived."""
         self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
         self._is_removed = True
 
-    def _leave(self, cleanup: Cleanup, *, failed: bool) -> None:
+    def _leave(self, cleanup: Cleanup, *, has_failed: bool) -> None:
         if self._is_removed:
             return
         if cleanup == "never":
             _log.info("The worktree %s is kept on %s.", self.path, self.branch)
-        elif cleanup == "auto" and failed:
-            _log.warning("The worktree %s is kept as it was when it failed.", self.path)
+        elif cleanup == "auto" and has_failed:
+            _log.warning("The worktree %s is kept because of the error.", self.path)
         elif cleanup == "auto" and self.uncommitted_files():
-            _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
+            _log.warning("The worktree %s is kept because it has uncommitted changes.", self.path)
         else:
             self.remove()
 
@@ -142,22 +145,21 @@ def worktree(
     cleanup: Cleanup = "auto",
     home: Path | str | None = None,
 ) -> Iterator[Worktree]:
-    """A worktree of the repository, from its HEAD or another base, for the length of a block.
+    """Create a worktree of the repository for the length of a with block.
 
-    In the end it is removed when all of it is committed ("auto"), in any case with its content
-    archived under refs/kapelle/archive/ ("always"), or not at all ("never"). Its branch stays if it
-    has commits. After an exception, "auto" keeps the worktree.
+    `base` is where it starts, by default HEAD. `cleanup`: "auto" removes it at the end if
+    everything is committed and no exception was raised, "always" removes it in any case and
+    archives its content under refs/kapelle/archive/, "never" keeps it. Its branch stays if it has
+    commits.
     """
     if cleanup not in get_args(Cleanup):
-        raise InvalidInput(f"{cleanup!r} is no way to clean up.", hint="auto, always or never")
+        raise InvalidInput(
+            f"{cleanup!r} is not a value of cleanup.", hint="Use auto, always or never."
+        )
     workspaces = Workspaces(library_home(home), *AUTHOR)
     loop = _Loop()
     try:
-        # There is no daemon to do it: a program killed amid merge() is made good by the next one.
-        try:
-            loop.run(workspaces.finish_merges())
-        except KapelleError as error:
-            _log.warning("A merge that was interrupted is not finished: %s", error.message)
+        _finish_merges(loop, workspaces)
         owner = f"work_{new_id('run').partition('_')[2]}"
         directory = Path(repository).expanduser()
         workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
@@ -166,18 +168,26 @@ def worktree(
             yield tree
         except BaseException:
             try:
-                tree._leave(cleanup, failed=True)
+                tree._leave(cleanup, has_failed=True)
             except (KapelleError, OSError) as error:
                 _log.warning("The worktree %s is kept: %s", tree.path, error)
             raise
-        tree._leave(cleanup, failed=False)
+        tree._leave(cleanup, has_failed=False)
     finally:
         loop.close()
         workspaces.close()
 
 
+def _finish_merges(loop: _Loop, workspaces: Workspaces) -> None:
+    """Complete the merges that a killed program left unfinished; there is no daemon to do it."""
+    try:
+        loop.run(workspaces.finish_merges())
+    except KapelleError as error:
+        _log.warning("An interrupted merge could not be completed: %s", error.message)
+
+
 def library_home(home: Path | str | None) -> Path:
-    """Where programs without a daemon keep their worktrees, unless they say otherwise."""
+    """Return the directory for worktrees of programs without a daemon."""
     if home is None:
         return Home.default().root / "library"
     return Path(home).expanduser()
@@ -186,7 +196,7 @@ def library_home(home: Path | str | None) -> Path:
 async def create_or_dismiss(
     workspaces: Workspaces, owner: str, directory: Path, base: str | None
 ) -> Workspace:
-    """A new worktree; of one that cannot be made nothing stays, for nobody would know of it."""
+    """Create a worktree; if that fails, remove what was created, which nobody would find."""
     try:
         return await workspaces.create(owner, directory, base)
     except BaseException:
