@@ -319,7 +319,7 @@ models = {{ simple = "small", complex = "large" }}
 def test_an_agent_may_judge_the_difficulty(
     kapelle: Instance, tmp_path: Path, verdict: str, model: str, words: str
 ) -> None:
-    grader = f"[[rule]]\nmatch = '(?s)How difficult.*Fix the typo'\n[[rule.do]]\n{verdict}\n"
+    grader = f"[[rule]]\nmatch = '(?s)Judge how difficult.*Fix the typo'\n[[rule.do]]\n{verdict}\n"
     set_up(tmp_path, TIERS.format(agent='agent = "grader"'), grader=grader)
     task = kapelle.wait(kapelle.submit("Fix the typo", tmp_path, agent="player"))
     attempt = task["attempts"][0]
@@ -330,7 +330,7 @@ def test_an_agent_may_judge_the_difficulty(
 def test_its_own_agent_judges_the_difficulty_where_no_other_does(
     kapelle: Instance, tmp_path: Path
 ) -> None:
-    own = "[[rule]]\nmatch = 'How difficult'\n[[rule.do]]\nresult = 'simple'\n[[rule]]\ndo = []\n"
+    own = "[[rule]]\nmatch = 'Judge how difficult'\n[[rule.do]]\nresult = 'simple'\n[[rule]]\ndo = []\n"
     player = f'playbook = "{tmp_path}/own.toml"'
     (tmp_path / "own.toml").write_text(own, encoding="utf-8")
     set_up(tmp_path, TIERS.format(agent="") + player)
