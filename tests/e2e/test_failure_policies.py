@@ -330,7 +330,8 @@ def test_an_agent_may_judge_the_difficulty(
 def test_its_own_agent_judges_the_difficulty_where_no_other_does(
     kapelle: Instance, tmp_path: Path
 ) -> None:
-    own = "[[rule]]\nmatch = 'Judge how difficult'\n[[rule.do]]\nresult = 'simple'\n[[rule]]\ndo = []\n"
+    judging = "[[rule]]\nmatch = 'Judge how difficult'\n[[rule.do]]\nresult = 'simple'\n"
+    own = f"{judging}[[rule]]\ndo = []\n"
     player = f'playbook = "{tmp_path}/own.toml"'
     (tmp_path / "own.toml").write_text(own, encoding="utf-8")
     set_up(tmp_path, TIERS.format(agent="") + player)
